@@ -235,7 +235,7 @@ pub(crate) fn find_unusable_templates(templates: &DeployTemplates) -> Vec<String
             merge_templates(&CATALOGUE, StepList::default().list().to_vec(), &[stored.template.template_steps()]).err();
         for wrong in wrong.into_iter().flatten() {
             let problem = stored.template.add_location(Diagnostic::new(wrong.problem_path(), wrong.message));
-            let why = format!("{problem}; machines with the trait {} are refused", stored.template.name);
+            let why = format!("{problem}; nothing is installed on machines with the trait {}", stored.template.name);
             said.push(crate::yaml_folder::format_problem(&stored.path, &why, false));
         }
     }

@@ -178,7 +178,7 @@ fn resolve_parts(
 fn explain_other_owner(machine: &MachineSpec, allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
     if standing.barred {
         let message = format!(
-            "allocation {} was migrated to another machine, or overwritten by a migration: machine {} must not boot it from its disks; \
+            "allocation {} was migrated to another machine, or overwritten by a migration: machine {} must not boot this allocation from its disks; \
             give the machine a new allocation id",
             *allocation.id, machine.id
         );

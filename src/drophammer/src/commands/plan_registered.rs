@@ -171,8 +171,8 @@ fn waive_unseen_marker(request: &mut PlanRequest) -> Vec<String> {
         }
         (InstallMode::Reinstall, None) => Vec::new(),
         (InstallMode::Install, _) => vec![
-            "the contents of filesystems are not in this inventory: the agent reads them, and refuses if it finds the install marker of an \
-             installation"
+            "the contents of filesystems are not in this inventory: the agent reads them, and refuses the installation if they contain \
+             an install marker"
                 .to_owned(),
         ],
     }

@@ -32,8 +32,8 @@ pub struct RackArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum RackCommand {
-    /// Print for every machine which data it would lose and preserve, why its plan is refused, and how long the
-    /// installation takes. Only --approve writes to the directory.
+    /// Print for every machine which data would be lost and preserved, the reasons if the plan is refused, and the
+    /// duration of the installation. Only --approve writes to the directory.
     ///
     /// Without --image, --layout and --reinstall, the plans follow the current files and the open orders.
     #[command(after_help = format!(
@@ -48,7 +48,7 @@ pub enum RackCommand {
 
 #[derive(Debug, Clone, Default, Args)]
 pub struct PlanOptions {
-    /// The server's directory. A server may be running in it.
+    /// The server's directory. A running server may use this directory at the same time.
     pub dir: PathBuf,
     /// Directory whose machine files, layouts, images, OS definitions and deploy templates are used instead of those in
     /// the server's directory.

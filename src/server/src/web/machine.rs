@@ -282,7 +282,7 @@ fn show_order(person: &LoggedIn, machine: &MachineSpec, order: &ReinstallOrder, 
                 @if order.replace_newer { ", replacing a newer installation" }
                 @for serial in &order.give_up { ", erasing " (serial) }
                 @if order.apply_allocation { ", with the allocation of the machine file" }
-                @if order.begun { ". It has passed its point of no return" }
+                @if order.begun { ". The reinstall has passed its point of no return" }
                 @if order.given_up { ", and was abandoned: the machine waits at its console" }
                 "."
             }
