@@ -48,7 +48,7 @@ pub struct SiteLoader {
     sizes: YamlFolder<MachineSize>,
     registries: RegistryCredentials,
     states: WatchedFile<ImageStates>,
-    /// Stamps of the image files and their manifests at the last scan.
+    /// Stamps (size and modification time) of the image files and their manifests at the last scan.
     stamps: Vec<Option<FileStamp>>,
     digests: ImageDigests,
     definitions: OsDefinitions,

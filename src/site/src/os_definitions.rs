@@ -33,7 +33,8 @@ pub(crate) struct DefinitionChoice {
 /// All OS definitions in the operator's directory.
 pub struct OsDefinitions {
     path: PathBuf,
-    /// Stamps of the definitions' folders at the last scan, by the name of the definition.
+    /// Stamps of the definitions' folders at the last scan, by the name of the definition. A stamp changes whenever a
+    /// file in the folder changes.
     stamps: BTreeMap<String, Result<FolderStamp, String>>,
     files: YamlFolder<OsParametersFile>,
     catalog: DefinitionCatalog,

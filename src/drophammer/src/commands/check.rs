@@ -20,8 +20,8 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Args)]
 pub struct CheckOptions {
     /// Layouts in YAML or JSON, one or several per file. For a directory, all *.yaml, *.yml and *.json in it are read.
-    /// - reads standard input. All layouts together form one set, in which no two layouts may match the same size and
-    /// image. Machine files are recognized by their fields.
+    /// Specify - to read standard input. All layouts together form one set, in which no two layouts may match the same
+    /// size and image. Machine files are recognized by their fields.
     #[arg(required = true, value_name = "FILE|DIR")]
     pub files: Vec<PathBuf>,
     /// Print the findings as JSON.

@@ -13,7 +13,7 @@ use store::{AllocationFields, InstalledAllocation};
 const VPN: &str = "vpn";
 /// Field with the Kubernetes volumes. Volumes are separate resources, and are always taken from the machine file.
 pub(crate) const VOLUMES: &str = "volumes";
-/// Field with the key of encrypted filesystems, some of which a reinstall preserves.
+/// Field with the key of encrypted filesystems. A reinstall preserves some of these filesystems.
 pub(crate) const DISK_KEY: &str = "disk_key";
 /// Field with the name of the OS definition.
 pub(crate) const OS: &str = "os";

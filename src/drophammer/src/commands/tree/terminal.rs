@@ -106,7 +106,7 @@ impl TreePainter<'_> {
         }
     }
 
-    /// Returns whether the node is a filesystem on a device, which is shown in the row of that device.
+    /// Returns whether the node is a filesystem on a device. Such a filesystem is shown in the row of the device.
     fn is_content(&self, node: usize) -> bool {
         matches!(self.graph.nodes[node].item, LayoutItem::Filesystem(filesystem) if filesystem.format != FilesystemFormat::Tmpfs)
     }
