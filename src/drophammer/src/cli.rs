@@ -61,7 +61,7 @@ pub enum CliCommand {
         drophammer machine modify web-1 -O track=testing\n\n{EXIT_CODES}"
     ))]
     Os(crate::operator_client::os_definitions::OsOptions),
-    /// List the Kubernetes volumes of a server's machines, and change which volumes are prepared.
+    /// List the Kubernetes volumes of a server's machines, and add or remove volumes in machine files.
     #[command(after_help = format!(
         "Examples: list the volumes; print the manifests of prepared volumes; add volumes; remove one\n  \
         drophammer volume list --server http://10.0.0.1:8080\n  \
@@ -70,17 +70,19 @@ pub enum CliCommand {
         drophammer volume rm web-1 db-1 --persistent-volume released\n\n{EXIT_CODES}"
     ))]
     Volume(crate::operator_client::VolumeOptions),
-    /// Print what an installation would do, disk by disk, and show where the point of no return is. Read-only.
+    /// Print what an installation would do, disk by disk, and show which stages run before the first write to a disk.
+    /// Read-only.
     #[command(after_help = format!(
         "Examples: plan for a machine in a rack from its inventory; or from what its server has stored\n  \
         drophammer plan --layout storage.yaml --inventory storage-7.json --reinstall\n  \
         drophammer plan --machine storage-7 --server http://10.0.0.1:8080\n\n{EXIT_CODES}"
     ))]
     Plan(crate::commands::plan::PlanArgs),
-    /// Show what a change would do to each machine in a server's directory, and approve the plans.
+    /// Show how a change of image, layout or files would affect each machine in a server's directory, and approve the
+    /// plans.
     #[command(after_help = crate::commands::rack::EXIT_CODES)]
     Rack(crate::commands::rack::RackArgs),
-    /// Check layouts: list all problems of each layout, and layouts that match the same size and image.
+    /// Check layouts: list all problems of each layout, and list the layouts that match the same size and image.
     #[command(after_help = format!(
         "Examples: check a set; select the layout for a size and an image; print the canonical spelling\n  \
         drophammer check layouts/\n  \
@@ -135,7 +137,7 @@ pub enum ImageCommand {
     Modify(crate::operator_client::ModifyImageOptions),
     /// Stream an image into a directory or to a disk exactly as an installation does, and report the throughput and the bottleneck.
     ///
-    /// Existing files in the directory are preserved, but files that are also in the image are replaced, as tar does.
+    /// Existing files in the directory are preserved, but a file that the image also contains is replaced, as with tar.
     /// Whiteouts of OCI image layers remove only files that this command has written. If the command fails, the files
     /// written so far remain.
     #[command(after_help = format!(

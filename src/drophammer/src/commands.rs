@@ -1,5 +1,5 @@
-//! Commands that run on a workstation, one file per command. All of them are read-only except `check --fix --write`. `image pack` is in
-//! the crate `image`.
+//! Commands that run on a workstation, one file per command. Only `check --fix --write`, `rack plan --approve` and
+//! `tree --svg=FILE` write files. `image pack` is in the crate `image`.
 
 pub(crate) mod check;
 #[cfg(test)]

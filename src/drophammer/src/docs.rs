@@ -216,8 +216,8 @@ fn the_networks_in_the_docs_are_good() {
     }
 }
 
-/// Checks that the documentation page lists all fields of a device. The parser names these fields in its error message
-/// for an unknown field.
+/// Checks that the documentation page lists all fields of network devices. The parser names these fields in its error
+/// message for an unknown field.
 #[test]
 fn every_field_of_a_network_is_in_the_docs() {
     let page = include_str!("../../../docs/network.md");
@@ -232,8 +232,8 @@ fn every_field_of_a_network_is_in_the_docs() {
     }
 }
 
-/// Checks that the documentation page lists all fields. The parser names them in its error message for an unknown field
-/// whose name resembles no known field.
+/// Checks that the documentation page lists all fields of machine files and image files. The parser names these fields
+/// in its error message for an unknown field whose name resembles no known field.
 #[test]
 fn every_field_of_a_machine_and_an_image_is_in_the_docs() {
     use site::operator_files::{parse_image, parse_machine};

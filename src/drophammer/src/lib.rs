@@ -1,4 +1,5 @@
-//! Command line of drophammer: one file per command of a workstation, and the client of a server's API.
+//! Command line of drophammer: one file for each command that runs on a workstation, and the client of the server's
+//! API.
 //!
 //! Commands read files, machines, and servers, and print the results. All decisions are made in the other crates. Start with [`cli`], the
 //! table of all commands.

@@ -85,7 +85,7 @@ fn add_machine(server: &OperatorClient, asked: &options::AddOptions, json: bool)
             let omitted: String =
                 omitted.iter().map(|omitted| format!("MAC {} {}: omitted.\n", omitted.mac, omitted.reason)).collect();
             print_text(&format!(
-                "{file} in the server's directory describes {name} now: MACs {}{size}.\n{omitted}Add an `allocation` to it to install the machine.\n",
+                "{file} in the server's directory describes {name} now: MACs {}{size}.\n{omitted}Add an `allocation` to this file to install the machine.\n",
                 if macs.is_empty() { "none".to_owned() } else { macs.join(" ") }
             ))?;
             Ok(CommandOutcome::Good)
@@ -117,7 +117,7 @@ fn rename_machine(server: &OperatorClient, asked: &options::RenameOptions, json:
     }
 }
 
-/// Encodes a name as one segment of a path.
+/// Encodes a name as one segment of a URL path.
 fn encode_segment(name: &str) -> String {
     format!("/{}", percent_encode(name, ""))
 }

@@ -88,6 +88,6 @@ fn the_wire_is_as_recorded() {
     let new: Vec<&&str> = found.difference(&expected).collect();
     assert!(
         gone.is_empty() && new.is_empty(),
-        "UPDATE_GOLDEN=1 cargo test writes testdata/wire.txt, after CHANGELOG says what changes\ngone: {gone:#?}\nnew: {new:#?}"
+        "the wire format has changed: describe the change in CHANGELOG.md, and update testdata/wire.txt with `UPDATE_GOLDEN=1 cargo test`\ngone: {gone:#?}\nnew: {new:#?}"
     );
 }

@@ -1,10 +1,10 @@
-//! Test that only the listed files write to the terminal directly; all other code must call them.
+//! Test that only the listed files write to the terminal directly; all other code must call functions in these files.
 
 use testing::sources::product_sources;
 
 /// Files that write to a terminal directly, each through `format::terminal`.
 const WRITERS: [&str; 3] = ["common/src/output.rs", "linux/src/console.rs", "server/src/status_log.rs"];
-/// Sandboxed process that writes to its standard error, which its parent reads.
+/// Source file of a sandboxed process. The parent process reads the standard error of this process.
 const WORKER: &str = "linux/src/verify_program/worker.rs";
 
 /// Returns the first line that writes to standard output or standard error.
@@ -20,5 +20,5 @@ fn no_other_file_writes_to_a_terminal() {
     let is_known = |file: &std::path::Path| WRITERS.iter().chain([&WORKER]).any(|known| file.ends_with(known));
     let others: Vec<_> = writers.clone().filter(|(file, _)| !is_known(file)).collect();
     assert!(others.is_empty(), "write through common::output or linux::console: {others:?}");
-    assert_eq!(writers.count(), WRITERS.len() + 1, "the search finds those that write");
+    assert_eq!(writers.count(), WRITERS.len() + 1, "the search must find every file that writes to a terminal");
 }

@@ -2,7 +2,7 @@
 //! `/v1/image`, `/v1/size` and `/v1/machine`. The endpoints for the Kubernetes volumes of machines have the same style,
 //! although metal-api has no such endpoints.
 //!
-//! Requests change the files of the directory, and responses show the versions in effect.
+//! Requests change files in the server's directory. Responses show the versions of the files that are in effect.
 
 mod allocation_response;
 mod edit_turn;

@@ -1,5 +1,5 @@
-//! Effective allocations of machines in a migration. The owner is determined from the database, even while the
-//! operator's files do not reflect the migration yet. The module performs no I/O.
+//! Effective allocations of machines in a migration. The machine that owns the migrated allocation is determined from
+//! the database, even while the operator's files do not reflect the migration yet. The module performs no I/O.
 
 use crate::operator_files::{AllocationSpec, MachineSpec};
 use model::migration::MigrationSide;

@@ -2,7 +2,8 @@
 
 use model::machine_identity::usable_uuid;
 
-/// Parses a UUID in its usual spelling. Returns the UUID in lower case, or `None` if it does not identify a machine.
+/// Parses a UUID in its usual spelling. Returns the UUID in lower case, or `None` if the UUID does not identify a
+/// single machine.
 ///
 /// # Errors
 /// Returns an error if the text is not a UUID.

@@ -13,8 +13,8 @@ pub const FOLDER: &str = "deploy-templates";
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredTemplate {
     pub path: PathBuf,
-    /// UUID of the template, as specified in its file. If the file does not specify a UUID, it is derived from the name
-    /// of the template.
+    /// UUID of the template, as specified in its file. If the file does not specify a UUID, the UUID is derived from
+    /// the name of the template.
     pub uuid: String,
     pub template: DeployTemplate,
 }

@@ -166,7 +166,7 @@ impl fmt::Display for AllocationDifference {
         let (installed, file) = (show(&self.installed), show(&self.file));
         match (self.effect, self.secret) {
             (DifferenceEffect::Applied, false) => write!(f, "{}: {installed} becomes {file}", self.field),
-            (DifferenceEffect::Applied, true) => write!(f, "{}: changes to the value of the file", self.field),
+            (DifferenceEffect::Applied, true) => write!(f, "{}: becomes the value in the machine file", self.field),
             (DifferenceEffect::Kept, false) => {
                 write!(f, "{}: stays {installed}; the file's value is ignored: {file}", self.field)
             }

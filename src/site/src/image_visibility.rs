@@ -43,8 +43,9 @@ impl ImageStates {
         self.blacklisted.contains(image) || self.blacklisted.contains(os)
     }
 
-    /// Returns the reason why the allocation must not be installed now, or `None` if its image is not blacklisted. An
-    /// installation that has started continues even if its image is blacklisted.
+    /// Returns the reason why the blacklist forbids the next installation of the allocation, or `None` if the blacklist
+    /// permits the installation. An installation that has started continues even if its image is blacklisted, and a
+    /// machine can be reinstalled with the image that it runs.
     pub fn installation_blocked(&self, allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
         match &standing.order {
             Some(order) if standing.is_installed() => {

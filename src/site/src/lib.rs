@@ -5,7 +5,7 @@
 //! handle requests: `server` publishes its snapshots, and `rack plan` and `serve --check` read the same directory.
 //! Start with `loader`, which builds a `snapshot` of all files in force. `operator_files` parses and validates files,
 //! `effective_allocation` determines the allocation that applies, `resolve` follows the references of the allocation,
-//! and `requested_steps` merges the deploy templates that it requests.
+//! and `requested_steps` merges the deploy templates that the allocation requests.
 
 pub mod allocation_owners;
 pub mod approvals;

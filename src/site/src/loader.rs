@@ -48,7 +48,7 @@ pub struct SiteLoader {
     sizes: YamlFolder<MachineSize>,
     registries: RegistryCredentials,
     states: WatchedFile<ImageStates>,
-    /// Stamps of the image files and their manifests at the last scan.
+    /// Stamps (size and modification time) of the image files and their manifests at the last scan.
     stamps: Vec<Option<FileStamp>>,
     digests: ImageDigests,
     definitions: OsDefinitions,
@@ -115,7 +115,7 @@ impl SiteLoader {
         self.definitions.is_waiting()
     }
 
-    /// Notes that the database has changed, so that the next scan returns a new snapshot.
+    /// Records that the database has changed, so that the next scan returns a new snapshot.
     pub fn mark_stale(&mut self) {
         self.stale = true;
     }
@@ -301,7 +301,7 @@ fn read_image_contents(manifest: &Path, digest: Option<&str>) -> Result<Option<B
     let Some(digest) = digest else { return Ok(None) };
     let text = match image_digest_cache::file_stamp(manifest) {
         Ok(file) if file.size > MANIFEST_BYTES => {
-            return Err(format!("it is {} bytes long, and the limit is {MANIFEST_BYTES} bytes", file.size));
+            return Err(format!("the manifest is {} bytes long; the limit is {MANIFEST_BYTES} bytes", file.size));
         }
         Ok(_) => std::fs::read(manifest).map_err(|error| error.to_string())?,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),

@@ -105,7 +105,7 @@ pub struct AllocationSpec {
     /// Disks whose data the first installation may erase, by serial number, WWN or path in `/dev/disk/by-path`.
     #[serde(default)]
     pub give_up: Vec<Spanned<String>>,
-    /// Configuration of the installed system (finishing): `auto`, `image`, `builtin` or `none`.
+    /// Program that makes the installed system bootable: `auto`, `image`, `builtin` or `none`.
     pub finish: Option<FinisherChoice>,
     #[serde(default)]
     pub kernel_arguments: Vec<Spanned<String>>,
@@ -148,7 +148,7 @@ pub struct ImageSpec {
     /// Registry credentials for the URL of the image and for its mirrors.
     pub pull_secrets: Vec<PullSecret>,
     pub finish: Option<FinisherChoice>,
-    /// Files of the image, as listed in the manifest next to the image. Not a field of the YAML file.
+    /// Files of the image, as listed in the manifest next to the image. The YAML file does not contain this field.
     pub contents: Option<BootContents>,
 }
 

@@ -21,8 +21,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Definition that an allocation names, and the image that the definition wraps. If the definition creates the OS itself, the image has
-/// the name of the definition.
+/// Definition that an allocation names, and the image of the definition. If the definition creates the OS itself, the
+/// image has the name of the definition.
 pub(crate) struct DefinitionChoice {
     pub settled: DefinitionState,
     pub image: Option<String>,
@@ -33,7 +33,8 @@ pub(crate) struct DefinitionChoice {
 /// All OS definitions in the operator's directory.
 pub struct OsDefinitions {
     path: PathBuf,
-    /// Stamps of the definitions' folders at the last scan, by the name of the definition.
+    /// Stamps of the definitions' folders at the last scan, by the name of the definition. A stamp changes whenever a
+    /// file in the folder changes.
     stamps: BTreeMap<String, Result<FolderStamp, String>>,
     files: YamlFolder<OsParametersFile>,
     catalog: DefinitionCatalog,

@@ -78,7 +78,7 @@ impl RequestedArrays {
     }
 }
 
-/// Returns the templates of the allocation, in the order of its traits.
+/// Returns the templates that the allocation requests, in the order of the requested traits.
 fn find_templates(allocation: &AllocationSpec, known: &SiteObjects) -> Vec<RequestedTemplate> {
     let of = |by: &Spanned<String>| {
         Some(RequestedTemplate { by: by.clone(), stored: known.templates.find_by_name(by)?.clone() })
@@ -93,7 +93,8 @@ fn needs_inventory(allocation: &AllocationSpec, known: &SiteObjects) -> bool {
     find_templates(allocation, known).iter().any(|asked| asked.stored.template.template_steps().iter().any(named))
 }
 
-/// Arrays of the templates of a machine, from which layouts are generated for its registered hardware.
+/// RAID arrays that a machine's templates define. Layouts with these arrays are generated for the registered hardware
+/// of the machine.
 pub struct MachineArrays {
     /// Arrays of the template that the allocation requests.
     requested: Option<RequestedArrays>,
@@ -110,8 +111,8 @@ impl MachineArrays {
         (requested.is_some() || !enabled.is_empty()).then_some(MachineArrays { requested, enabled })
     }
 
-    /// Generates the layouts for a machine with this inventory. Adds the requested layout, and the problems of the
-    /// enabled templates, to the state of the machine's allocation.
+    /// Generates the layouts for a machine with this inventory. Adds the layout of the requested template, and the
+    /// problems of the enabled templates, to the state of the machine's allocation.
     pub fn add_results(&self, inventory: &Inventory, standing: InstallState) -> InstallState {
         let generated = self.requested.as_ref().map(|arrays| arrays.generate_layout(inventory));
         let unsupported = self.enabled.iter().filter_map(|arrays| arrays.generate_layout(inventory).err());
@@ -234,7 +235,7 @@ pub(crate) fn find_unusable_templates(templates: &DeployTemplates) -> Vec<String
             merge_templates(&CATALOGUE, StepList::default().list().to_vec(), &[stored.template.template_steps()]).err();
         for wrong in wrong.into_iter().flatten() {
             let problem = stored.template.add_location(Diagnostic::new(wrong.problem_path(), wrong.message));
-            let why = format!("{problem}; machines with the trait {} are refused", stored.template.name);
+            let why = format!("{problem}; nothing is installed on machines with the trait {}", stored.template.name);
             said.push(crate::yaml_folder::format_problem(&stored.path, &why, false));
         }
     }

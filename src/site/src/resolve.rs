@@ -178,7 +178,7 @@ fn resolve_parts(
 fn explain_other_owner(machine: &MachineSpec, allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
     if standing.barred {
         let message = format!(
-            "allocation {} was migrated to another machine, or overwritten by a migration: machine {} must not boot it from its disks; \
+            "allocation {} was migrated to another machine, or overwritten by a migration: machine {} must not boot this allocation from its disks; \
             give the machine a new allocation id",
             *allocation.id, machine.id
         );
@@ -228,8 +228,8 @@ fn resolve_image(
 }
 
 /// Returns the layout that applies to the allocation, and the id of this layout. An installation that has started
-/// continues with its layout, since another layout might erase other disks. An installed machine keeps its layout,
-/// unless the order applies the layout of the machine file (`--change-promise`).
+/// continues with its layout, since another layout might erase other disks. An installed machine keeps its layout, but
+/// a reinstall ordered with `--change-promise` applies the layout of the machine file.
 fn resolve_layout(
     machine: &MachineSpec,
     allocation: &AllocationSpec,
@@ -302,9 +302,9 @@ pub fn image_without_location(id: String) -> ImageSpec {
     }
 }
 
-/// Returns the layout that the machine file specifies. If the file specifies none, returns the layout with the stored
-/// id for an installed machine (databases of earlier versions store only the id). For any other machine, returns the
-/// layout that the machine's size and image select.
+/// Returns the layout that the machine file specifies. If the file does not specify a layout, returns the layout whose
+/// id is stored for an installed machine (databases of earlier versions store only the id). If no id is stored, returns
+/// the layout that the machine's size and image select.
 fn find_layout<'a>(
     machine: &MachineSpec,
     allocation: &AllocationSpec,

@@ -71,7 +71,7 @@ impl MachineSize {
     /// Parses and validates a file.
     ///
     /// # Errors
-    /// As [`crate::operator_files::parse_image`].
+    /// Fails as [`crate::operator_files::parse_image`] does.
     pub fn parse_size(text: &str) -> Result<MachineSize, String> {
         let raw: RawSize = deserialize_node(&parse_document(text)?)?;
         if raw.id.trim().is_empty() {

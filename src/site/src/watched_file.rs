@@ -10,7 +10,7 @@ use store::{FileStamp, image_digest_cache};
 pub(crate) struct WatchedFile<T> {
     path: PathBuf,
     read: fn(&str) -> Result<T, String>,
-    /// Stamp of the file at the last scan.
+    /// Stamp (size and modification time) of the file at the last scan.
     stamp: Option<FileStamp>,
     newest: Result<(), String>,
     /// Last good content; the default value if the file does not exist.

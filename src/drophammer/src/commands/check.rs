@@ -20,8 +20,8 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Args)]
 pub struct CheckOptions {
     /// Layouts in YAML or JSON, one or several per file. For a directory, all *.yaml, *.yml and *.json in it are read.
-    /// Standard input is named -. All layouts together form one set, in which no two layouts may match the same size and
-    /// image. Machine files are recognized by their fields.
+    /// Specify - to read standard input. All layouts together form one set, in which no two layouts may match the same
+    /// size and image. Machine files are recognized by their fields.
     #[arg(required = true, value_name = "FILE|DIR")]
     pub files: Vec<PathBuf>,
     /// Print the findings as JSON.
@@ -33,13 +33,14 @@ pub struct CheckOptions {
     /// Output of `drophammer inventory`. The networks of machine files must match the NICs in this inventory.
     #[arg(long, value_name = "FILE", conflicts_with = "fix")]
     pub inventory: Option<PathBuf>,
-    /// Treat notes as problems.
+    /// Treat notes (noncanonical spellings and probable mistakes) as problems.
     #[arg(long, conflicts_with = "fix")]
     pub strict: bool,
-    /// Print one valid file in the canonical spelling. Comments and order are preserved.
+    /// Print one valid file in the canonical spelling. Comments and order are preserved if every value can be changed
+    /// in place.
     #[arg(long, conflicts_with_all = ["json", "select"])]
     pub fix: bool,
-    /// Write the canonical spelling to the files.
+    /// With --fix, write the canonical spelling to all specified files.
     #[arg(long, requires = "fix")]
     pub write: bool,
 }
@@ -82,7 +83,8 @@ struct MachineReport {
     problems: Vec<Diagnostic>,
 }
 
-/// Prints all problems of the layouts, the selected layout, or the canonical form.
+/// Prints the result that the options request: all problems of the layouts, the selected layout, or the canonical
+/// spelling.
 ///
 /// # Errors
 /// Returns an error if a file or directory cannot be read or written, or a directory contains no layout.

@@ -32,7 +32,7 @@ pub struct PlanArgs {
     #[command(flatten)]
     pub of: ServerOptions,
     /// The machine's allocation: the machine file from a server's machines/, or the document that the machine's agent
-    /// receives. Network, `finish` and kernel arguments are checked as the agent checks them.
+    /// receives. The network, `finish` and the kernel arguments are checked as the agent checks them.
     #[arg(long, value_name = "FILE", conflicts_with = "machine")]
     pub allocation: Option<PathBuf>,
     /// Output of `drophammer inventory`; by default, the inventory of this machine.
@@ -42,8 +42,9 @@ pub struct PlanArgs {
     /// value comes from the server.
     #[arg(long, value_enum, default_value_t)]
     pub erase: EraseMode,
-    /// A deploy template. The output lists the merged steps, each with the template that contains it. May be given
-    /// several times; the order matters. A template with arrays generates the layout.
+    /// A deploy template. The output lists the merged steps, each with the template that contains it. The option may be
+    /// used several times; the order of the templates matters. A template that defines RAID arrays also generates the
+    /// layout.
     #[arg(long, value_name = "FILE")]
     pub template: Vec<PathBuf>,
     /// Preview a reinstall: disks without wipeonreinstall are preserved, and their contents are shown.

@@ -16,14 +16,14 @@ use serde::de::DeserializeOwned;
 use server::operator::MachineSummary;
 use server::plan_input::{PlanInput, RegisteredInventory};
 
-const FRESH: &str = "`drophammer inventory` on the machine prints its current inventory, for --inventory FILE";
+const FRESH: &str = "run `drophammer inventory` on the machine, and specify its output with --inventory FILE";
 
 /// Collects the inputs from which the machine's agent would compute the plan. The inner error lists all problems of the
 /// files that the options name.
 ///
 /// # Errors
-/// Returns an error if the server cannot be reached, lacks the inventory or the allocation, or if the options
-/// contradict the machine's state.
+/// Returns an error if the server cannot be reached, if the server lacks the inventory or the allocation, or if the
+/// options contradict the machine's state.
 pub(crate) fn collect_inputs(options: &PlanArgs, machine: &str) -> Result<std::result::Result<PlanInputs, String>> {
     let server = OperatorClient::new(&options.of)?;
     let id = match uuid::Uuid::parse_str(machine) {
@@ -68,7 +68,7 @@ fn inventory_refusal(why: impl Into<String>) -> Error {
     Error::refusal(Phase::Inventory, why)
 }
 
-/// Returns the inventory stored by the server, and a note that states its age.
+/// Returns the inventory stored by the server, and a note that states the age of the inventory.
 fn registered_inventory(
     machine: &str,
     registered: Option<&RegisteredInventory>,
@@ -83,7 +83,7 @@ fn registered_inventory(
     if registered.outdated {
         return Err(inventory_refusal(format!(
             "the inventory of machine {machine} is {as_of}, and an installation has started since then: the contents of its disks have \
-             changed. {FRESH}"
+             changed; {FRESH}"
         )));
     }
     let what = || format!("the registered inventory of machine {machine} is invalid");
@@ -171,8 +171,8 @@ fn waive_unseen_marker(request: &mut PlanRequest) -> Vec<String> {
         }
         (InstallMode::Reinstall, None) => Vec::new(),
         (InstallMode::Install, _) => vec![
-            "the contents of filesystems are not in this inventory: the agent reads them, and refuses if it finds the install marker of an \
-             installation"
+            "the contents of filesystems are not in this inventory: the agent reads them, and refuses the installation if they contain \
+             an install marker"
                 .to_owned(),
         ],
     }

@@ -1,5 +1,5 @@
 //! `drophammer rack`: shows what a change would do to every machine in a server's directory. Like `drophammer plan
-//! --machine`, it plans each machine from the registered inventory. No running server is needed.
+//! --machine`, the command plans each machine from its registered inventory. No running server is needed.
 
 mod machine_forecast;
 mod table;
@@ -32,8 +32,8 @@ pub struct RackArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum RackCommand {
-    /// Print for every machine which data it would lose and preserve, why its plan is refused, and how long the
-    /// installation takes. Only --approve writes to the directory.
+    /// Print for every machine which data would be lost and preserved, the reasons if the plan is refused, and the
+    /// duration of the installation. Only --approve writes to the directory.
     ///
     /// Without --image, --layout and --reinstall, the plans follow the current files and the open orders.
     #[command(after_help = format!(
@@ -48,15 +48,18 @@ pub enum RackCommand {
 
 #[derive(Debug, Clone, Default, Args)]
 pub struct PlanOptions {
-    /// The server's directory. A server may be running in it.
+    /// The server's directory. A running server may use this directory at the same time.
     pub dir: PathBuf,
-    /// Directory with the new files: machines/, layouts/, images/.
+    /// Directory whose machine files, layouts, images, OS definitions and deploy templates are used instead of those in
+    /// the server's directory.
     #[arg(long = "dir", value_name = "NEW")]
     pub new: Option<PathBuf>,
-    /// Plan as if each machine got this image. Installed machines get it by a reinstall.
+    /// Plan as if this image were specified for each machine. For an installed machine, a reinstall with the image is
+    /// planned.
     #[arg(long, value_name = "ID")]
     pub image: Option<String>,
-    /// Plan as if each machine got this layout. Installed machines get it by a reinstall with --change-promise.
+    /// Plan as if this layout were specified for each machine. For an installed machine, a reinstall with
+    /// --change-promise is planned.
     #[arg(long, value_name = "ID")]
     pub layout: Option<String>,
     /// Plan as if each installed machine were reinstalled with the image named in its machine file.
@@ -65,8 +68,8 @@ pub struct PlanOptions {
     /// Plan only this machine, by its id or name; may be given several times.
     #[arg(long, value_name = "ID")]
     pub machine: Vec<String>,
-    /// Directory of fresh inventories, ID.json or NAME.json, as printed by `drophammer inventory`. A fresh inventory replaces the
-    /// registered one.
+    /// Directory of inventories as printed by `drophammer inventory`, in files ID.json or NAME.json. The inventory of a
+    /// machine in this directory is used instead of its registered inventory.
     #[arg(long, value_name = "FOLDER")]
     pub inventories: Option<PathBuf>,
     /// Approve each plan that is not refused. The machine then carries out the approved plan once, and refuses any
@@ -112,9 +115,9 @@ pub(crate) struct RackRow {
     /// True if the disks have changed since the inventory was registered. The contents of the disks are then inferred
     /// from the last installation.
     pub foreseen: bool,
-    /// Estimated duration; `None` if unknown.
+    /// Estimated duration in minutes; `None` if unknown.
     pub minutes: Option<u64>,
-    /// SHA-256 of the plan's verdicts about the disks. An approval contains the same hash.
+    /// SHA-256 of the plan's verdicts about the disks. An approval of the plan contains the same hash.
     pub sha256: Option<String>,
     pub approved: bool,
 }
@@ -131,7 +134,7 @@ pub(crate) struct RackSummary {
     /// Number of disks that lose data.
     pub disks: usize,
     pub lost_bytes: u64,
-    /// Estimated duration of the slowest installation, if known.
+    /// Estimated duration of the slowest installation, in minutes; `None` if no duration is known.
     pub minutes: Option<u64>,
     /// Number of planned installations without an estimated duration.
     pub of_unknown_length: usize,

@@ -24,7 +24,7 @@ use serde_json::Value;
 /// Options of `drophammer schema`.
 #[derive(Debug, Args)]
 pub struct SchemaOptions {
-    /// The document to describe.
+    /// The type of document whose schema is printed.
     pub of: SchemaDocument,
 }
 
@@ -34,13 +34,13 @@ pub enum SchemaDocument {
     Layout,
     /// The document that an agent receives from its control plane.
     Allocation,
-    /// A file of `machines/` of `drophammer serve`.
+    /// A machine file, in `machines/` of a server's directory.
     Machine,
-    /// A file of `images/` of `drophammer serve`.
+    /// An image file, in `images/` of a server's directory.
     Image,
     /// The manifest that `image pack` writes next to an image.
     Manifest,
-    /// A file of `deploy-templates/` of `drophammer serve`.
+    /// A deploy template, in `deploy-templates/` of a server's directory.
     Template,
 }
 

@@ -17,7 +17,7 @@ pub struct TreeOptions {
     /// The layout, in YAML or JSON.
     #[arg(value_name = "LAYOUT")]
     pub layout: PathBuf,
-    /// Draw an SVG image: to FILE, or to standard output.
+    /// Draw an SVG image, and write it to FILE or, if FILE is omitted, to standard output.
     // Requires `=`, so that a layout is never mistaken for the file to write.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub svg: Option<Option<PathBuf>>,

@@ -53,6 +53,6 @@ fn every_page_is_in_the_contents() {
     let readme = include_str!("../../../../README.md");
     for page in pages().iter().filter(|page| page.parent().is_some_and(|folder| folder.ends_with("docs"))) {
         let name = page.file_name().unwrap().to_str().unwrap();
-        assert!(links(readme).contains(&format!("docs/{name}").as_str()), "README.md does not name docs/{name}");
+        assert!(links(readme).contains(&format!("docs/{name}").as_str()), "README.md does not link to docs/{name}");
     }
 }

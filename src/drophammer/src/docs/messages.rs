@@ -21,7 +21,7 @@ fn sources(folder: &Path) -> Vec<String> {
     found
 }
 
-/// Returns the parts of a message outside of `<…>`. They are also split at punctuation, because a message may be
+/// Returns the parts of a message outside of `<…>`. The parts are also split at punctuation, because a message may be
 /// composed of several string literals.
 fn clauses(message: &str) -> Vec<&str> {
     let parts = message.split('<').enumerate();

@@ -1,5 +1,5 @@
-//! Checks that every listed test, scenario and script exists. The lists are in `docs/origins.md`, and in the table of
-//! Ironic's document in `docs/templates.md`.
+//! Checks that every listed test, scenario and script exists. The lists are the tables in `docs/origins.md`, and the
+//! table of Ironic's requirements in `docs/templates.md`.
 
 use std::fs;
 use std::path::Path;

@@ -33,8 +33,8 @@ pub(crate) fn print_boot_digest(
     }
 }
 
-/// Returns the command for an ordered reinstall, or `None` if the server's own URL is not configured or the server
-/// cannot compute the digest.
+/// Returns the command for an ordered reinstall, or `None` if the server cannot be reached or does not return a digest,
+/// for example because its own URL is not configured.
 pub(crate) fn reinstall_command_for(server: &OperatorClient, machine: &MachineSummary) -> Option<String> {
     match request_boot_digest(server, &machine.id, None) {
         Ok(OperatorResponse::Good(shown)) => Some(reinstall_command(&shown)),

@@ -114,7 +114,7 @@ pub enum VolumeCommand {
     /// List the volumes, one per line: machine, state, path.
     #[command(visible_alias = "ls")]
     List {
-        /// Print the PersistentVolumes of available volumes instead, for kubectl apply -f.
+        /// Print PersistentVolume manifests of the available volumes instead of the list, for kubectl apply -f.
         #[arg(long)]
         manifests: bool,
     },
@@ -136,8 +136,8 @@ pub enum VolumeCommand {
         /// Name of the volume.
         #[arg(value_name = "NAME")]
         volume: String,
-        /// Phase of the volume's PersistentVolume, as printed by kubectl get pv; `none` if it has no PersistentVolume. The server does not
-        /// query Kubernetes.
+        /// Phase of the volume's PersistentVolume, as printed by kubectl get pv; `none` if the volume has no
+        /// PersistentVolume. The server does not query Kubernetes for the phase.
         #[arg(long, value_name = "none|pending|available|bound|released|failed")]
         persistent_volume: String,
     },
@@ -160,10 +160,11 @@ pub struct ModifyImageOptions {
     /// Id of the image, or name of an OS definition. The image or definition need not exist yet.
     #[arg(value_name = "ID")]
     pub image: String,
-    /// A hidden image is not listed, but can be installed.
+    /// Set or clear the hidden flag. A hidden image is not listed, but can be installed.
     #[arg(long, value_name = "true|false")]
     pub hidden: Option<bool>,
-    /// A blacklisted image is not listed and cannot be newly installed; machines that run it can be reinstalled with it.
+    /// Set or clear the blacklisted flag. A blacklisted image is not listed, and can be installed only on machines that
+    /// already run it.
     #[arg(long, value_name = "true|false")]
     pub blacklisted: Option<bool>,
     #[command(flatten)]
@@ -173,7 +174,7 @@ pub struct ModifyImageOptions {
     pub json: bool,
 }
 
-/// Changes of OS parameters, as in Ganeti.
+/// Changes of OS parameters, in the syntax of Ganeti.
 #[derive(Debug, Args)]
 pub struct ParameterOptions {
     /// Changes, separated by commas: KEY=VALUE stores a value, and -KEY deletes the stored value. Write a comma within a value as \\,.
@@ -217,7 +218,7 @@ pub struct ConfirmOptions {
     /// Ids or names of machines.
     #[arg(value_name = "ID")]
     pub machines: Vec<String>,
-    /// All machines, including those that are added later.
+    /// Confirm all machines, including those that are added later.
     #[arg(long)]
     pub all: bool,
 }
@@ -227,7 +228,7 @@ pub struct AddOptions {
     /// Id of the machine, as in the server's output.
     #[arg(value_name = "ID")]
     pub machine: String,
-    /// Name of the machine, for machines/NAME.yaml in the server's directory.
+    /// Name of the machine. The machine file is machines/NAME.yaml in the server's directory.
     #[arg(long)]
     pub name: String,
     /// Size of the machine [default: the size in sizes/ whose constraints match the machine].
@@ -261,8 +262,8 @@ pub struct ControllerOptions {
     /// Accept any TLS certificate of the controller. An attacker on the network can then read the password.
     #[arg(long, requires = "bmc")]
     pub bmc_insecure: bool,
-    /// Firmware type of the machine, for the action `pxe` [default: uefi with IPMI, or the boot mode that the
-    /// controller reports with Redfish].
+    /// Firmware type of the machine, for the action `pxe` [default: with IPMI, uefi; with Redfish, the boot mode that
+    /// the controller reports].
     #[arg(long, value_name = "TYPE", requires = "bmc")]
     pub firmware: Option<FirmwareOption>,
 }
@@ -310,12 +311,12 @@ pub struct MoveOptions {
     /// overwrites the disks of the target machine.
     #[arg(long, requires = "to")]
     pub allow_unapproved: bool,
-    /// Cancel the migration: the source machine boots its disks. Refused without --off if the target machine has
-    /// received all data.
+    /// Cancel the migration: the source machine boots its disks. If the target machine has received all data, --off is
+    /// also required.
     #[arg(long)]
     pub cancel: bool,
-    /// With --cancel, if the target machine has received all data and may run the system: confirm that the target
-    /// machine is switched off. The server does not check this.
+    /// Confirm that the target machine is switched off. Required with --cancel if the target machine has received all
+    /// data, because the machine may then run the system. The server does not check that the machine is off.
     #[arg(long, value_name = "B", requires = "cancel")]
     pub off: Option<String>,
     /// Confirm that the system runs on the target machine. The migration then ends, and the source machine no longer
@@ -363,7 +364,7 @@ pub struct ReinstallOrderOptions {
     /// `bmc:` of its machine file.
     #[arg(long, conflicts_with = "cancel")]
     pub now: bool,
-    /// Cancel the order. Possible only until the reinstall has started.
+    /// Cancel the reinstall order. This is possible only until the reinstall has started.
     #[arg(long)]
     pub cancel: bool,
 }

@@ -40,7 +40,7 @@ fn read_controller(address: &str, asked: &ControllerOptions) -> Result<Bmc> {
     let at = BmcAddress::parse(address).map_err(|why| refuse(format!("--bmc {address}: {why}")))?;
     let password = match &asked.bmc_password_file {
         Some(file) => std::fs::read_to_string(file)
-            .context(Phase::Control, || format!("read the password of --bmc-password-file {}", file.display()))?,
+            .context(Phase::Control, || format!("read the password from --bmc-password-file {}", file.display()))?,
         None => std::env::var(PASSWORD).map_err(|_| {
             refuse(format!(
                 "--bmc requires a password: specify --bmc-password-file FILE, or set {PASSWORD} in the environment"

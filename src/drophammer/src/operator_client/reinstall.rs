@@ -107,7 +107,7 @@ pub(super) fn describe_next_steps(before: &MachineSummary, now: &MachineSummary,
          Start the reinstall in one of two ways:\n  \
          power-cycle the machine into PXE\n  \
          {command}\n    \
-         on the machine, as root: the same, without waiting for the firmware\n\
+         on the machine, as root: starts the reinstall without waiting for the firmware\n\
          Show what the reinstall will do, disk by disk:\n  \
          drophammer plan --reinstall --layout FILE      on the machine; FILE contains the layout {layout:?}\n\
          Cancel the reinstall before it starts:\n  \

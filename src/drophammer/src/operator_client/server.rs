@@ -103,8 +103,7 @@ impl OperatorClient {
 
 fn read_token(file: &Path) -> Result<String> {
     let what = || {
-        let where_from =
-            "`drophammer serve` stores it as operator.token in its directory; use --token-file FILE for a copy";
+        let where_from = "`drophammer serve` stores the token as operator.token in the server's directory; use --token-file FILE for a copy of the token";
         format!("read the operator's token {}: {where_from}", file.display())
     };
     let text = std::fs::read_to_string(file).context(Phase::Control, what)?;

@@ -22,7 +22,7 @@ const PROTOCOLS: [&str; 2] = ["tcp", "udp"];
 pub(crate) struct AllocationResponse(Value);
 
 impl AllocationResponse {
-    /// Converts an allocation without secrets.
+    /// Converts an allocation from which the secrets have been removed.
     pub(super) fn new(allocation: &Allocation) -> AllocationResponse {
         let mut document = json!(allocation);
         let created = if allocation.created.is_empty() { UNKNOWN_TIME } else { &allocation.created };
@@ -64,8 +64,8 @@ fn add_texts(schema: &mut Value, names: &[&str]) {
     }
 }
 
-/// Returns the objects in a list of a machine file, with the specified fields. If the value of a field has the wrong
-/// type, the default of the field is inserted.
+/// Returns the objects in a list of a machine file. If a field named in `defaults` is missing in an object or has the
+/// wrong type, the default value is inserted.
 fn complete_objects(list: &Value, defaults: &Value) -> Vec<Map<String, Value>> {
     let objects = list.as_array().into_iter().flatten().filter_map(Value::as_object);
     let complete = |object: &Map<String, Value>| {

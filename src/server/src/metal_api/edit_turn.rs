@@ -1,5 +1,5 @@
-//! Serialization of the changes that the operator requests. Changes are made one at a time. Each change is based on the
-//! versions in effect when the turn of its request starts.
+//! Turns of requests that change files: only one request at a time makes its changes. The changes are based on the file
+//! versions in effect when the turn of the request starts.
 
 use crate::AppState;
 use crate::api::request_body::read_operator_document;

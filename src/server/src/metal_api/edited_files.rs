@@ -1,5 +1,5 @@
-//! Files that are changed over the API: atomically, one at a time, and without overwriting a concurrent edit. The response to a request is
-//! sent when its change is in effect.
+//! Files that are changed over the API: atomically, one at a time, and without overwriting a concurrent edit. The
+//! response to a request is sent when the requested change is in effect.
 
 pub(crate) mod atomic_file;
 
@@ -38,7 +38,8 @@ impl EditedObject<'_> {
         ApiRefusal::not_found(self.kind, self.id)
     }
 
-    /// Returns the error for a concurrent change. It contains the file's current text and the version that the client requested.
+    /// Returns the error for a concurrent change. The error contains the current text of the file, and the new version
+    /// in the client's request.
     pub(crate) fn conflict(self, path: &Path, now: Option<&str>, yours: &Value) -> ApiRefusal {
         let file = json!({"path": path.display().to_string(), "text": now});
         ApiRefusal::concurrent_change(self.kind, self.id, json!({"file": file, "yours": yours}))

@@ -55,7 +55,7 @@ pub(crate) async fn set_image_state(
     Ok(Json(new).into_response())
 }
 
-/// Changes the file from `before` to `new`, and returns its text.
+/// Changes the file from `before` to `new`, and returns the new text of the file.
 ///
 /// # Errors
 /// Returns an error if the file does not contain `before`, or cannot be read or written.

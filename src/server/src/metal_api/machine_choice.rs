@@ -52,9 +52,9 @@ pub(super) async fn choose_machine(app: &AppState, asked: &Map<String, Value>) -
     Err(misfit.unwrap_or_else(|| ApiRefusal::unprocessable("no machine available")))
 }
 
-/// Checks that the machine has the requested networks, and that the layout fits its registered disks. Without a
-/// requested layout, the layout for the machine's size and the image is checked. A layout that does not exist is
-/// reported later, with the other fields of the allocation.
+/// Checks that the machine has the requested networks, and that the layout fits its registered disks. If the request
+/// does not name a layout, the layout for the machine's size and the image is checked. A layout that does not exist is
+/// reported later, together with the problems of the other allocation fields.
 async fn check_machine_fit(app: &AppState, id: &str, asked: &Map<String, Value>) -> ApiResult<()> {
     let directory = app.directory();
     if let Some(machine) = directory.find_machine(id) {

@@ -46,7 +46,8 @@ pub(crate) struct MachineResponse {
     events: MachineEvents,
 }
 
-/// Response to an order of a reinstall: the machine in metal-api's format, extended by the other fields of its summary.
+/// Response to a reinstall order: the machine in metal-api's format, with additional fields from the summary of the
+/// machine.
 #[derive(Serialize)]
 #[serde(transparent)]
 pub(crate) struct ReinstallResponse(Map<String, Value>);
@@ -137,7 +138,7 @@ struct LoggedEvent {
     message: String,
 }
 
-/// Returns a machine that has a machine file or has registered.
+/// Returns the machine with this id, which must have a machine file or have registered.
 pub(super) async fn machine_response(app: &Arc<AppState>, id: &str, base: &BaseUrls) -> ApiResult<MachineResponse> {
     let base = BaseUrls { calls: base.calls.clone(), files: base.files.clone() };
     let shown = get_preview(State(app.clone()), Path(id.to_owned()), base, OperatorAuth).await;

@@ -130,7 +130,7 @@ pub(crate) async fn show_machine(
     machine_response(&app, &id.to_lowercase(), &base).await.map(Json)
 }
 
-/// `POST /v1/machine/{id}/reinstall`: orders a reinstall, with the checks of metal-api.
+/// `POST /v1/machine/{id}/reinstall`: orders a reinstall, after the same checks as in metal-api.
 pub(crate) async fn reinstall_machine(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
@@ -237,7 +237,7 @@ pub(crate) async fn allocate_machine(
     Ok(Json(machine_response(app, &id, &base).await?))
 }
 
-/// Checks that the machine's Redfish service supports the steps of the templates that its traits enable.
+/// Checks that the machine's Redfish service supports the steps of all templates that the traits of the machine enable.
 async fn check_over_redfish(app: &AppState, id: &str) -> ApiResult<()> {
     let directory = app.directory();
     let Some(machine) = directory.find_machine(id) else { return Ok(()) };

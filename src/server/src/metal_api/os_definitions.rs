@@ -1,4 +1,4 @@
-//! `/v1/os`: the OS definitions of the directory, in the style of the requests for images.
+//! `/v1/os`: the OS definitions in the server's directory, with endpoints like those for images.
 
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;

@@ -227,7 +227,7 @@ fn validate_size(mut asked: Value, all: &BTreeMap<String, MachineSize>) -> ApiRe
         }
     }
     if size.constraints.is_empty() {
-        wrong.push("without constraints it would match every machine".to_owned());
+        wrong.push("a size without constraints would match every machine".to_owned());
     }
     if !wrong.is_empty() {
         return Err(ApiRefusal::unprocessable(format!("size {id:?} is invalid: {}", wrong.join("\n"))));
@@ -254,7 +254,8 @@ fn version_tag(size: &MachineSize) -> String {
     hex_digest(json!(size).to_string().as_bytes())
 }
 
-/// Returns the size of a machine. A machine file may name a size that is not in `sizes/`.
+/// Returns the size that a machine file names. If `sizes/` does not contain the size, the response contains only the
+/// id.
 pub(super) fn machine_size_response(directory: &SiteSnapshot, id: &str) -> SizeResponse {
     let unlisted = || MachineSize { id: id.to_owned(), ..MachineSize::default() };
     size_response(&directory.known.sizes.get(id).cloned().unwrap_or_else(unlisted))

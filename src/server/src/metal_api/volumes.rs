@@ -263,7 +263,7 @@ fn state_message(volume: &K8sVolume, seen: ObservedVolume, state: volume_state::
             "was prepared with a mode (Filesystem or Block) other than the present mode of the volume".to_owned()
         }
         (Failed, _) => "the reinstall that would have prepared the volume was abandoned".to_owned(),
-        (Pending, StorageJob::None) => "will be prepared by the next reinstall: order one".to_owned(),
+        (Pending, StorageJob::None) => "will be prepared by the next reinstall: order a reinstall".to_owned(),
         (Pending, _) => "will be prepared by the pending installation".to_owned(),
         (Terminating, _) => "is marked for deletion: installations ignore it, and its data is preserved".to_owned(),
         (Available, _) => String::new(),
@@ -343,7 +343,7 @@ fn has_volume(machine: &MachineSpec, uid: &str) -> bool {
     machine.allocation.as_ref().is_some_and(|allocation| listed_volumes(allocation).iter().any(is_it))
 }
 
-/// Returns the schema of a request: a resource, or a list of them.
+/// Returns the schema of a request: a resource or a list of resources.
 pub(crate) fn request_schema(_: &mut SchemaGenerators) -> Value {
     json!({"type": ["object", "array"]})
 }

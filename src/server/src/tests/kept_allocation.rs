@@ -58,7 +58,7 @@ async fn the_file_is_applied_only_by_an_order_that_says_so() {
     server.installed().await;
     assert_eq!(server.listed().await.get("differences"), None);
     assert_eq!(edit(&server, "other", "  ssh_pub_keys: [ssh-rsa AAAA]\n").await, differences("kept"));
-    server.heard("the file differs from the installed allocation in hostname, ssh_pub_keys; a reinstall keeps").await;
+    server.heard("the file differs from the installed allocation in hostname, ssh_pub_keys; a reinstall without").await;
 
     let answer = server.press(ONE, "debian-13", json!({})).await;
     assert_eq!((answer.status, &answer.json()["differences"]), (200, &differences("kept")), "{}", answer.text());

@@ -180,7 +180,7 @@ async fn requested_traits_change_the_steps_and_what_cannot_be_is_said_before_a_m
         server.write(&format!("deploy-templates/{name}"), &text.replace("\\\"", "\""));
         server.heard(&says.replace('"', "\\\"")).await;
     }
-    server.heard("machines with the trait CUSTOM_B are refused").await;
+    server.heard("nothing is installed on machines with the trait CUSTOM_B").await;
 }
 
 fn inventory(disks: u8) -> Inventory {

@@ -1,5 +1,5 @@
-//! Differences between a machine file and the installed allocation, shown on the web page of a machine and on the page
-//! of its reinstall.
+//! Differences between a machine file and the installed allocation, shown on the web page of the machine and on the web
+//! page that orders a reinstall of the machine.
 
 use common::encoding::encode_hex;
 use maud::{Markup, html};

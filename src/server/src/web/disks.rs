@@ -1,4 +1,4 @@
-//! Drawings of disks. Each disk is as wide as the page, and its partitions are drawn in proportion to their sizes.
+//! Drawings of disks. Each disk is drawn as wide as the page, with partitions in proportion to their sizes.
 
 use common::format::format_bytes;
 use maud::{Markup, html};

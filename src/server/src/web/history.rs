@@ -99,7 +99,7 @@ fn show_preserved(kept: &[PreservationProof]) -> Markup {
 /// Console log, as shown on a page.
 pub(crate) struct PageLog {
     id: String,
-    /// Text of the log. For a long log, only the end of the text.
+    /// Text of the log, or only the end of the text if the log is long.
     text: String,
     /// True if `text` contains only the end of the log.
     is_cut: bool,

@@ -50,9 +50,9 @@ struct LiveStates {
 
 struct LiveState {
     version: u64,
-    /// Version of the states at which the console log of the machine last grew.
+    /// Value of `LiveStates::version` when the console log of the machine last grew.
     logged: u64,
-    /// Last progress event; `None` if another change has followed it.
+    /// Last progress event; `None` if a change that is not a progress event has followed.
     event: Option<ProgressEvent>,
     at: Instant,
 }
@@ -91,7 +91,7 @@ impl LiveUpdates {
         }
     }
 
-    /// Returns the machine's last event and its age.
+    /// Returns the machine's last progress event, and the age of this event.
     pub(crate) fn last_event(&self, machine: &str) -> Option<(ProgressEvent, Duration)> {
         let picture = lock_mutex(&self.0);
         let now = picture.machines.get(machine)?;
@@ -145,7 +145,7 @@ pub(crate) struct MachineUpdate {
     /// True if the console log has grown.
     pub log: bool,
     pub phase: String,
-    /// Stage of the installation, with a message or the amount of data.
+    /// Stage of the installation, followed by a message or by the amount of data processed so far.
     pub what: String,
     pub percent: Option<u8>,
     pub rate: String,
@@ -205,7 +205,7 @@ pub(crate) async fn get_events(State(app): State<Arc<AppState>>, person: LoggedI
     page_frame::with_headers((types, Body::new(stream)).into_response())
 }
 
-/// Stream of updates to one watcher. It ends with the login session or with the server.
+/// Stream of updates to one watcher. The stream ends when the login session ends or the server exits.
 struct EventStream {
     place: WatcherPlace,
     directory: published::Receiver<Arc<SiteSnapshot>>,

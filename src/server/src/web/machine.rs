@@ -234,7 +234,7 @@ fn show_warnings(machine: &MachineSpec, row: &MachineRow) -> Markup {
         }
         @if listed.not_clean {
             p.problem {
-                "The system of a previous tenant may still run on this machine: it has not booted the ramdisk since it was freed. Power it off, then boot it over PXE"
+                "This machine has not booted the ramdisk since it was freed, so the system of the previous tenant may still run. Power the machine off, then boot it over PXE"
             }
         }
         @if let Some(progress) = &listed.out_of_band {
@@ -282,7 +282,7 @@ fn show_order(person: &LoggedIn, machine: &MachineSpec, order: &ReinstallOrder, 
                 @if order.replace_newer { ", replacing a newer installation" }
                 @for serial in &order.give_up { ", erasing " (serial) }
                 @if order.apply_allocation { ", with the allocation of the machine file" }
-                @if order.begun { ". It has passed its point of no return" }
+                @if order.begun { ". The reinstall has passed its point of no return" }
                 @if order.given_up { ", and was abandoned: the machine waits at its console" }
                 "."
             }

@@ -111,7 +111,7 @@ pub(crate) async fn get_orders(State(app): State<Arc<AppState>>, person: LoggedI
                         td { (page_frame::show_time(&order.created)) }
                         td { (order.attempts) " of " (machine.attempts) }
                         td class=[order.given_up.then_some("bad")] { span.word { (match (order.given_up, order.begun) {
-                            (true, _) => "abandoned: waits at its console",
+                            (true, _) => "abandoned: the machine waits at its console",
                             (false, true) => "past its point of no return",
                             (false, false) => "waiting for the machine's next boot",
                         }) } }

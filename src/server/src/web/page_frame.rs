@@ -40,7 +40,7 @@ pub(crate) fn render_page(app: &AppState, person: &LoggedIn, title: &str, here: 
 pub(crate) fn show_problems(problems: &[String]) -> Markup {
     html! {
         section #problems.problem role="alert" hidden[problems.is_empty()] {
-            h2 { "Problems in the directory; the last good version stays in force" }
+            h2 { "Problems in the server's directory; the last good version of each file stays in force" }
             ul { @for problem in problems { li { (problem) } } }
         }
     }

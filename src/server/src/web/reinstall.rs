@@ -143,7 +143,7 @@ fn show_options(app: &AppState, machine: &MachineSpec, asked: &ReinstallRequest,
                 p { label { input type="checkbox" name="change_promise" value="yes" checked[asked.change_promise]; " Use the layout of the machine file, even if it wipes a disk that was preserved so far" } }
                 p { label { input type="checkbox" name="replace_newer" value="yes" checked[asked.replace_newer]; " Replace the installation on the disks even if it is newer than the server's record" } }
                 p { label { input type="checkbox" name="apply_allocation" value="yes" checked[asked.apply_allocation]; " Apply the allocation of the machine file (hostname, keys, user data, …), instead of keeping the installed allocation" } }
-                p { label { "Disks whose data may be erased, by serial number, separated by commas " input name="give_up" value=(asked.give_up.join(", ")); } }
+                p { label { "Serial numbers of the disks whose data may be erased, separated by commas " input name="give_up" value=(asked.give_up.join(", ")); } }
             }
             button { "Show plan" }
         }

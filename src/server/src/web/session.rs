@@ -22,8 +22,8 @@ const COOKIE: &str = "drophammer";
 const LASTS: Duration = Duration::from_secs(12 * 3600);
 /// Maximum number of sessions. A further login ends the session that has not been used for the longest time.
 const MOST: usize = 64;
-/// Maximum number of wrong tokens per address and minute. The limit keeps the log readable. It is not needed against
-/// guessing, since the token is long and random.
+/// Maximum number of wrong tokens per address and minute. The limit keeps the log readable. The limit is not needed to
+/// prevent guessing, since the token is long and random.
 const WRONG: u32 = 10;
 const WRONG_WITHIN: Duration = Duration::from_secs(60);
 /// Maximum number of addresses for which wrong tokens are counted.

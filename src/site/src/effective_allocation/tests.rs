@@ -164,6 +164,6 @@ fn differences_are_described_without_secrets() {
     let standing = InstallState { order: order(true), ..standing };
     let all = find_allocation_differences(&file, &standing);
     assert_eq!(all[1].to_string(), "ssh_pub_keys: [\"ssh-rsa AAAA\"] becomes not set");
-    assert_eq!(all[3].to_string(), "user_data: changes to the value of the file");
+    assert_eq!(all[3].to_string(), "user_data: becomes the value in the machine file");
     assert!(!json!(all).to_string().contains("hunter"));
 }

@@ -9,11 +9,11 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use store::{AllocationFields, InstalledAllocation};
 
-/// Field with the keys of the VPN. No other field that is passed to the agent unchanged is secret.
+/// Field with the keys of the VPN. No other field in `PASSED_ON` is secret.
 const VPN: &str = "vpn";
 /// Field with the Kubernetes volumes. Volumes are separate resources, and are always taken from the machine file.
 pub(crate) const VOLUMES: &str = "volumes";
-/// Field with the key of encrypted filesystems, some of which a reinstall preserves.
+/// Field with the key of encrypted filesystems. A reinstall preserves some of these filesystems.
 pub(crate) const DISK_KEY: &str = "disk_key";
 /// Field with the name of the OS definition.
 pub(crate) const OS: &str = "os";

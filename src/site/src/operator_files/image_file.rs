@@ -30,7 +30,7 @@ struct RawImage {
 /// Parses and validates an image file.
 ///
 /// # Errors
-/// As [`parse_machine`](super::parse_machine).
+/// Fails as [`parse_machine`](super::parse_machine) does.
 pub fn parse_image(text: &str) -> Result<ImageSpec, String> {
     let node = parse_document(text)?;
     get_field(&node, "pull_secret").map_or(Ok(()), pull_secret::reject_scalar)?;

@@ -218,7 +218,7 @@ fn check_requested_trait(requested: &str, traits: &[Spanned<String>]) -> Result<
 fn parse_lock_reason(given: &str) -> Result<Option<String>, String> {
     match given.trim() {
         "false" => Ok(None),
-        "true" => Ok(Some("the machine file does not give a reason".to_owned())),
+        "true" => Ok(Some("the machine file does not specify a reason".to_owned())),
         // These words are rejected, since they would have the opposite effect: `no` would be the reason of a lock.
         "" | "yes" | "no" | "on" | "off" => Err("locked must be true, false, or the reason for the lock".to_owned()),
         reason => Ok(Some(reason.to_owned())),

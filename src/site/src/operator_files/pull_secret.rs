@@ -18,7 +18,8 @@ pub(crate) struct RawPullSecret {
     token_service: Option<Spanned<String>>,
 }
 
-/// Minimum length of a disk key, in bytes. Generated keys are longer; a shorter key was probably chosen by hand.
+/// Minimum length of a disk key, in bytes. Generated keys are longer than this; a key below the minimum was probably
+/// chosen by hand.
 const DISK_KEY_BYTES: usize = 20;
 
 /// Returns the reason why a value is unsuitable as a key of encrypted filesystems, or `None` if it is suitable. The message does not

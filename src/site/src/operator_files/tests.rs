@@ -48,7 +48,7 @@ fn a_machine_without_allocation() {
 #[test]
 fn a_machine_is_locked_with_a_reason_or_without() {
     let lock = |given: &str| parse_machine(&format!("id: {ID}\n{given}\n")).unwrap().locked;
-    assert_eq!(lock("locked: true").unwrap(), "the machine file does not give a reason");
+    assert_eq!(lock("locked: true").unwrap(), "the machine file does not specify a reason");
     assert_eq!(lock("locked: \"holds the only copy\"").unwrap(), "holds the only copy");
     for given in ["", "locked: false", "locked:", "locked: ~"] {
         assert_eq!(lock(given), None, "{given}");

@@ -18,7 +18,7 @@ pub fn parse_document(text: &str) -> Result<Node, String> {
 /// Parses a document whose top level is a mapping or a sequence.
 ///
 /// # Errors
-/// Fails as [`parse_document`].
+/// Fails as [`parse_document`] does.
 pub fn parse_document_or_list(text: &str) -> Result<Node, String> {
     if !yaml::is_sequence(text) {
         return parse_document(text);
@@ -91,8 +91,8 @@ pub(crate) fn get_field<'a>(node: &'a Node, name: &str) -> Option<&'a Node> {
 }
 
 /// Replaces the position at the start of each problem by the path of the field at this position. `rename` converts the
-/// path to a name that the reader of the message knows; an empty name is omitted. Used if the reader of the message
-/// does not have the text of the document.
+/// path to a name that the recipient of the message knows; an empty name is omitted. The function is used if the
+/// recipient does not have the text of the document.
 pub fn replace_positions(text: &str, problems: &str, rename: impl Fn(&str) -> String) -> String {
     let document = parse_document(text).ok();
     let replace = |line: &str| {

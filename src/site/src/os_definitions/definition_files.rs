@@ -38,7 +38,7 @@ pub(crate) fn stamp_folder(folder: &Path) -> io::Result<FolderStamp> {
 /// Reads all files of a definition.
 ///
 /// # Errors
-/// As [`stamp_folder`], or a file is not UTF-8 text.
+/// Fails as [`stamp_folder`] does, or if a file is not UTF-8 text.
 pub(crate) fn read_files(folder: &Path) -> io::Result<DefinitionFiles> {
     let (mut files, mut bytes) = (DefinitionFiles::new(), 0);
     walk_files(folder, "", 0, &mut |path, is, file| {

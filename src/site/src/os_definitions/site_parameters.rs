@@ -9,7 +9,7 @@ use model::os_definition::{OsDefinition, OsSelector, ParameterChange, ParameterL
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// File with parameters, and its content.
+/// Path of a file with parameters, and the parameters in the file.
 type FileParameters = (PathBuf, Vec<SpannedChange>);
 
 /// Site-wide parameters, by definition or variant.

@@ -14,7 +14,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 /// Digest of a definition together with its parameters.
 type VerifyKey = [u8; 32];
 
-/// Result of a completed `verify`.
+/// Result of a completed run of a `verify` program.
 pub struct VerifyResult {
     key: VerifyKey,
     verdict: VerifyVerdict,
@@ -46,8 +46,8 @@ pub struct VerifyCache {
 }
 
 impl VerifyCache {
-    /// Starts the thread. The thread calls `done` with each result, which the caller must pass to
-    /// [`VerifyCache::store_result`].
+    /// Starts the thread that runs `verify`. The thread calls `done` with each result. The caller must pass the result
+    /// to [`VerifyCache::store_result`].
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started.

@@ -24,9 +24,9 @@ pub fn check_enabled_templates(
     if problems.is_empty() { Ok(()) } else { Err(problems.join("\n")) }
 }
 
-/// Returns the problems of the enabled templates that do not depend on the machine's hardware, with their positions in
-/// the machine file and in the template's file. Requested templates are omitted, since their problems are reported when
-/// they are merged.
+/// Returns those problems of the enabled templates that do not depend on the machine's hardware. Each problem has
+/// positions in the machine file and in the template's file. Requested templates are omitted, since their problems are
+/// reported when the templates are merged.
 fn find_enabled_problems(machine: &MachineSpec, known: &SiteObjects) -> Vec<String> {
     let problems =
         find_unrequested(machine, known).into_iter().filter_map(|enabled| check_template(machine, &enabled).err());

@@ -24,7 +24,7 @@ impl OutOfBandTemplate {
     }
 }
 
-/// Returns the requested and enabled templates of the machine that contain steps of the management controller.
+/// Returns the requested and enabled templates of the machine that contain steps for the management controller.
 /// Templates whose steps are invalid are omitted.
 pub fn find_out_of_band_templates(machine: &MachineSpec, known: &SiteObjects) -> Vec<OutOfBandTemplate> {
     let requested = machine.allocation.iter().flat_map(|allocation| find_templates(allocation, known));

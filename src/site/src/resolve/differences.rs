@@ -69,8 +69,8 @@ fn note_allocation_differences(allocation: &AllocationSpec, standing: &InstallSt
     (!kept.is_empty()).then(|| {
         let names = kept.join(", ");
         let message = format!(
-            "the file differs from the installed allocation in {names}; a reinstall keeps the installed allocation unless it is ordered with \
-             `--apply-allocation`"
+            "the file differs from the installed allocation in {names}; a reinstall without `--apply-allocation` keeps \
+             the installed allocation"
         );
         format_at(&allocation.id, &message)
     })

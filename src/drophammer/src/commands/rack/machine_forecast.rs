@@ -16,7 +16,8 @@ pub(crate) fn plan_failure(why: impl Into<String>) -> Error {
     Error::new(Phase::Plan, why)
 }
 
-/// Plans the machine. Returns its row, and the verdicts if the plan can be approved. A fresh inventory replaces the registered one.
+/// Plans the machine from the inventory `fresh` or, if `fresh` is `None`, from the registered inventory. Returns the
+/// row of the machine, and the verdicts if the plan can be approved.
 pub(crate) fn judge_machine(seen: PredictedMachine, fresh: Option<Inventory>) -> (RackRow, Option<ApprovalSummary>) {
     let minutes = seen.seconds.map(|seconds| (seconds / 60.0).ceil().max(1.0) as u64);
     let mut row = create_row(seen.id, seen.name, seen.size);

@@ -1,5 +1,5 @@
-//! JSON Schema of an image file, `images/*.yaml` of `drophammer serve`. It is written by hand, because the Rust types
-//! into which the file is parsed also store positions in the file.
+//! JSON Schema of an image file, `images/*.yaml` of `drophammer serve`. It is written by hand, because a schema derived
+//! from the Rust types would also contain the file positions that these types store.
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ pub(crate) fn image_schema() -> Value {
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Image",
-        "description": "A file of images/ of `drophammer serve`. It contains either the field file or the field url.",
+        "description": "An image file, in images/ of a server's directory. The file contains either the field file or the field url.",
         "type": "object",
         "additionalProperties": false,
         "required": ["id"],

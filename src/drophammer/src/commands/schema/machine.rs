@@ -1,6 +1,6 @@
-//! JSON Schema of a machine file, `machines/*.yaml` of `drophammer serve`. It is written by hand, because the Rust
-//! types into which the file is parsed also store positions in the file. A test checks that the schema and these types
-//! have the same fields.
+//! JSON Schema of a machine file, `machines/*.yaml` of `drophammer serve`. It is written by hand, because a schema
+//! derived from the Rust types would also contain the file positions that these types store. A test checks that the
+//! schema and the Rust types have the same fields.
 
 use serde_json::{Value, json};
 
@@ -33,7 +33,7 @@ pub(crate) fn machine_schema() -> Value {
             "os": {
                 "type": ["string"],
                 "pattern": "^[A-Za-z0-9_-]+([+]\\S+)?$",
-                "description": "OS definition (a directory of os/) and its variant, instead of an image.",
+                "description": "OS definition (a directory in os/) and its variant, instead of an image.",
                 "examples": ["web+small"],
             },
             "os_parameters": {
@@ -93,7 +93,7 @@ pub(crate) fn machine_schema() -> Value {
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Machine",
-        "description": "A file of machines/ of `drophammer serve`.",
+        "description": "A machine file, in machines/ of a server's directory.",
         "type": "object",
         "additionalProperties": false,
         "required": ["id"],

@@ -1,5 +1,5 @@
-//! JSON Schema of `IMAGE.manifest`, which `image pack` writes next to an image. It is written by hand, because the code that reads
-//! manifests is not part of every build.
+//! JSON Schema of `IMAGE.manifest`, which `image pack` writes next to an image. It is written by hand, because builds
+//! without the code that reads manifests lack the Rust types from which a schema could be derived.
 
 use model::boot_contents::BootContents;
 use schemars::generate::SchemaSettings;
@@ -16,7 +16,7 @@ pub(crate) fn manifest_schema() -> Value {
         "required": ["version", "size_bytes", "digest", "chunk_bytes", "chunks"],
         "properties": {
             "version": {"const": 1},
-            "image": {"type": ["string", "null"], "description": "Id of the image that a signature covers: OS, hyphen, version."},
+            "image": {"type": ["string", "null"], "description": "Id of the image: OS, hyphen, version. A signature of the manifest covers this id."},
             "size_bytes": {"type": "integer", "minimum": 0},
             "digest": {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$", "description": "Digest of the whole image."},
             "chunk_bytes": {"type": "integer", "minimum": 65536, "maximum": 4_194_304, "description": "Length of each chunk except the last, in bytes."},

@@ -176,8 +176,8 @@ fn ignore_case(pattern: &str) -> String {
     format!("^({})$", pattern.chars().map(either).collect::<String>())
 }
 
-/// Adds rules that also accept the values of an enumeration in capitals, and with the prefix of metal-stack's v2 API:
-/// `FORMAT_EXT4`.
+/// Adds rules that accept the values of an enumeration in upper and lower case, with or without the prefix of
+/// metal-stack's v2 API, such as `FORMAT_EXT4`.
 fn add_choice_spellings(owner: &mut Value, name: &str, prefix: &str, known: &[&str]) {
     let pattern = ignore_case(&format!("({})?({})", prefix.replace('_', "_?"), known.join("|")));
     let message = format!("write one of: {}", known.join(", "));

@@ -14,7 +14,7 @@ pub(crate) fn template_schema() -> Value {
         "properties": {
             "interface": {
                 "enum": ["vendor", "power", "management", "firmware", "deploy", "bios", "raid"],
-                "description": "Interface of the step. drophammer supports steps of deploy, raid, bios, management and power.",
+                "description": "Interface of the step. drophammer supports the interfaces deploy, raid, bios, management and power.",
             },
             "step": {"type": "string", "minLength": 1, "description": "Name of the step.", "examples": known},
             "args": {"type": "object", "description": "Arguments of the step."},
@@ -27,7 +27,7 @@ pub(crate) fn template_schema() -> Value {
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Deploy template",
-        "description": "A file of deploy-templates/ of `drophammer serve`, compatible with templates of Ironic.",
+        "description": "A deploy template, in deploy-templates/ of a server's directory, compatible with templates of Ironic.",
         "type": "object",
         "additionalProperties": false,
         "required": ["name", "steps"],

@@ -11,9 +11,9 @@ use model::layout::{FilesystemFormat, FilesystemSpec};
 use std::fmt::Write as _;
 
 const COLUMNS: usize = 100;
-/// Minimum width of the details column. If less space remains, details are printed on separate lines.
+/// Minimum width of the details column, in characters. If less space remains, details are printed on separate lines.
 const LEAST_DETAILS: usize = 26;
-/// Maximum width of a device name. A longer name is printed on a separate line.
+/// Maximum width of a device name, in characters. A longer name is printed on a separate line.
 const LONGEST_NAME: usize = 36;
 
 const HEADINGS: [&str; 4] = ["size", "type", "becomes", "mounted at"];
@@ -106,7 +106,7 @@ impl TreePainter<'_> {
         }
     }
 
-    /// Returns whether the node is a filesystem on a device, which is shown in the row of that device.
+    /// Returns whether the node is a filesystem on a device. Such a filesystem is shown in the row of the device.
     fn is_content(&self, node: usize) -> bool {
         matches!(self.graph.nodes[node].item, LayoutItem::Filesystem(filesystem) if filesystem.format != FilesystemFormat::Tmpfs)
     }

@@ -49,7 +49,7 @@ pub(crate) enum StorageJob {
         not(test),
         expect(
             dead_code,
-            reason = "the table of MetalK8s contains this state; here, a job is part of an installation"
+            reason = "MetalK8s defines this state; it does not occur here, because a job is part of an installation"
         )
     )]
     NotFound,
@@ -92,7 +92,7 @@ pub(crate) enum LifecycleStep {
     Release,
 }
 
-/// Returns the next step of the reconciliation loop. `None` means that the volume does not exist.
+/// Returns the next step of the reconciliation loop. `seen` is `None` if the volume does not exist.
 pub(crate) fn next_step(seen: Option<&ObservedVolume>) -> LifecycleStep {
     let Some(seen) = seen else { return LifecycleStep::Rest };
     match (seen.valid, seen.deleted, seen.state, seen.persistent) {
