@@ -48,7 +48,7 @@ pub struct ReceivedDevice {
     pub format: FilesystemFormat,
     /// UUID of the filesystem in blkid's notation; empty if the filesystem has none.
     pub uuid: String,
-    /// Size in bytes of the device on the source machine. No more bytes than this are written.
+    /// Size in bytes of the device on the source machine. At most this many bytes are written.
     pub size_bytes: u64,
 }
 

@@ -32,7 +32,7 @@ pub struct WipeDisk {
     pub methods: Vec<EraseMethod>,
     /// Whether the operation fails if none of `methods` succeeds.
     pub strict: bool,
-    /// Time limit for the whole disk, in seconds.
+    /// Time limit for all erase methods of the disk together, in seconds.
     pub budget_seconds: u64,
     /// Ranges that are zeroed first, one after the other. Each range is durable before the next one is written. Once
     /// all of these ranges are zeroed, the disk is not bootable.

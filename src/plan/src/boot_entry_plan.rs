@@ -21,7 +21,7 @@ const NAME: &str = "boot entry for the unmodified image";
 /// cannot refer to its partitions, so the firmware must find the boot loader itself.
 ///
 /// # Errors
-/// Fails if the disk has no EFI system partition, so this firmware cannot boot it.
+/// Fails if the disk has no EFI system partition, because this firmware cannot boot such a disk.
 pub fn plan_boot_entry(
     inventory: &Inventory,
     disk: &InventoryDisk,

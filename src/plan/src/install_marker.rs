@@ -67,8 +67,9 @@ fn installed_definition(request: &PlanRequest) -> Option<RecordedDefinition> {
     }
 }
 
-/// Returns the digests of the installations that this installation replaces: installations of this machine that are on
-/// the disks or recorded by the control plane, and the installation that is received from another machine.
+/// Returns the digests of the installations that this installation replaces. These are the installations of this
+/// machine, on the disks or in the records of the control plane, and the installation that is received from another
+/// machine.
 fn superseded_digests(inventory: &Inventory, request: &PlanRequest, claim: &InstallClaim) -> Vec<String> {
     let found = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
     let found = found.filter(|marker| claim.is_of_this_machine(marker));

@@ -59,7 +59,7 @@ pub(crate) struct SystemStages {
     pub installer: Operation,
     pub fstab: Vec<Operation>,
     pub entries: Option<Operation>,
-    /// Check immediately before the install marker is written.
+    /// Check that runs immediately before the install marker is written.
     pub before_marker: Option<SessionOp>,
     pub warnings: Vec<String>,
 }

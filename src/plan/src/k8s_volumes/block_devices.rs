@@ -25,7 +25,7 @@ enum PathTarget<'a> {
 }
 
 impl<'a> PlanDecider<'a> {
-    /// Decides on a volume on a block device. A volume without a path was found by its UUID.
+    /// Decides on a volume on a block device. If `path` is `None`, the volume must exist and is found by its UUID.
     pub(super) fn decide_raw(
         &mut self,
         volume: &K8sVolume,
