@@ -1,4 +1,4 @@
-//! The start of the installed system.
+//! Start of the installed system with kexec.
 
 use crate::operation_text::{DeviceSizes, OperationLine};
 use crate::{Effect, PlannedOperation, UndoOperation};

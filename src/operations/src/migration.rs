@@ -42,7 +42,7 @@ fn describe_migration(receive: &ReceiveMigration) -> OperationText {
 /// A device that receives the content of the corresponding device on the source machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ReceivedDevice {
-    /// Name of the device in the layout, which is the same for both machines.
+    /// Name of the device in the layout. The name is the same for both machines.
     pub name: LayoutPath,
     pub device: DevicePath,
     pub format: FilesystemFormat,

@@ -65,7 +65,8 @@ pub struct CreateSystem {
     /// Disks that the program may write, in the order of the layout. These are the recreated disks; the program's
     /// `/dev` does not contain any other disk.
     pub disks: Vec<DevicePath>,
-    /// The system disk and the content that is expected on it afterwards, in the same form as for a raw image.
+    /// The system disk and the content that is expected on this disk after the program has run, in the same form as for
+    /// a raw image.
     pub onto: BurnDisk,
     /// Environment of the program.
     #[serde(skip)]

@@ -42,8 +42,8 @@ pub struct PreservedObject {
 pub enum ObjectLocator {
     /// A disk, identified by its kernel name. The name is stable while the agent runs.
     Disk(KernelName),
-    /// An array, identified by its UUID. `device` is for display only, because kernel names of arrays change while the
-    /// agent runs.
+    /// An array, identified by its UUID. `device` is for display only, because kernel names of arrays may change while
+    /// the agent runs.
     Array {
         uuid: Uuid,
         #[serde(with = "common::serde_empty")]

@@ -101,8 +101,8 @@ pub struct ZeroProof {
     /// Path that the device has before the run changes anything.
     pub device: DevicePath,
     pub ranges: Vec<ByteRange>,
-    /// Serial numbers of the disks below the device, which the operator can pass with `--give-up` to discard the data. Empty if one of the
-    /// disks has no serial number.
+    /// Serial numbers of the disks below the device. The operator can pass these numbers with `--give-up` to discard
+    /// the data. Empty if one of the disks has no serial number.
     pub give_up: Vec<String>,
 }
 

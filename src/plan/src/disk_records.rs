@@ -315,8 +315,8 @@ fn describe_difference(
     match likeness {
         DiskLikeness::TooLittle => {
             format!(
-                "{is}, and was {was} when the machine was installed: no identifier is known for both disks, so \
-                they cannot be compared"
+                "{is}, and was {was} when the machine was installed: no identifier is known for both disks, so it \
+                is unknown whether they are the same disk"
             )
         }
         _ if describe_disk(found) == was => {

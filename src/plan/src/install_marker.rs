@@ -9,8 +9,8 @@ use model::layout;
 use model::os_definition::SelectedDefinition;
 use model::storage_graph::LayoutMatch;
 
-/// Returns the marker that the plan writes. Its time is empty, because the time of the installation is not known when
-/// the plan is made. Returns `None` for an offline plan.
+/// Returns the marker that the plan writes. The time in this marker is empty, because the time of the installation is
+/// not known when the plan is made. Returns `None` for an offline plan.
 pub(crate) fn build_marker(
     meant: &LayoutMatch,
     request: &PlanRequest,

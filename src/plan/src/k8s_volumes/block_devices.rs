@@ -115,7 +115,8 @@ impl<'a> PlanDecider<'a> {
         }))
     }
 
-    /// Decides on an unlisted disk that only this volume uses. The disk is written only if it is blank.
+    /// Decides on a volume on a disk that the layout does not list. The disk is written only if it is blank and no
+    /// other volume uses it.
     pub(super) fn take_disk(
         &mut self,
         volume: &K8sVolume,
