@@ -1,4 +1,4 @@
-//! Member slots of an array that is created.
+//! Member slots of a new array.
 
 use super::CreateArray;
 use model::device::DevicePath;

@@ -20,7 +20,7 @@ pub struct CreateArray {
     pub devices: Vec<ArraySlot>,
     /// Number of spares among `devices`.
     pub spares: u32,
-    /// Options from the layout, without the metadata version.
+    /// Create options from the layout, except the metadata version.
     pub createoptions: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Effect of an operation: the devices that it opens and writes, and how it is undone.
+//! Effect of an operation: the devices that it opens and writes, and how the operation is undone.
 
 use crate::operation_text::{DeviceSizes, OperationLine};
 use crate::{CloseContainer, DeactivateGroup, StopArray};
@@ -13,7 +13,7 @@ pub trait PlannedOperation {
     fn effect(&self) -> Effect<'_>;
 }
 
-/// Effect of an operation: the devices that it opens and writes, and how it is undone.
+/// Effect of an operation: the devices that it opens and writes, and how the operation is undone.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Effect<'a> {
     /// Devices that a tool or the kernel opens by path. Device names can change, so the executor verifies immediately

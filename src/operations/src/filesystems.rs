@@ -1,4 +1,4 @@
-//! Filesystems that are created, tried, mounted and grown.
+//! Operations that create a filesystem, or try out its creation in memory.
 
 use crate::operation_text::{DeviceSizes, OperationLine, describe_size, strip_dev};
 use crate::{Effect, PlannedOperation, UndoOperation};

@@ -86,9 +86,7 @@ impl ImageNeeds {
     fn judge_network(&self, contents: &BootContents, refuse: &mut impl FnMut(&str, &str)) {
         if let (true, Some(name)) = (self.has_network, &contents.unsupported_network) {
             refuse(
-                &format!(
-                    "only {name} for its network, which drophammer cannot configure as the allocation describes it"
-                ),
+                &format!("only {name} to configure its network, and drophammer does not support this program"),
                 "install NetworkManager or systemd-networkd into the tree and pack the tree again, or remove `network` from the allocation",
             );
         }

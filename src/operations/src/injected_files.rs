@@ -24,7 +24,7 @@ fn describe_injection(files: &[InjectedFile]) -> OperationText {
         Some(content) => format!("{} with {}", file.path, format::format_bytes(content.len() as u64)),
         None => format!("{} deleted", file.path),
     };
-    OperationText::after("files of the step:").with(files.iter().map(line).collect())
+    OperationText::after("write or delete these files:").with(files.iter().map(line).collect())
 }
 
 /// A file that is written into an existing filesystem, or deleted from it.

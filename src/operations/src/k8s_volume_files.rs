@@ -81,7 +81,8 @@ impl ManifestVolume {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VolumePath {
     Known(String),
-    /// Logical volume that is created by the plan. The path of the volume is unknown until LVM has assigned its UUID.
+    /// Logical volume that is created by the plan. The path of the volume is unknown until LVM has assigned a UUID to
+    /// the volume.
     Made(CreateVolume),
 }
 

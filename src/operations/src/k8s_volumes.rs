@@ -65,7 +65,8 @@ pub enum VolumeFilling {
     Partition {
         guid: Uuid,
     },
-    /// No content is written, because an LVM block volume is identified by its LVM UUID.
+    /// No content is written: an LVM block volume is identified by its LVM UUID, so its content need not contain a
+    /// UUID.
     Nothing,
 }
 

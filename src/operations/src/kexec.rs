@@ -1,10 +1,10 @@
-//! The start of the installed system.
+//! Start of the installed system with kexec.
 
 use crate::operation_text::{DeviceSizes, OperationLine};
 use crate::{Effect, PlannedOperation, UndoOperation};
 use serde::Serialize;
 
-/// Reads `/etc/metal/boot-info.yaml` and loads kernel and initrd with `kexec_file_load`.
+/// Loads the kernel and initrd that are named in `/etc/metal/boot-info.yaml`, with `kexec_file_load`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct LoadKernel;
 

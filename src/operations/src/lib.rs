@@ -2,8 +2,8 @@
 //!
 //! An operation is defined in one place: its data, its text, the devices that it opens and writes, and its undo
 //! ([`PlannedOperation`]). An operation contains all of its inputs, so that the executor needs no lookups. A new
-//! operation is a data type that implements this trait and has a line in [`DeviceOp`] or [`SessionOp`]. The compiler
-//! then reports every place in which the executor does not handle the new operation yet.
+//! operation is a data type that implements [`PlannedOperation`] and has a line in [`DeviceOp`] or [`SessionOp`]. The
+//! compiler then reports every place in which the executor does not handle the new operation yet.
 //!
 //! The planner creates operations, and the crates that carry them out do not depend on the planner. Start with [`Operation`] and
 //! [`StageName`], the stages of a run.

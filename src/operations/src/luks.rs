@@ -30,7 +30,7 @@ pub struct LuksContainer {
     #[serde(skip)]
     pub key: SecretText,
     /// Whether a key exists but was not available when the plan was made. Either the plan was made offline, or the
-    /// control plane had already sent the key once in this boot.
+    /// machine had already passed the point of no return in this boot: the control plane then no longer sends the key.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub withheld: bool,
 }
@@ -56,7 +56,7 @@ impl PlannedOperation for LuksContainer {
 /// luks-…`.
 fn describe_creation(LuksContainer { device, mapping, source, key, withheld, .. }: &LuksContainer) -> String {
     let beside = match (source, key.is_empty() && !withheld) {
-        (KeySource::Tpm2, true) => " only (no disk_key given)",
+        (KeySource::Tpm2, true) => " only (no disk_key specified)",
         (KeySource::Tpm2, false) => " and disk_key",
         _ => "",
     };

@@ -36,7 +36,7 @@ pub struct CreateVolume {
     pub group: String,
     /// Path of the volume, `/dev/GROUP/NAME`.
     pub device: DevicePath,
-    /// All physical volumes of the volume group that will contain the logical volume.
+    /// All physical volumes of the group in which the logical volume is created.
     pub physical: Vec<DevicePath>,
     #[serde(rename = "size_mib")]
     pub size: RequestedSize,

@@ -43,7 +43,7 @@ pub struct MachineFiles {
     pub machine: String,
     pub assigned: PlanAssignment,
     pub nics: Vec<Nic>,
-    /// Whether the system uses created or preserved arrays.
+    /// Whether the system uses at least one array, created or preserved.
     pub has_arrays: bool,
     /// Filesystems that this run formats.
     pub made: Vec<MakeFilesystem>,

@@ -34,8 +34,7 @@ impl PlannedOperation for AdaptImage {
     }
 }
 
-/// Returns the device of the cloud-init seed, if the target does not mount this device. In this case, the device is
-/// mounted temporarily.
+/// Returns the device of the cloud-init seed if it must be mounted temporarily; `None` if the target mounts it anyway.
 fn find_temporary_seed(finishing: &FinishInputs) -> Option<&DevicePath> {
     finishing.seed.as_ref().filter(|seed| seed.path.is_none()).map(|seed| &seed.device)
 }

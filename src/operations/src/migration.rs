@@ -42,13 +42,13 @@ fn describe_migration(receive: &ReceiveMigration) -> OperationText {
 /// A device that receives the content of the corresponding device on the source machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ReceivedDevice {
-    /// Name of the device in the layout, which is the same for both machines.
+    /// Name of the device in the layout. The name is the same for both machines.
     pub name: LayoutPath,
     pub device: DevicePath,
     pub format: FilesystemFormat,
     /// UUID of the filesystem in blkid's notation; empty if the filesystem has none.
     pub uuid: String,
-    /// Size in bytes of the device on the source machine. No more bytes than this are written.
+    /// Size in bytes of the device on the source machine. At most this many bytes are written.
     pub size_bytes: u64,
 }
 

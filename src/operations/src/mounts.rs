@@ -11,7 +11,7 @@ use serde::Serialize;
 pub struct MountFilesystem {
     /// Device that is mounted. For a tmpfs, this is the word `tmpfs`, because mount(2) requires a source.
     pub device: DevicePath,
-    /// Mount point in the target: `/`, `/boot/efi`.
+    /// Mount point in the target, such as `/` or `/boot/efi`.
     pub path: String,
     pub format: FilesystemFormat,
     pub options: Vec<String>,
@@ -38,8 +38,8 @@ impl MountFilesystem {
         self.options().filter(|option| ["ro", "rw"].contains(option)).last() == Some("ro")
     }
 
-    /// Returns the devices of the filesystem itself. The kernel finds the additional devices of a btrfs by the paths
-    /// that the kernel has recorded.
+    /// Returns the devices of the filesystem itself. The additional devices of a btrfs are included, because the kernel
+    /// opens each of them by the path that it has recorded.
     fn own_devices(&self) -> Vec<&DevicePath> {
         match self.format {
             FilesystemFormat::Tmpfs => Vec::new(),

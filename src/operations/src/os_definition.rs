@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Runs the `verify` program of the OS definition, which accepts or rejects the parameters. The program runs in a
-/// sandbox without access to disks and the network.
+/// sandbox that has no access to disks or the network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct VerifyDefinition {
     /// Name of the OS definition, with its variant.
@@ -65,7 +65,8 @@ pub struct CreateSystem {
     /// Disks that the program may write, in the order of the layout. These are the recreated disks; the program's
     /// `/dev` does not contain any other disk.
     pub disks: Vec<DevicePath>,
-    /// The system disk and the content that is expected on it afterwards, in the same form as for a raw image.
+    /// The system disk and the content that is expected on this disk after the program has run, in the same form as for
+    /// a raw image.
     pub onto: BurnDisk,
     /// Environment of the program.
     #[serde(skip)]
@@ -87,7 +88,7 @@ impl PlannedOperation for CreateSystem {
 
 fn describe_create(create: &CreateSystem) -> OperationText {
     let CreateSystem { os, disks, onto, .. } = create;
-    let given = format!("it may write {}; other disks are not visible to it", join_devices(disks));
+    let given = format!("the program may write {}; other disks are not visible to it", join_devices(disks));
     OperationText::after(format!("create of {os} onto {}{}", strip_dev(&onto.device), describe_growth(onto)))
         .with(std::iter::once(given).chain(describe_expected(onto)).collect())
 }

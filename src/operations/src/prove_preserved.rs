@@ -1,4 +1,4 @@
-//! Identities of preserved objects, which are compared after the installation.
+//! Identities of preserved objects. An installation must not change these identities.
 
 use crate::operation_text::{DeviceSizes, OperationLine, OperationText};
 use crate::{Effect, PlannedOperation};
@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use uuid::Uuid;
 
-/// Reads the identities of preserved objects and the protected ranges again. All identities and ranges must be
-/// unchanged.
+/// Reads the identities of preserved objects, and the protected ranges, a second time. Fails if one of them has
+/// changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ProveKept(pub Vec<PreservedObject>);
 
@@ -42,8 +42,8 @@ pub struct PreservedObject {
 pub enum ObjectLocator {
     /// A disk, identified by its kernel name. The name is stable while the agent runs.
     Disk(KernelName),
-    /// An array, identified by its UUID. `device` is for display only, because kernel names of arrays change while the
-    /// agent runs.
+    /// An array, identified by its UUID. `device` is for display only, because kernel names of arrays may change while
+    /// the agent runs.
     Array {
         uuid: Uuid,
         #[serde(with = "common::serde_empty")]

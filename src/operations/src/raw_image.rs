@@ -9,7 +9,8 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
-/// Writes a raw image to a disk, fits its partition table to the disk, and checks for the filesystems that the layout expects.
+/// Writes a raw image to a disk, adapts the image's partition table to the disk, and checks for the filesystems that
+/// the layout expects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BurnDisk {
     /// Name of the image.

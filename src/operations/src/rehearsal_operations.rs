@@ -39,7 +39,7 @@ fn describe_rehearsal(rehearsal: &Rehearsal, sizes: &DeviceSizes) -> OperationTe
 }
 
 operations! {
-    /// Activates a preserved object. In the rehearsal, an operation may also add a volume to a preserved group.
+    /// Operation that activates a preserved object or, in the rehearsal, adds a volume to a preserved group.
     RestoreOp {
         AssembleArray(AssembleArray),
         ActivateGroup(ActivateGroup),

@@ -32,7 +32,7 @@ pub struct WipeDisk {
     pub methods: Vec<EraseMethod>,
     /// Whether the operation fails if none of `methods` succeeds.
     pub strict: bool,
-    /// Time limit for the whole disk, in seconds.
+    /// Time limit for all erase methods of the disk together, in seconds.
     pub budget_seconds: u64,
     /// Ranges that are zeroed first, one after the other. Each range is durable before the next one is written. Once
     /// all of these ranges are zeroed, the disk is not bootable.
@@ -101,8 +101,8 @@ pub struct ZeroProof {
     /// Path that the device has before the run changes anything.
     pub device: DevicePath,
     pub ranges: Vec<ByteRange>,
-    /// Serial numbers of the disks below the device, which the operator can pass with `--give-up` to discard the data. Empty if one of the
-    /// disks has no serial number.
+    /// Serial numbers of the disks below the device. The operator can pass these numbers with `--give-up` to discard
+    /// the data. Empty if one of the disks has no serial number.
     pub give_up: Vec<String>,
 }
 

@@ -4,9 +4,9 @@ use model::allocation::FinisherChoice;
 use model::inventory::FirmwareType;
 use operations::{BootEntries, FinishInputs, Operation, SessionOp};
 
-/// Returns the operation that writes the boot entries if the agent itself may install the boot loader. With
-/// [`FinisherChoice::Auto`], the operation writes no entries if the image has an installer, because that installer
-/// writes its own entries.
+/// Returns the operation that writes the boot entries; `None` if the agent itself must not install the boot loader, or
+/// if the machine has no UEFI firmware or EFI system partition. With [`FinisherChoice::Auto`], the operation writes no
+/// entries if the image has an installer, because that installer writes its own entries.
 pub(crate) fn write_entries(finishing: &FinishInputs) -> Option<Operation> {
     let made_here = matches!(finishing.way, FinisherChoice::Auto | FinisherChoice::Builtin);
     if made_here { build_operation(finishing, finishing.way == FinisherChoice::Auto) } else { None }

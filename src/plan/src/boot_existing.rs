@@ -29,7 +29,7 @@ use std::collections::BTreeSet;
 /// | install by migration | of the started attempt, written by this machine; if the source machine is running, it has not rebooted since it sent the data | booted: power failed between marker and report |
 /// | install | any other | not booted, and the plan is refused (`identity`): a previous owner of the disk may have written the marker |
 /// | reinstall | of this order, and of the started attempt | booted: power failed between marker and report |
-/// | reinstall | any other | not booted, and the order is carried out: the marker belongs to the previous installation, or was forged by its root user |
+/// | reinstall | any other | not booted, and the order is carried out: the marker belongs to the previous installation, or was forged by the root user of that installation |
 ///
 /// A marker belongs to the started attempt under three conditions: the control plane has a record of that attempt; its
 /// secret, image and new partition tables agree with the marker; and these tables are on the disks.
@@ -47,9 +47,9 @@ pub(crate) fn find_installation<'a>(
     find_latest(layout, inventory, |marker| claim.is_ours(marker) && is_believed(marker))
 }
 
-/// Returns one of the matching markers: the one on the root filesystem of the layout; if there is none, the newest one;
-/// if no marker is proven to be the newest, the first one found. The decision is the same for all matching markers; the
-/// choice only determines which system is booted.
+/// Returns one of the matching markers: preferably the marker on the root filesystem of the layout, otherwise the
+/// newest marker. If no marker is proven to be the newest, returns the first one found. The decision is the same for
+/// all matching markers; the choice only determines which system is booted.
 pub(crate) fn find_latest<'a>(
     layout: &Layout,
     inventory: &'a Inventory,

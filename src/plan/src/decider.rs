@@ -84,7 +84,7 @@ impl MissingDisk {
 pub(crate) enum UnopenedReason {
     /// The LUKS containers could not be opened.
     Locked,
-    /// An offline plan has neither the key nor the disks.
+    /// The plan is made offline, so neither the key nor the disks are available.
     Unopened,
 }
 

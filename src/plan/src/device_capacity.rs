@@ -1,4 +1,4 @@
-//! Capacity of stacked devices before they exist. If a tool chooses the size, the value is a lower bound.
+//! Capacity of stacked devices before they exist. If a tool chooses the size, the computed capacity is a lower bound.
 
 use super::sectors::MIB;
 use model::layout::{
@@ -15,8 +15,8 @@ const CHUNK_BYTES: u64 = 512 << 10;
 /// Minimum number of clusters of a FAT32 filesystem. According to the FAT specification, a filesystem with fewer
 /// clusters is a FAT16, whatever its header contains.
 const FAT32_CLUSTERS: u64 = 65525;
-/// Minimum size of a FAT32 filesystem with clusters of 4096 bytes, in MiB; both tables are included. Smaller
-/// filesystems did not boot in OVMF.
+/// Minimum size of a FAT32 filesystem with clusters of 4096 bytes, in MiB, including both file allocation tables.
+/// Smaller filesystems did not boot in OVMF.
 const FAT32_4K_MIB: u64 = 260;
 
 /// Returns the size of an array with these members, which include spares. Returns `None` if the create options of the

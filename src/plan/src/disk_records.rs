@@ -66,11 +66,11 @@ impl PlanDecider<'_> {
     /// | the found disk | result |
     /// |---|---|
     /// | is the recorded one | accepted, whatever its kernel name is |
-    /// | is the recorded one, must be kept, and reads as blank | refused, unless discarded |
+    /// | is the recorded one, must be kept, and reads as blank | refused, unless the operator discards its data |
     /// | is not proven to be the recorded one; it was recorded under another name, or the recorded disk has another name now | refused: names or hints no longer match the same disks |
     /// | is not proven to be the recorded one, and is kept | accepted if the rest of the plan accepts its content, with a warning if a property differs from the record |
     /// | is not proven to be the recorded one, and is blank or contains the marker | accepted as a replacement, with a warning if a property differs from the record |
-    /// | is not proven to be the recorded one, is wiped, and not blank | refused, unless discarded, or accepted as the disk of an interrupted attempt |
+    /// | is not proven to be the recorded one, is wiped, and not blank | refused, unless the operator discards its data, or it is accepted as the disk of an interrupted attempt |
     ///
     /// Hints match a disk whatever its name is. If that disk is absent, they may match a different one.
     pub(crate) fn compare_disks(&mut self, known: &DiskRecords) {
@@ -184,7 +184,7 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Explains why names or hints match other disks now than when the machine was installed: either the recorded disk
+    /// Explains why names or hints match other disks now than when the machine was installed. Either the recorded disk
     /// has another name now, or this disk was recorded with another name.
     fn find_elsewhere(
         &self,
@@ -315,8 +315,8 @@ fn describe_difference(
     match likeness {
         DiskLikeness::TooLittle => {
             format!(
-                "{is}, and was {was} when the machine was installed: no identifier is known for both disks, so \
-                they cannot be compared"
+                "{is}, and was {was} when the machine was installed: no identifier is known for both disks, so it \
+                is unknown whether they are the same disk"
             )
         }
         _ if describe_disk(found) == was => {

@@ -81,8 +81,9 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Returns whether the disk is empty although the layout has content on it. Partitions with arrays or groups may exist if all of them
-    /// are blank: an attempt that was interrupted while it recreated the disk leaves this state.
+    /// Returns whether the disk is empty although the layout has content on it. The disk may have partitions for arrays
+    /// or groups if all of its partitions are blank: an attempt that was interrupted while it recreated the disk leaves
+    /// this state.
     fn is_empty(&self, disk: &layout::DiskSpec, found: &inventory::InventoryDisk) -> bool {
         let mut partitions = disk.partitions.iter().map(|partition| disk.device.partition_path(partition.number));
         let formatted = |device: &LayoutPath| {

@@ -4,7 +4,7 @@
 //! | one device is on a preserved disk, the other one | |
 //! |---|---|
 //! | is on a preserved disk, or on an unlisted disk | refused: it is undefined which one will be used |
-//! | is on a disk that will be wiped | refused, unless the disk is discarded: it is unknown which device was used and has the current data |
+//! | is on a disk that will be wiped | refused, unless the operator discards that disk: it is unknown which device was used and has the current data |
 //! | is inside a volume, like the disk of a virtual machine | allowed: a lookup by UUID does not find it there |
 
 use super::decider::PlanDecider;

@@ -42,7 +42,7 @@ pub(crate) fn compute_extents(plan: &Plan, inventory: &Inventory) -> Vec<StageEx
 /// Writable byte ranges of each disk, by the path of the disk.
 type WritableRanges = BTreeMap<DevicePath, Vec<ByteRange>>;
 
-/// State while the extents of a plan are determined: the locations of the plan's devices on the disks.
+/// Locations of the plan's devices on the disks, from which the extents of the stages are computed.
 struct ExtentBuilder<'a> {
     plan: &'a Plan,
     inventory: &'a Inventory,

@@ -7,7 +7,7 @@
 //! | has a mount option for a log, journal, realtime or additional device, which refers to a device of an unlisted disk | refused, unless it is mounted with `ro`: mounting writes to that device |
 //! | has such an option, which refers to a device that is not found | refused: the device may be on a wiped disk |
 //! | has another member on an unlisted disk | refused, unless it is mounted with `ro` |
-//! | requires a log or realtime device that was not found, without an option for it, while a wiped disk contains unrecognized data | refused, unless the data is discarded |
+//! | requires a log or realtime device that was not found, without an option for it, while a wiped disk contains unrecognized data | refused, unless the operator discards that data |
 
 use super::decider::PlanDecider;
 use super::devices::PlannedDevice;

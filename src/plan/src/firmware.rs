@@ -30,7 +30,7 @@ use sha2::{Digest, Sha256};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RemovalPolicy {
     KeepAll,
-    /// Entries of partitions that the plan destroys.
+    /// Boot entries that start a partition which the plan destroys.
     Destroyed,
     /// All variables that earlier systems left.
     Foreign,
@@ -61,7 +61,7 @@ pub(crate) fn refuse_cleaning(layout: &Layout, inventory: &Inventory) -> Option<
     Some(Diagnostic::new("cleanfirmware", format!("boot variables cannot be removed: {reason}")))
 }
 
-/// Returns the boot variables with their fate; `None` if the inventory has none.
+/// Returns the boot variables with their fate; `None` if the inventory contains no boot variables.
 pub(crate) fn plan_variables(
     inventory: &Inventory,
     decided: Option<&PlanDecisions>,

@@ -1,5 +1,5 @@
-//! Stages that write the image: a tar is extracted to mounted filesystems; a raw image is written to a disk, and its
-//! filesystems are then mounted.
+//! Stages that write the image: a tar is extracted to mounted filesystems; a raw image is written to a disk, and the
+//! filesystems in the image are then mounted.
 
 use super::filesystem_fate::PlacedFilesystem;
 use super::plan_decisions::PlanDecisions;
@@ -19,7 +19,7 @@ use std::borrow::Cow;
 /// Installation from an image, or from the `create` program of an OS definition.
 pub(crate) struct ImageSource<'a>(pub &'a PlanRequest);
 
-/// Operations of the stages that write the image; they depend on the type of the image.
+/// Operations of the stages that write the image. These operations depend on the type of the image.
 struct ImagePlacement {
     first: StageOperations,
     second: StageOperations,

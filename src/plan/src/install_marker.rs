@@ -9,8 +9,8 @@ use model::layout;
 use model::os_definition::SelectedDefinition;
 use model::storage_graph::LayoutMatch;
 
-/// Returns the marker that the plan writes. Its time is empty, because the time of the installation is not known when
-/// the plan is made. Returns `None` for an offline plan.
+/// Returns the marker that the plan writes. The time in this marker is empty, because the time of the installation is
+/// not known when the plan is made. Returns `None` for an offline plan.
 pub(crate) fn build_marker(
     meant: &LayoutMatch,
     request: &PlanRequest,
@@ -67,8 +67,9 @@ fn installed_definition(request: &PlanRequest) -> Option<RecordedDefinition> {
     }
 }
 
-/// Returns the digests of the installations that this installation replaces: installations of this machine that are on
-/// the disks or recorded by the control plane, and the installation that is received from another machine.
+/// Returns the digests of the installations that this installation replaces. These are the installations of this
+/// machine, on the disks or in the records of the control plane, and the installation that is received from another
+/// machine.
 fn superseded_digests(inventory: &Inventory, request: &PlanRequest, claim: &InstallClaim) -> Vec<String> {
     let found = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
     let found = found.filter(|marker| claim.is_of_this_machine(marker));

@@ -141,7 +141,7 @@ impl<'a> PlanDecider<'a> {
     /// According to the control plane, the allocation still belongs to the source machine.
     fn warn_copied(&mut self, found: &MarkedFilesystem) {
         self.warn(format!(
-            "{} on {} has the marker of {}, left by an earlier attempt to migrate it to this machine; the migration starts over",
+            "{} on {} has the marker of {}, copied by an earlier attempt to migrate that installation to this machine; the migration starts over",
             found.device,
             join_disks(&found.disks),
             describe_owner(&found.marker.machine, &found.marker.allocation)
@@ -185,7 +185,7 @@ impl<'a> PlanDecider<'a> {
     ///
     /// | the marker belongs to | on a disk | installation | reinstall |
     /// |---|---|---|---|
-    /// | another machine | that will be wiped | refused | refused, unless the disk is discarded |
+    /// | another machine | that will be wiped | refused | refused, unless the operator discards the disk |
     /// | another machine | that will be kept |  | refused |
     /// | another allocation of this machine | that will be wiped | wiped, because that allocation has ended | as for another machine |
     fn refuse_others(&mut self, marked: &[MarkedFilesystem]) {

@@ -19,7 +19,7 @@ use model::storage_graph::{DeviceStack, LayoutMatch};
 /// A wipe destroys the start of a disk first, and all disks are wiped before anything new is written to one of them. So
 /// if every disk still starts as expected, no wipe was started. The marker alone does not prove that: a new mirror on
 /// the same partitions shows the content of the old mirror, with its marker, although the partition table has changed.
-/// A marker of the order that is being carried out belongs to the new installation, not to the old one.
+/// A marker of the reinstall order that is being carried out belongs to the new installation, not to the old one.
 pub(crate) fn is_intact(layout: &Layout, inventory: &Inventory, claim: &InstallClaim) -> bool {
     let meant = LayoutMatch::new(layout, inventory);
     let Some(marker) = find_own_marker(&meant, inventory, claim) else { return false };

@@ -250,8 +250,8 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// Returns the message for a container that cannot be opened and must not stay locked. Because of this problem, `retry`
-/// decides again, and recreates the disk of the container if that solves all problems.
+/// Returns the message for a container that cannot be opened and must not stay locked. Because of this problem, the
+/// module `attempt_retry` decides again, and recreates the disk of the container if that solves all problems.
 pub(crate) fn describe_half_made(what: &str, why: &str) -> String {
     format!(
         "{what} must be kept in LUKS, but an interrupted attempt was creating the container, and the container cannot be opened: {why}. \

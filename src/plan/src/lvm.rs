@@ -166,7 +166,11 @@ impl<'a> PlanDecider<'a> {
             let there = describe_group(kept);
             self.warn(format!("vg:{} is kept DEGRADED: no redundancy for {degraded}: {there}", group.name));
         } else if below.absent().next().is_some() {
-            self.warn(format!("vg:{} is kept without a physical volume: {}", group.name, describe_group(kept)));
+            self.warn(format!(
+                "vg:{} is kept, although it lacks a physical volume: {}",
+                group.name,
+                describe_group(kept)
+            ));
         }
         lost.is_empty()
     }
@@ -204,7 +208,7 @@ impl<'a> PlanDecider<'a> {
                 let extents = match lvmtype {
                     LvmType::Linear => "in extents of 4 MiB",
                     LvmType::Striped => "an equal share on each physical volume, in extents of 4 MiB",
-                    LvmType::Raid1 => "two copies on two physical volumes, in extents of 4 MiB and one for metadata",
+                    LvmType::Raid1 => "two copies on two physical volumes, in extents of 4 MiB, one each for metadata",
                 };
                 let message = format!(
                     "vg:{volumegroup} is not big enough for lv:{name} required:{required_mib}MiB, existing:{existing_mib}MiB ({lvmtype}: {extents})"

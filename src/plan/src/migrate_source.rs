@@ -27,7 +27,7 @@ const LUKS: &str = "crypto_LUKS";
 
 const ENCRYPTED: &str = "is encrypted (LUKS), and its key is not migrated; decrypt it first";
 
-/// Returns the description of the migrated data, and the devices that are read for it.
+/// Returns the description of the migrated data, and the devices from which these data are read.
 ///
 /// # Errors
 /// Returns all reasons why the machine cannot be migrated.

@@ -8,8 +8,8 @@ use model::device::LayoutPath;
 use model::layout::{self, RaidLevel};
 
 impl PlanDecider<'_> {
-    /// Registers the devices that the layout has on the absent disk, so that decisions on the objects that use these
-    /// devices are possible: for example, an array may work without one of its devices.
+    /// Registers the devices that the layout has on the absent disk, so that the planner can decide on the objects that
+    /// use these devices. For example, an array may work without one of its devices.
     pub fn note_absent(&mut self, index: usize, disk: &layout::DiskSpec) {
         for path in disk_devices(disk) {
             let device = PlannedDevice {

@@ -53,8 +53,9 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Returns objects that may contain a missing component. An object is omitted if it, or its filesystem or pool as a
-    /// whole, is partly on wiped disks and partly on other disks: a plan with such an object is refused elsewhere.
+    /// Returns objects that may contain a missing component. An object is omitted if it, or the filesystem or pool to
+    /// which it belongs, is partly on wiped disks and partly on other disks. Another check refuses a plan with such an
+    /// object.
     fn opaque_of_one_fate(&self) -> Vec<OpaqueOnDisks> {
         let is_wiped = |it: &OpaqueOnDisks| {
             let verdicts: BTreeSet<DiskVerdict> = it.disks.iter().map(|disk| self.verdict(disk)).collect();

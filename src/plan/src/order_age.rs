@@ -68,7 +68,7 @@ impl PlanDecider<'_> {
             }
             let message = format!("{}: {}", filesystem.device, describe_age(claim, found, age));
             if claim.replace_newer && age != OrderAge::ImpossibleOrder {
-                self.warn(format!("{message}; it will be replaced, as requested by the operator"));
+                self.warn(format!("{message}; the installation will be replaced, as requested by the operator"));
             } else {
                 self.refuse("disks", format!("{message}; {}", suggest_remedy(age)));
             }

@@ -83,8 +83,8 @@ pub(crate) fn verify_parameters(request: &PlanRequest) -> Option<SessionOp> {
     Some(SessionOp::VerifyDefinition(VerifyDefinition { os, parameters, chosen: Box::new(chosen.clone()) }))
 }
 
-/// Returns the environment of the image's installer, as Ganeti passes it to `create`; empty if the allocation has no OS
-/// definition.
+/// Returns the environment of the image's installer, with the variables that Ganeti passes to `create`; empty if the
+/// allocation has no OS definition.
 pub(crate) fn installer_environment(
     meant: &LayoutMatch,
     decided: &PlanDecisions,

@@ -1,6 +1,6 @@
-//! Objects that a reinstall preserves, and their identities. The identities are read before the first stage and again
-//! after the last stage. The same function reads them each time, so that the results differ only if the machine has
-//! changed.
+//! Objects that a reinstall preserves, and their identities. The identities are read when the plan is made, and again
+//! before the install marker is written. The same function reads them each time, so that the results differ only if the
+//! machine has changed.
 
 use super::filesystem_fate::FilesystemFate;
 use super::plan_decisions::{ArrayFate, GroupFate, PlanDecisions};

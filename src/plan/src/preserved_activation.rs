@@ -277,8 +277,8 @@ pub(crate) fn mount_path(filesystem: &FilesystemSpec) -> Option<&str> {
     (!matches!(filesystem.format, FilesystemFormat::Swap | FilesystemFormat::None)).then_some(path)
 }
 
-/// Returns the mount options of the layout, with two exceptions: a new filesystem is mounted without `ro`, because the image is written to
-/// it, and a preserved filesystem with `ro` does not replay its journal.
+/// Returns the mount options of the layout, with two exceptions. A new filesystem is mounted without `ro`, because the
+/// image is written to it. A preserved filesystem with `ro` is mounted so that its journal is not replayed.
 fn mount_options(filesystem: &FilesystemSpec, is: &FilesystemFate) -> Vec<String> {
     if !filesystem.is_read_only() {
         return filesystem.mountoptions.clone();

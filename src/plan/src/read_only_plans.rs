@@ -8,7 +8,7 @@ use model::inventory::{Inventory, InventoryDisk};
 use operations::PlanStage;
 use std::collections::BTreeMap;
 
-/// Stages and subject of a plan that destroys nothing.
+/// Contents of a plan that destroys nothing.
 pub(crate) struct ReadOnlyPlan {
     pub mode: InstallMode,
     pub subject: PlanSubject,
@@ -46,8 +46,8 @@ impl ReadOnlyPlan {
 }
 
 impl DiskPlan {
-    /// Returns the entry for a disk in a plan, without a tree of the disk's content. The layout lists the disk by its
-    /// kernel name, or does not list the disk.
+    /// Returns the entry for a disk in a plan, without a tree of the disk's content. The entry does not contain a name
+    /// of the disk in the layout: either the layout lists the disk by its kernel name, or it does not list the disk.
     pub(crate) fn from_disk(disk: &InventoryDisk, verdict: DiskVerdict) -> DiskPlan {
         DiskPlan {
             name: disk.name.clone(),

@@ -3,8 +3,8 @@
 use model::install_marker::RecordedDisk;
 use model::inventory;
 
-/// Returns the record of a disk with all of its identifiers, including those that other disks of the machine share: if a disk is
-/// connected over two paths, both of its devices have the same identifiers.
+/// Returns the record of a disk with all of its identifiers, including those that other disks of the machine share. For
+/// example, if a disk is connected over two paths, the kernel shows two devices with the same identifiers.
 pub(crate) fn full_record(disk: &inventory::InventoryDisk) -> RecordedDisk {
     RecordedDisk {
         serial: disk.serial.clone(),

@@ -52,7 +52,8 @@ fn select_steps(allocation: &Allocation) -> StepList {
     }
 }
 
-/// Returns the disks of the last attempt that passed the point of no return, whether reinstall or first installation.
+/// Returns the disks of the last attempt that passed the point of no return. The attempt was a reinstall or a first
+/// installation.
 fn started_disks(allocation: &Allocation) -> Vec<RecordedDisk> {
     match &allocation.order {
         Some(order) if order.begun => order.disks.clone(),

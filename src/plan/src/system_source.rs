@@ -21,8 +21,8 @@ pub(crate) trait SystemSource {
     /// Returns the reasons why the system cannot be installed on this machine.
     fn find_problems(&self, layout: &Layout, inventory: &Inventory, decided: &PlanDecisions) -> Vec<Diagnostic>;
 
-    /// Returns whether this machine carries out an operation that creates or tries a filesystem. If it does not, the
-    /// source supplies the filesystem.
+    /// Returns whether this machine carries out an operation that creates a filesystem or tries out its creation.
+    /// Otherwise, the source supplies the filesystem.
     fn is_created(&self, operation: &Operation) -> bool;
 
     fn build_stages(&self, inputs: &SourceInputs, finishing: Box<FinishInputs>) -> SystemStages;
@@ -59,7 +59,7 @@ pub(crate) struct SystemStages {
     pub installer: Operation,
     pub fstab: Vec<Operation>,
     pub entries: Option<Operation>,
-    /// Check immediately before the install marker is written.
+    /// Check that runs immediately before the install marker is written.
     pub before_marker: Option<SessionOp>,
     pub warnings: Vec<String>,
 }

@@ -6,7 +6,7 @@ use crate::approval_summary::ApprovedDisk;
 use std::collections::BTreeSet;
 
 /// Last words of each line that describes a device without recognized content. After an attempt was started, such a
-/// line may differ, because the attempt may have created an object on the device.
+/// line may differ from the approved one, because the attempt may have created an object on the device.
 const NOTHING_YET: [&str; 2] = [" blank", " data of no known kind"];
 
 /// Returns one line for each disk that differs from the approved plan, with its approved state and its present state.

@@ -25,7 +25,7 @@ enum PathTarget<'a> {
 }
 
 impl<'a> PlanDecider<'a> {
-    /// Decides on a volume on a block device. A volume without a path was found by its UUID.
+    /// Decides on a volume on a block device. If `path` is `None`, the volume must exist and is found by its UUID.
     pub(super) fn decide_raw(
         &mut self,
         volume: &K8sVolume,
@@ -115,7 +115,8 @@ impl<'a> PlanDecider<'a> {
         }))
     }
 
-    /// Decides on an unlisted disk that only this volume uses. The disk is written only if it is blank.
+    /// Decides on a volume on a disk that the layout does not list. The disk is written only if it is blank and no
+    /// other volume uses it.
     pub(super) fn take_disk(
         &mut self,
         volume: &K8sVolume,

@@ -100,7 +100,7 @@ impl<'a> PlanDecider<'a> {
         let device = DevicePath::from(format!("/dev/{}/{}", group.name, found.name));
         if found.health == VolumeHealth::Lost {
             return Err(Some(format!(
-                "cannot be kept on {device}, which was {named}: part of its data are missing; attach the missing disk"
+                "cannot be kept on {device}, which was {named}: part of its data is missing; attach the missing disk"
             )));
         }
         self.warn(format!(

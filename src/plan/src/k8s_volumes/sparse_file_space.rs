@@ -44,7 +44,8 @@ const XFS_GROUP_BYTES: u64 = 64 << 10;
 const HARMLESS: [&str; 5] = ["-m", "-q", "-F", "-L", "-e"];
 
 impl PlanDecider<'_> {
-    /// Refuses new sparse volumes if their filesystems need more space than the carrier has free.
+    /// Refuses new sparse volumes if the filesystems in their files need more space than is free on the filesystem that
+    /// contains these files.
     pub(super) fn refuse_full_carrier(&mut self) {
         let new = self.decided.persistent.sparse.iter().filter_map(|file| Some((file, file.make.as_ref()?)));
         let Some((path, wanted, is)) = self.sparse_carrier() else { return };
@@ -65,8 +66,8 @@ impl PlanDecider<'_> {
         self.refuse(place, message);
     }
 
-    /// Returns the number of free bytes on the carrier; `None` if this number is unknown until the carrier is created
-    /// or opened.
+    /// Returns the number of free bytes on the filesystem that contains the files; `None` if this number is unknown
+    /// until that filesystem is created or opened.
     fn carrier_free_bytes(&self, wanted: &FilesystemSpec, is: &FilesystemFate) -> Option<u64> {
         match is {
             FilesystemFate::Kept { .. } => {
@@ -87,7 +88,8 @@ impl PlanDecider<'_> {
     }
 }
 
-/// Returns an estimate of the space that a new carrier needs for its own metadata, most of which is the journal or log.
+/// Returns an estimate of the space that a new filesystem needs for its own metadata, most of which is the journal or
+/// log.
 fn own_bytes(format: FilesystemFormat, size_bytes: u64) -> u64 {
     match format {
         FilesystemFormat::Ext3 | FilesystemFormat::Ext4 => {
@@ -102,7 +104,8 @@ fn own_bytes(format: FilesystemFormat, size_bytes: u64) -> u64 {
     }
 }
 
-/// Returns an upper bound of the space that the file takes on the carrier, with its filesystem or partition table.
+/// Returns an upper bound for the space that the file of a sparse volume takes, including the filesystem or partition
+/// table in the file.
 fn file_bytes(filling: &VolumeFilling, size_bytes: u64, carrier: FilesystemFormat) -> u64 {
     match filling {
         _ if carrier == FilesystemFormat::Vfat => size_bytes,

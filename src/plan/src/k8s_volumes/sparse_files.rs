@@ -18,7 +18,7 @@ impl<'a> PlanDecider<'a> {
     ///
     /// | the filesystem that contains the file | |
     /// |---|---|
-    /// | is created by this installation | created, with a warning if a reinstall recreates the filesystem |
+    /// | is created by this installation | created, with a warning if later reinstalls recreate the filesystem |
     /// | is recreated by this reinstall | refused: the file would be lost |
     /// | is preserved, and contains the file | kept |
     /// | is preserved, and does not contain it | added, unless it is mounted read-only |

@@ -187,7 +187,7 @@ fn a_create_gets_the_disks_that_are_made_and_no_others() {
     for said in [
         "check for the programs that create of web+small needs: /bin/bash, sfdisk, mkfs.ext4",
         "image.burn          create of web+small onto sda, grow sda2",
-        "it may write sda, sdb; other disks are not visible to it",
+        "the program may write sda, sdb; other disks are not visible to it",
         "sda2 must be ext4 \"root\"",
     ] {
         assert!(text.contains(said), "{said}: {text}");

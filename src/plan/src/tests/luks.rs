@@ -238,7 +238,7 @@ fn with_a_tpm_the_plan_says_what_opens_it_and_the_new_system_gets_no_key() {
     for (plan, words) in [
         (&with, "key: tpm2 and disk_key"),
         (&untold, "key: tpm2 and disk_key"),
-        (&without, "key: tpm2 only (no disk_key given)"),
+        (&without, "key: tpm2 only (no disk_key specified)"),
     ] {
         let text = plan.to_string();
         for words in [words, "cryptsetup, a TPM 2 and the keys of sdb1 (tpm2)"] {

@@ -322,7 +322,7 @@ fn after_a_cut_at_any_operation_all_begins_again() {
         assert_eq!(again.already, None, "{done}");
         assert_eq!(verdicts(&again)[..6], [DiskVerdict::Wipe; 6], "{done}");
         assert_eq!(
-            again.warnings.iter().any(|line| line.contains("an earlier attempt to migrate it to this machine")),
+            again.warnings.iter().any(|line| line.contains("copied by an earlier attempt to migrate that")),
             done > received
         );
         properties::assert_sound(&again, &after);

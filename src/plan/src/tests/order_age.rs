@@ -78,7 +78,7 @@ fn the_table() {
             let is_told = plan
                 .warnings
                 .iter()
-                .any(|warning| warning.ends_with("it will be replaced, as requested by the operator"));
+                .any(|warning| warning.ends_with("the installation will be replaced, as requested by the operator"));
             assert_eq!(is_told, !expected[0], "{name}: {:?}", plan.warnings);
         }
     }

@@ -1,4 +1,4 @@
-//! Effect of a plan on the data of a machine, as an operator approves it.
+//! Effect of a plan on the data of a machine, in the form that an operator approves.
 
 use super::{DiskVerdict, InstallMode};
 use serde::{Deserialize, Serialize};

@@ -6,7 +6,7 @@ use model::layout::FilesystemFormat;
 /// A device whose content is sent to another machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceDevice {
-    /// Name in the layout.
+    /// Name of the device in the layout.
     pub name: LayoutPath,
     pub device: DevicePath,
     pub format: FilesystemFormat,

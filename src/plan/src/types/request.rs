@@ -46,7 +46,8 @@ pub struct InstallClaim {
     /// The last completed installation in the records of the control plane.
     pub installed: Option<InstallMarker>,
     pub waiver: Option<MarkerWaiver>,
-    /// Disks of the last attempt that passed the point of no return, whether reinstall or first installation.
+    /// Disks of the last attempt that passed the point of no return. The attempt was a reinstall or a first
+    /// installation.
     pub begun_on: Vec<RecordedDisk>,
     /// Record of the last attempt that passed the point of no return; `None` if there is no such attempt.
     pub attempt: Option<AttemptRecord>,
