@@ -106,6 +106,35 @@ pub(crate) fn predict_summary(
         let why = "the verdicts on Kubernetes volumes are unknown until the disks are read again; boot the machine into the ramdisk";
         problems.push(Diagnostic::new("volumes", why));
     }
+    let disks = predict_disks(layout, inventory, request, &mut problems);
+    if request.mode == InstallMode::Reinstall && !layout.disks.iter().any(|disk| disk.wipeonreinstall) {
+        let why = format!("filesystemlayout:{} is not reinstallable, abort reinstallation", layout.id);
+        problems.push(Diagnostic::new("disks", why));
+    }
+    problems.extend(step_selection::missing_steps(&request.steps));
+    problems.extend(image_boot_setup::refuse_finishing(layout, inventory, request));
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    let kind = |_: usize, on: &[&ApprovedDisk]| {
+        let is_kept = !on.is_empty() && on.iter().all(|disk| disk.verdict == DiskVerdict::Keep);
+        Some(if is_kept { ObjectFate::Kept } else { ObjectFate::Made })
+    };
+    let filesystem = |index: usize, on: &[&ApprovedDisk]| match layout.filesystems[index].format {
+        FilesystemFormat::Tmpfs => None,
+        _ => kind(index, on),
+    };
+    let fates = ObjectFates { array: &kind, group: &kind, volume: &kind, filesystem: &filesystem };
+    Ok(SummaryInputs { layout, request, disks }.build_summary(fates))
+}
+
+/// Predicts the verdict on each disk of the layout. Disks that cannot be identified are added to `problems`.
+fn predict_disks(
+    layout: &Layout,
+    inventory: &Inventory,
+    request: &PlanRequest,
+    problems: &mut Vec<Diagnostic>,
+) -> Vec<Option<ApprovedDisk>> {
     let identifiers = UniqueIdentifiers::from_disks(&inventory.disks);
     let mut seen: Vec<&inventory::InventoryDisk> = Vec::new();
     let mut disks = Vec::new();
@@ -126,25 +155,7 @@ pub(crate) fn predict_summary(
             Err(why) => problems.push(Diagnostic::new(place, why)),
         }
     }
-    if request.mode == InstallMode::Reinstall && !layout.disks.iter().any(|disk| disk.wipeonreinstall) {
-        let why = format!("filesystemlayout:{} is not reinstallable, abort reinstallation", layout.id);
-        problems.push(Diagnostic::new("disks", why));
-    }
-    problems.extend(step_selection::missing_steps(&request.steps));
-    problems.extend(image_boot_setup::refuse_finishing(layout, inventory, request));
-    if !problems.is_empty() {
-        return Err(problems);
-    }
-    let kind = |_: usize, on: &[&ApprovedDisk]| {
-        let is_kept = !on.is_empty() && on.iter().all(|disk| disk.verdict == DiskVerdict::Keep);
-        Some(if is_kept { ObjectFate::Kept } else { ObjectFate::Made })
-    };
-    let filesystem = |index: usize, on: &[&ApprovedDisk]| match layout.filesystems[index].format {
-        FilesystemFormat::Tmpfs => None,
-        _ => kind(index, on),
-    };
-    let fates = ObjectFates { array: &kind, group: &kind, volume: &kind, filesystem: &filesystem };
-    Ok(SummaryInputs { layout, request, disks }.build_summary(fates))
+    disks
 }
 
 /// Returns the fate of the object with this index in the layout, derived from the disks below it. `None` for a tmpfs.

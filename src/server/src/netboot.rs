@@ -18,8 +18,7 @@ use model::machine_identity::{BootIdentity, MachineMatch, parse_mac, parse_usabl
 use model::migration::MigrationSide;
 use pxe::ipxe;
 use serde::Deserialize;
-use site::boot_values;
-use site::operator_files;
+use site::{boot_values, operator_files};
 use std::sync::Arc;
 use store::boot_token::RequestedBoot;
 use store::{ATTEMPTS, BootDecision, BootTarget, FileAllocation, MachineBoot, ReinstallOrder, restore_confirmation};

@@ -56,12 +56,7 @@ fn explain_missing_capacity(scsi_type: &str, removable: &str) -> Option<&'static
 fn read_disk(roots: &ProbeRoots, users: &DeviceUsers, name: &str, depth: ProbeDepth) -> Result<Option<InventoryDisk>> {
     let dir = roots.sys.join("block").join(name);
     let at = |attribute_name: &str| read_attribute(&dir.join(attribute_name));
-    // `hidden` marks the paths of an NVMe multipath disk (nvme0c0n1), which have no device node.
-    if KernelName::from(name).is_emmc_area()
-        || NOT_DISKS.iter().any(|prefix| name.starts_with(prefix))
-        || at("hidden") == "1"
-        || at("device/type") == SCSI_CDROM
-    {
+    if is_other_device(&dir, name) {
         return Ok(None);
     }
     let Some(size_bytes) = parse_sectors(&at("size")).filter(|size| *size > 0) else {
@@ -105,7 +100,23 @@ fn read_disk(roots: &ProbeRoots, users: &DeviceUsers, name: &str, depth: ProbeDe
     if depth == ProbeDepth::Shallow {
         return Ok(Some(disk));
     }
-    let InventoryDisk { name, device, sector_bytes, size_bytes, .. } = &disk;
+    add_contents(&mut disk, roots, users)?;
+    Ok(Some(disk))
+}
+
+/// Returns whether the block device is not a disk.
+fn is_other_device(dir: &Path, name: &str) -> bool {
+    let at = |attribute_name: &str| read_attribute(&dir.join(attribute_name));
+    // `hidden` marks the paths of an NVMe multipath disk (nvme0c0n1), which have no device node.
+    KernelName::from(name).is_emmc_area()
+        || NOT_DISKS.iter().any(|prefix| name.starts_with(prefix))
+        || at("hidden") == "1"
+        || at("device/type") == SCSI_CDROM
+}
+
+/// Reads the partition table and the signatures of the disk.
+fn add_contents(disk: &mut InventoryDisk, roots: &ProbeRoots, users: &DeviceUsers) -> Result<()> {
+    let InventoryDisk { name, device, sector_bytes, size_bytes, .. } = &*disk;
     let target = ProbeTarget { name, device, sector_bytes: *sector_bytes, size_bytes: *size_bytes };
     let contents = device_contents::read_contents(&target, roots, users)?;
     disk.blank = contents.blank && disk.uses.is_empty();
@@ -113,7 +124,7 @@ fn read_disk(roots: &ProbeRoots, users: &DeviceUsers, name: &str, depth: ProbeDe
     disk.signatures = contents.signatures;
     disk.uses.extend(contents.uses);
     disk.unreadable = contents.unreadable;
-    Ok(Some(disk))
+    Ok(())
 }
 
 /// Returns the model of the disk. An eMMC provides the model as its name.

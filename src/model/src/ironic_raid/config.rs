@@ -97,32 +97,30 @@ fn check_all_disks(listed: &[Value]) -> Vec<Diagnostic> {
             say(index, "volume_name", format!("another logical disk has the name {}", name.unwrap_or_default()));
         }
     }
-    let software = places(&|disk| disk["controller"] == SOFTWARE);
-    if software.is_empty() {
-        return problems;
+    if listed.iter().any(|disk| disk["controller"] == SOFTWARE) {
+        check_software_disks(listed, &mut say);
     }
-    for index in places(&|disk| disk.get("controller").is_none()) {
-        say(
-            index,
-            "controller",
-            format!(
-                "missing: if one logical disk has controller: {SOFTWARE}, all logical disks must have this controller"
-            ),
+    problems
+}
+
+/// Checks rules that concern software arrays.
+fn check_software_disks(listed: &[Value], say: &mut dyn FnMut(usize, &str, String)) {
+    for (index, _) in listed.iter().enumerate().filter(|(_, disk)| disk.get("controller").is_none()) {
+        let message = format!(
+            "missing: if one logical disk has controller: {SOFTWARE}, all logical disks must have this controller"
         );
+        say(index, "controller", message);
     }
     if listed[0]["raid_level"] != "1" {
-        say(
-            0,
-            "raid_level",
-            format!("the first logical disk must have level 1 if any logical disk has controller: {SOFTWARE}"),
-        );
+        let message =
+            format!("the first logical disk must have level 1 if any logical disk has controller: {SOFTWARE}");
+        say(0, "raid_level", message);
     }
     for index in MOST_OF_SOFTWARE..listed.len() {
         let message =
             format!("at most {MOST_OF_SOFTWARE} logical disks are supported if they have controller: {SOFTWARE}");
         say(index, "controller", message);
     }
-    problems
 }
 
 fn read_disk(place: &str, value: &Value) -> Result<LogicalDisk, Vec<Diagnostic>> {

@@ -258,10 +258,8 @@ impl<'a> PlanDecider<'a> {
             if let Some(other) = running.and_then(|running| self.volume_of_filesystem(&running.signatures)) {
                 return refuse(format!("the device contains the filesystem of volume {other}"));
             }
-            return Ok(VolumeDecision {
-                persistent: VolumePath::Known(logical_volume_link(&kept.uuid, &found.uuid)),
-                ..is
-            });
+            let persistent = VolumePath::Known(logical_volume_link(&kept.uuid, &found.uuid));
+            return Ok(VolumeDecision { persistent, ..is });
         }
         let elsewhere = self.find_preserved(volume)?;
         let Some(running) = running else {
@@ -284,12 +282,22 @@ impl<'a> PlanDecider<'a> {
         if !cut_off {
             self.require_zeros(&running.device, found.size_bytes);
         }
-        // A previous attempt created the logical volume, but did not initialize it.
-        self.record_extension(&kept.uuid, volume, &create, on);
-        self.activate_volume(&create);
-        let filling = self.volume_filling(volume, &device, true);
-        let prepare = self.prepare_logical(volume, &device, None, filling);
+        let prepare = self.initialize_existing(volume, &create, kept, on);
         Ok(VolumeDecision { verdict: PersistentVerdict::Extend, prepare: Some(prepare), ..is })
+    }
+
+    /// Initializes a logical volume that an earlier attempt created but did not initialize.
+    fn initialize_existing(
+        &mut self,
+        volume: &K8sVolume,
+        create: &CreateVolume,
+        kept: &inventory::LvmVolumeGroup,
+        on: &[LayoutPath],
+    ) -> PreparePersistent {
+        self.record_extension(&kept.uuid, volume, create, on);
+        self.activate_volume(create);
+        let filling = self.volume_filling(volume, &create.device, true);
+        self.prepare_logical(volume, &create.device, None, filling)
     }
 
     fn activate_volume(&mut self, create: &CreateVolume) {

@@ -11,7 +11,6 @@ pub(crate) fn image_schema() -> Value {
             "description": description,
         })
     };
-    let word = |description: &str| json!({"type": ["string", "number", "null"], "description": description});
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Image",
@@ -49,30 +48,35 @@ pub(crate) fn image_schema() -> Value {
                 "pattern": "^(sha256:[0-9a-fA-F]{64}|sha512:[0-9a-fA-F]{128})$",
                 "description": "Digest of the image as downloaded, before decompression; for an image in a registry, the digest of its manifest. For an image in a file, the server computes the digest.",
             },
-            "pull_secret": {
-                "type": ["object", "null"],
-                "description": "Registry credentials. They are sent only to the host and port in url, and to token_service.",
-                "additionalProperties": false,
-                "properties": {
-                    "username": word("User name at the registry."),
-                    "password": word("Password, or a token that the registry accepts instead."),
-                    "token_service": {
-                        "type": "string",
-                        "description": "Host of the registry's token service, if it differs from the host in url, such as gitlab.example.org. Append the port if it is not 443: gitlab.example.org:8443.",
-                    },
-                    "identitytoken": word("Identity token that `docker login` stores if the registry issues one instead of the password."),
-                },
-                "anyOf": [
-                    {"required": ["username", "password"]},
-                    {"required": ["identitytoken"]},
-                ],
-            },
+            "pull_secret": pull_secret_schema(),
             "finish": {
                 "enum": ["auto", "image", "builtin", "none", null],
                 "default": "auto",
                 "description": "Program that makes the image bootable on a machine: auto (the image's installer if the image has one, otherwise drophammer), image (the image's installer), builtin (drophammer), none (no program).",
             },
         },
+    })
+}
+
+fn pull_secret_schema() -> Value {
+    let word = |description: &str| json!({"type": ["string", "number", "null"], "description": description});
+    json!({
+        "type": ["object", "null"],
+        "description": "Registry credentials. They are sent only to the host and port in url, and to token_service.",
+        "additionalProperties": false,
+        "properties": {
+            "username": word("User name at the registry."),
+            "password": word("Password, or a token that the registry accepts instead."),
+            "token_service": {
+                "type": "string",
+                "description": "Host of the registry's token service, if it differs from the host in url, such as gitlab.example.org. Append the port if it is not 443: gitlab.example.org:8443.",
+            },
+            "identitytoken": word("Identity token that `docker login` stores if the registry issues one instead of the password."),
+        },
+        "anyOf": [
+            {"required": ["username", "password"]},
+            {"required": ["identitytoken"]},
+        ],
     })
 }
 

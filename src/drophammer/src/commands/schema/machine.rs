@@ -4,12 +4,28 @@
 
 use serde_json::{Value, json};
 
-pub(crate) fn machine_schema() -> Value {
-    let text = |description: &str| json!({"type": ["string", "null"], "description": description});
-    let list =
-        |description: &str| json!({"type": ["array", "null"], "items": {"type": "string"}, "description": description});
-    let any = |description: &str| json!({"description": description});
-    let allocation = json!({
+/// Returns the schema of an optional text.
+fn text(description: &str) -> Value {
+    json!({"type": ["string", "null"], "description": description})
+}
+
+/// Returns the schema of an optional list of texts.
+fn list(description: &str) -> Value {
+    json!({"type": ["array", "null"], "items": {"type": "string"}, "description": description})
+}
+
+/// Returns the schema of a value that is not checked.
+fn any(description: &str) -> Value {
+    json!({ "description": description })
+}
+
+fn allocation_schema() -> Value {
+    let Value::Object(mut properties) = image_properties() else { return Value::Null };
+    properties.extend([("network".to_owned(), network_schema())]);
+    if let Value::Object(others) = system_properties() {
+        properties.extend(others);
+    }
+    json!({
         "type": ["object", "null"],
         "description": "Target state of the machine; without an allocation, the machine registers and waits.",
         "additionalProperties": false,
@@ -17,79 +33,92 @@ pub(crate) fn machine_schema() -> Value {
         "anyOf": [{"required": ["image"]}, {"required": ["os"]}],
         "not": {"type": "object", "required": ["image", "os"]},
         "dependentRequired": {"os_parameters": ["os"]},
-        "properties": {
-            "id": {
-                "type": "string",
-                "pattern": r"\S",
-                "description": "Id of this installation. A new id starts a new installation, which wipes every listed disk.",
-                "examples": ["storage-7-2026-11"],
-            },
-            "hostname": {"type": "string", "description": "Host name of the installed system.", "examples": ["storage-7"]},
-            "image": {
-                "type": "string",
-                "description": "Id of an image in images/. A reinstall uses the image in the reinstall order.",
-                "examples": ["debian-12.0.20261101"],
-            },
-            "os": {
-                "type": ["string"],
-                "pattern": "^[A-Za-z0-9_-]+([+]\\S+)?$",
-                "description": "OS definition (a directory in os/) and its variant, instead of an image.",
-                "examples": ["web+small"],
-            },
-            "os_parameters": {
-                "type": ["array", "null"],
-                "items": {"type": "string", "pattern": "^([A-Za-z0-9_][A-Za-z0-9_-]*=|-[A-Za-z0-9_][A-Za-z0-9_-]*$)"},
-                "description": "Parameters of the OS definition: KEY=VALUE, or -KEY to omit a parameter that is set for all machines.",
-                "examples": [["track=testing", "-proxy"]],
-            },
-            "filesystemlayout": text(
-                "Id of a layout in layouts/; by default, the layout whose constraints match the machine's size and the image."
-            ),
-            "name": text("Display name."),
-            "project": text("Value that is passed unchanged to the image's installer."),
-            "role": text("Value that is passed unchanged to the image's installer."),
-            "requested_traits": list("Traits of the machine that this installation requests. A deploy template with the name of a requested trait changes the steps of the installation."),
-            "ssh_pub_keys": list("SSH public keys that may log in, as interpreted by the image's installer."),
-            "user_data": text("User data for the image, in the format of cloud-init, Ignition or another program in the image."),
-            "console_password": {
-                "type": ["string", "number", "null"],
-                "description": "Console password of the image's user.",
-            },
-            "disk_key": {
-                "type": ["string", "null"],
-                "minLength": 20,
-                "description": "Passphrase of the machine's filesystems with `encrypted: {key: server}`, and the second key of those with `key: tpm2`. The passphrase must be random.",
-            },
-            "erase": {
-                "enum": ["quick", "secure", "none", null],
-                "default": "quick",
-                "description": "Method of erasing disks before new contents are written to them.",
-            },
-            "finish": {
-                "enum": ["auto", "image", "builtin", "none", null],
-                "default": "auto",
-                "description": "Program that makes the image bootable on this machine: auto (the image's installer if the image has one, otherwise drophammer), image (the image's installer), builtin (drophammer), none (no program).",
-            },
-            "give_up": list("Disks whose data the first installation may erase, by serial number, WWN or path in /dev/disk/by-path."),
-            "kernel_arguments": list("Additional arguments of the installed kernel, one word each."),
-            "boot_order": {
-                "enum": ["pxe", "disk", "keep", null],
-                "default": "pxe",
-                "description": "Position of the installed system in the boot order of EFI firmware: pxe (after the network), disk (first), keep (the order is unchanged).",
-            },
-            "network": network_schema(),
-            "volumes": {
-                "type": ["array", "null"],
-                "items": {"type": "object"},
-                "description": "Kubernetes volumes to prepare on the machine: Volume resources of MetalK8s, and the StorageClass resources that they name.",
-            },
-            "networks": any("Value that is passed unchanged to the image's installer."),
-            "dns_servers": any("IP addresses of DNS servers, as objects with `ip` or as strings."),
-            "ntp_servers": any("IP addresses or host names of NTP servers, as objects with `address` or as strings."),
-            "firewall_rules": any("Value that is passed unchanged to the image's installer."),
-            "vpn": any("Value that is passed unchanged to the image's installer."),
+        "properties": properties,
+    })
+}
+
+/// Returns the fields of an allocation that select what is installed.
+fn image_properties() -> Value {
+    json!({
+        "id": {
+            "type": "string",
+            "pattern": r"\S",
+            "description": "Id of this installation. A new id starts a new installation, which wipes every listed disk.",
+            "examples": ["storage-7-2026-11"],
         },
-    });
+        "hostname": {"type": "string", "description": "Host name of the installed system.", "examples": ["storage-7"]},
+        "image": {
+            "type": "string",
+            "description": "Id of an image in images/. A reinstall uses the image in the reinstall order.",
+            "examples": ["debian-12.0.20261101"],
+        },
+        "os": {
+            "type": ["string"],
+            "pattern": "^[A-Za-z0-9_-]+([+]\\S+)?$",
+            "description": "OS definition (a directory in os/) and its variant, instead of an image.",
+            "examples": ["web+small"],
+        },
+        "os_parameters": {
+            "type": ["array", "null"],
+            "items": {"type": "string", "pattern": "^([A-Za-z0-9_][A-Za-z0-9_-]*=|-[A-Za-z0-9_][A-Za-z0-9_-]*$)"},
+            "description": "Parameters of the OS definition: KEY=VALUE, or -KEY to omit a parameter that is set for all machines.",
+            "examples": [["track=testing", "-proxy"]],
+        },
+        "filesystemlayout": text(
+            "Id of a layout in layouts/; by default, the layout whose constraints match the machine's size and the image."
+        ),
+        "name": text("Display name."),
+        "project": text("Value that is passed unchanged to the image's installer."),
+        "role": text("Value that is passed unchanged to the image's installer."),
+        "requested_traits": list("Traits of the machine that this installation requests. A deploy template with the name of a requested trait changes the steps of the installation."),
+    })
+}
+
+/// Returns the fields of an allocation that configure the installed system.
+fn system_properties() -> Value {
+    json!({
+        "ssh_pub_keys": list("SSH public keys that may log in, as interpreted by the image's installer."),
+        "user_data": text("User data for the image, in the format of cloud-init, Ignition or another program in the image."),
+        "console_password": {
+            "type": ["string", "number", "null"],
+            "description": "Console password of the image's user.",
+        },
+        "disk_key": {
+            "type": ["string", "null"],
+            "minLength": 20,
+            "description": "Passphrase of the machine's filesystems with `encrypted: {key: server}`, and the second key of those with `key: tpm2`. The passphrase must be random.",
+        },
+        "erase": {
+            "enum": ["quick", "secure", "none", null],
+            "default": "quick",
+            "description": "Method of erasing disks before new contents are written to them.",
+        },
+        "finish": {
+            "enum": ["auto", "image", "builtin", "none", null],
+            "default": "auto",
+            "description": "Program that makes the image bootable on this machine: auto (the image's installer if the image has one, otherwise drophammer), image (the image's installer), builtin (drophammer), none (no program).",
+        },
+        "give_up": list("Disks whose data the first installation may erase, by serial number, WWN or path in /dev/disk/by-path."),
+        "kernel_arguments": list("Additional arguments of the installed kernel, one word each."),
+        "boot_order": {
+            "enum": ["pxe", "disk", "keep", null],
+            "default": "pxe",
+            "description": "Position of the installed system in the boot order of EFI firmware: pxe (after the network), disk (first), keep (the order is unchanged).",
+        },
+        "volumes": {
+            "type": ["array", "null"],
+            "items": {"type": "object"},
+            "description": "Kubernetes volumes to prepare on the machine: Volume resources of MetalK8s, and the StorageClass resources that they name.",
+        },
+        "networks": any("Value that is passed unchanged to the image's installer."),
+        "dns_servers": any("IP addresses of DNS servers, as objects with `ip` or as strings."),
+        "ntp_servers": any("IP addresses or host names of NTP servers, as objects with `address` or as strings."),
+        "firewall_rules": any("Value that is passed unchanged to the image's installer."),
+        "vpn": any("Value that is passed unchanged to the image's installer."),
+    })
+}
+
+pub(crate) fn machine_schema() -> Value {
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Machine",
@@ -145,24 +174,28 @@ pub(crate) fn machine_schema() -> Value {
                 "type": ["boolean", "string", "null"],
                 "description": "If this is true or a text (the reason), the machine is locked, and reinstalls are refused.",
             },
-            "bmc": {
-                "type": ["object", "null"],
-                "description": "The machine's management controller (BMC). The password is a secret.",
-                "additionalProperties": false,
-                "required": ["url", "username", "password"],
-                "properties": {
-                    "url": {
-                        "type": "string",
-                        "pattern": "^(https?|ipmi)://",
-                        "description": "https://HOST for Redfish, with the path of the system if the controller manages several systems; ipmi://HOST for IPMI.",
-                        "examples": ["https://10.1.0.7"],
-                    },
-                    "username": {"type": "string", "description": "User with the privilege to switch the power of the machine."},
-                    "password": {"type": ["string", "number"], "description": "Password of the user in the field username."},
-                    "insecure": {"type": ["boolean", "null"], "default": false, "description": "Accept any certificate."},
-                },
+            "bmc": bmc_schema(),
+            "allocation": allocation_schema(),
+        },
+    })
+}
+
+fn bmc_schema() -> Value {
+    json!({
+        "type": ["object", "null"],
+        "description": "The machine's management controller (BMC). The password is a secret.",
+        "additionalProperties": false,
+        "required": ["url", "username", "password"],
+        "properties": {
+            "url": {
+                "type": "string",
+                "pattern": "^(https?|ipmi)://",
+                "description": "https://HOST for Redfish, with the path of the system if the controller manages several systems; ipmi://HOST for IPMI.",
+                "examples": ["https://10.1.0.7"],
             },
-            "allocation": allocation,
+            "username": {"type": "string", "description": "User with the privilege to switch the power of the machine."},
+            "password": {"type": ["string", "number"], "description": "Password of the user in the field username."},
+            "insecure": {"type": ["boolean", "null"], "default": false, "description": "Accept any certificate."},
         },
     })
 }
