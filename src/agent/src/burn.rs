@@ -11,7 +11,7 @@ use image::{
     BurnResult, ImageSource, IncomingImage, MountsBelow, PayloadKind, ResolvedImage, SignatureKey, SignatureKeys,
 };
 use linux::storage::writeback::PeriodicWriteback;
-use linux::storage::{busy_device_users, image_table_fit};
+use linux::storage::{busy_device_users, image_table_adaptation};
 use model::device::DevicePath;
 use model::install_report::{ImageTransferFigures, TransferProgress};
 use model::registry_auth::{DockerConfig, PullSecret};
@@ -105,7 +105,7 @@ fn burn_to_disk(reached: ResolvedImage, disk: &Path) -> Result<(BurnResult, Dura
     drop(onto);
     let streamed = began.elapsed();
     if is_block_device(disk)? {
-        image_table_fit::fit_image_table(&device, None, None)?;
+        image_table_adaptation::fit_image_table(&device, None, None)?;
     }
     Ok((burned, streamed))
 }

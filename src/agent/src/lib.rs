@@ -22,7 +22,7 @@ pub(crate) mod report;
 
 use crate::executor::{ImageTrust, PlanExecutor};
 pub(crate) use crate::ironic::IronicNextAction;
-use crate::preflight::{keep_flag, local_state, passphrase_prompt, reinstall_order, unlock_preserved};
+use crate::preflight::{keep_list_reinstall, local_state, order_number_check, passphrase_prompt, unlock_preserved};
 use crate::report::ProgressReporter;
 use common::diagnostic;
 use common::error::{Context, Error, Phase, Result};
@@ -226,7 +226,8 @@ impl InstallAgent {
         let open: Option<&mut preflight::UnlockContainers> =
             if unlock_preserved::has_encryption(&parsed.layout) { Some(&mut open) } else { None };
         let mut inventory = add_lldp_neighbours(preflight::read_assembled_with(open).map_err(failure)?, &self.leaves);
-        let adopted = keep_flag::adopt_as_reinstall(&self.machine, allocation, &mut inventory).map_err(failure)?;
+        let adopted =
+            keep_list_reinstall::adopt_as_reinstall(&self.machine, allocation, &mut inventory).map_err(failure)?;
         adopted.iter().for_each(|said| print_line(said));
         if !self.control.records_installations() {
             self.complete_allocation_from_disks(allocation, &inventory).map_err(failure)?;
@@ -274,7 +275,7 @@ impl InstallAgent {
         if !is_ordered_by_file {
             return local_state::complete_from_markers(&self.machine, allocation, inventory);
         }
-        let said = reinstall_order::compare_order(&self.machine, allocation, inventory)?;
+        let said = order_number_check::compare_order(&self.machine, allocation, inventory)?;
         said.iter().for_each(|said| print_line(said));
         Ok(())
     }

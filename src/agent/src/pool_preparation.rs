@@ -1,7 +1,7 @@
 //! Preparation of a pool machine before it waits for an allocation: LLDP neighbours are detected, and the disks are erased.
 
 use super::failure_handling::InstallFailure;
-use super::{InstallAgent, keep_flag, local_state};
+use super::{InstallAgent, keep_list_reinstall, local_state};
 use crate::executor::{ImageTrust, PlanExecutor};
 use crate::preflight;
 use common::error::{Error, Phase, Result};
@@ -119,12 +119,12 @@ impl InstallAgent {
         let owner = match allocation {
             None => PoolAllocation::Unallocated,
             Some(of @ Allocation { id, reinstall, succeeded, .. }) => {
-                let reinstall = *reinstall || keep_flag::preserves_disks(&self.machine, of, inventory);
+                let reinstall = *reinstall || keep_list_reinstall::preserves_disks(&self.machine, of, inventory);
                 PoolAllocation::Allocated { allocation: id, reinstall, installed: *succeeded }
             }
         };
         if let Some(allocation) = allocation {
-            keep_flag::refuse_data_loss(&self.machine, allocation, inventory)?;
+            keep_list_reinstall::refuse_data_loss(&self.machine, allocation, inventory)?;
         }
         if let PoolAllocation::Allocated { allocation, reinstall: false, installed: false } = owner
             && !plan::is_installed(inventory, &self.machine, allocation)

@@ -2,11 +2,11 @@
 //! everything on the disks.
 
 mod disk_settling;
-pub(crate) mod keep_flag;
+pub(crate) mod keep_list_reinstall;
 pub(crate) mod local_state;
 mod opaque_objects;
+pub(crate) mod order_number_check;
 pub(crate) mod passphrase_prompt;
-pub(crate) mod reinstall_order;
 pub(crate) mod unlock_preserved;
 
 use common::error::{Error, Phase, Result};

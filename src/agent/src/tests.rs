@@ -72,7 +72,7 @@ fn a_file_that_lies_there_for_ever_is_carried_out_once() {
             order.map(|id| OrderedReinstall { id: id.into(), attempt: 1, attempts: 1, ..OrderedReinstall::default() });
         let mut allocation = Allocation { id: "a".into(), reinstall: order.is_some(), order, ..Allocation::default() };
         match allocation.reinstall {
-            true => drop(reinstall_order::compare_order("m", &mut allocation, &inventory).unwrap()),
+            true => drop(order_number_check::compare_order("m", &mut allocation, &inventory).unwrap()),
             false => local_state::complete_from_markers("m", &mut allocation, &inventory).unwrap(),
         }
         let request = build_request(&AssignedMachine::default(), "m", &allocation, &[]);

@@ -13,10 +13,10 @@ pub mod exit_status;
 pub mod format;
 pub mod json_schema;
 pub mod output;
+#[cfg(any(test, feature = "testing"))]
+pub mod recorded_output;
 pub mod serde_empty;
 pub mod spelling;
 pub mod sync;
-#[cfg(any(test, feature = "testing"))]
-pub mod testing;
 pub mod url_host;
 pub mod yaml;

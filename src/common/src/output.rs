@@ -30,7 +30,7 @@ pub fn print_styled(text: &str) -> Result<()> {
 
 fn write_output(text: &str) -> Result<()> {
     #[cfg(any(test, feature = "testing"))]
-    if crate::testing::record(text) {
+    if crate::recorded_output::record(text) {
         return Ok(());
     }
     match io::stdout().lock().write_all(text.as_bytes()) {
@@ -61,7 +61,7 @@ pub fn print_preformatted(text: &str) {
 
 fn write_error(text: &str) {
     #[cfg(any(test, feature = "testing"))]
-    if crate::testing::record(text) {
+    if crate::recorded_output::record(text) {
         return;
     }
     // The command continues even if its messages cannot be written.

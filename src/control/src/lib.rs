@@ -5,14 +5,14 @@ pub mod api_types;
 pub mod boot_digest;
 pub mod clock;
 mod file;
-mod http;
+mod http_control_plane;
 pub mod metal;
 pub mod retry;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
 pub use file::{FileControl, SignatureVerifier};
-pub use http::HttpControlPlane;
+pub use http_control_plane::HttpControlPlane;
 pub use metal::MetalControlPlane;
 use operations::StageExtents;
 

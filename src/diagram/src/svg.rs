@@ -4,7 +4,7 @@
 //! The colours are the palette of Okabe and Ito, which colour-blind people can distinguish, and no information is conveyed by colour alone.
 //! Text of the layout is written only to text nodes, because the crate `svg` does not escape quotes in attributes.
 
-use super::box_text::{BoxText, build_box_text, strip_control_characters};
+use super::box_lines::{BoxText, build_box_text, strip_control_characters};
 use super::node_text;
 use super::placement::{Connector, Rect, place_nodes};
 use common::format::format_count;

@@ -2,7 +2,7 @@
 
 mod adopt;
 mod boot_digest;
-mod confirm;
+mod confirm_restored;
 pub mod images;
 pub mod layouts;
 mod machine_list;
@@ -69,7 +69,7 @@ pub fn run_machine_command(options: &MachineOptions) -> Result<CommandOutcome> {
         MachineCommand::BootDigest(asked) => {
             boot_digest::print_boot_digest(&server, &all, &asked.machine, asked.at.as_deref(), options.json)
         }
-        MachineCommand::Confirm(asked) => confirm::confirm_machines(&server, &all, asked, options.json),
+        MachineCommand::Confirm(asked) => confirm_restored::confirm_machines(&server, &all, asked, options.json),
         MachineCommand::Reinstall(asked) => reinstall::reinstall_machine(&server, &all, asked, options.json),
     }
 }

@@ -5,7 +5,7 @@ use bmc::{PowerAction, TargetMachine, switch_power};
 use clap::Parser;
 use common::error::Result;
 use common::exit_status::CommandOutcome;
-use common::testing::{HOSTILE, first_hidden, recorded};
+use common::recorded_output::{HOSTILE, first_hidden, recorded};
 use model::bmc::{Bmc, BmcAddress};
 use model::registry_auth::SecretText;
 use serde_json::{Value, json};

@@ -12,7 +12,7 @@
 mod buffer_pipe;
 mod decode;
 mod digest;
-mod download;
+mod download_and_decode;
 mod free_space;
 mod pipe_reader;
 mod progress;
@@ -31,7 +31,7 @@ pub(crate) use buffer_pipe::{PipeSender, create_pipe};
 pub(crate) use decode::decode;
 pub use decode::{CompressionFormat, PayloadKind};
 pub use digest::{Digest, DigestKind, DigestReader};
-pub(crate) use download::{Download, DownloadState, StreamSource};
+pub(crate) use download_and_decode::{Download, DownloadState, StreamSource};
 pub(crate) use free_space::insufficient_space;
 pub(crate) use pipe_reader::PipelineReader;
 pub(crate) use progress::{ProgressMeter, report_progress};

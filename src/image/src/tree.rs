@@ -19,11 +19,11 @@ mod ambiguity;
 mod attributes;
 mod capacity_limit;
 mod dirfd;
+mod files_hidden_by_mounts;
 mod hard_link;
 mod header_budget;
 mod member;
-mod member_codec;
-mod mounts;
+mod member_frames;
 mod name_set;
 mod parent_resolution;
 mod pax;
@@ -40,7 +40,7 @@ mod whiteout;
 mod worker_tar;
 mod writers;
 
-pub use mounts::{FileConflicts, HiddenFileCounter, MountsBelow, relative_paths};
+pub use files_hidden_by_mounts::{FileConflicts, HiddenFileCounter, MountsBelow, relative_paths};
 pub(crate) use root::UnpackRoot;
 #[cfg(test)]
 pub(crate) use tar_client::here::members_of;

@@ -13,7 +13,7 @@ mod ext_journal;
 pub mod filesystem_features;
 pub mod filesystem_growth;
 pub mod filesystem_inspection;
-pub mod image_table_fit;
+pub mod image_table_adaptation;
 pub mod k8s_volumes;
 mod loop_device;
 pub mod luks;

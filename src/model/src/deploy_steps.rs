@@ -4,15 +4,15 @@
 //! A step consists of stages; `plan` assigns stages to steps.
 
 mod catalogue;
-mod ironic_steps;
 mod merge;
+mod offered_steps;
 mod out_of_band;
 pub mod template;
 pub mod traits;
 
 pub use catalogue::{CATALOGUE, CatalogueStep, MAKE_THE_LAYOUT, StepArgument, StepKind, core_steps};
-pub use ironic_steps::{OFFERED, OfferedStep, steps_for_kind};
 pub use merge::{PlannedStep, StepProblem, TemplateStep, merge_templates};
+pub use offered_steps::{OFFERED, OfferedStep, steps_for_kind};
 pub use out_of_band::{BiosSetting, BootDevice, OutOfBandStep, find_misplaced_step, is_same_value};
 
 use serde::{Deserialize, Serialize};

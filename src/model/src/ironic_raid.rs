@@ -8,7 +8,7 @@
 
 mod config;
 mod members;
-mod partitions;
+mod raid_layout;
 #[cfg(test)]
 mod tests;
 

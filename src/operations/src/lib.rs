@@ -8,6 +8,7 @@
 //! The planner creates operations, and the crates that carry them out do not depend on the planner. Start with [`Operation`] and
 //! [`StageName`], the stages of a run.
 
+mod activation_rehearsal;
 mod array_slot;
 mod arrays;
 mod control_plane_report;
@@ -38,11 +39,11 @@ mod os_definition;
 mod partition_table;
 mod prove_preserved;
 mod raw_image;
-mod rehearsal_operations;
 mod release;
 mod stage;
 mod wipe;
 
+pub use activation_rehearsal::{Rehearsal, RestoreOp};
 pub use array_slot::ArraySlot;
 pub use arrays::{AssembleArray, CreateArray, StopArray, TryArray};
 pub use control_plane_report::{FinalReport, TellPointOfNoReturn};
@@ -77,7 +78,6 @@ pub use os_definition::{CreateSystem, FindPrograms, VerifyDefinition};
 pub use partition_table::{NewPartition, PartitionTable};
 pub use prove_preserved::{ObjectLocator, PreservedObject, ProveKept, StableDevice};
 pub use raw_image::{AddedPartition, BurnDisk, ExpectedFilesystem};
-pub use rehearsal_operations::{Rehearsal, RestoreOp};
 pub use release::{AssertFree, Holder, TakeDown};
 pub use stage::{FailureState, StageName};
 pub use wipe::{ProveZeros, WipeDisk, ZeroProof, label_copy_ranges};

@@ -3,9 +3,9 @@
 
 use super::decider::PlanDecider;
 use super::device_capacity::{array_bytes, changes_size, max_array_bytes, stripe_bytes};
-use super::devices::{DeviceFate, DeviceSize, PlannedDevice, UnderlyingDevices};
 use super::missing_disks::has_all_data;
 use super::plan_decisions::ArrayFate;
+use super::planned_devices::{DeviceFate, DeviceSize, PlannedDevice, UnderlyingDevices};
 use super::sectors::MIB;
 use super::trials;
 use model::device::{DevicePath, KernelName};

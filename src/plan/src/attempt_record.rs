@@ -3,9 +3,9 @@
 //! next attempt to recognize such an unfinished object, and to create it again.
 
 use super::decider::PlanDecider;
-use super::devices::PlannedDevice;
 use super::earlier_attempt::{AttemptDevices, unique_id};
 use super::plan_decisions::{ArrayFate, GroupFate, PlanDecisions};
+use super::planned_devices::PlannedDevice;
 use super::{DiskVerdict, PlanRequest, install_marker};
 use model::device::{KernelName, LayoutPath};
 use model::install_marker::{PendingCreation, RecordedDisk};

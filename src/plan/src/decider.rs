@@ -1,7 +1,7 @@
 //! State of the planner while it decides. Each module that decides on one type of object adds its methods to this type.
 
-use super::devices::{DeviceFate, DeviceTable, UnderlyingDevices};
 use super::plan_decisions::PlanDecisions;
+use super::planned_devices::{DeviceFate, DeviceTable, UnderlyingDevices};
 use super::recorded_disk_match::SharedIdentifiers;
 use super::{DiskVerdict, InstallMode, PlanRequest};
 use common::diagnostic::Diagnostic;

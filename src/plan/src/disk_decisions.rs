@@ -2,7 +2,7 @@
 //!
 //! Implements the tables in docs/plan.md.
 
-use super::devices::DeviceTable;
+use super::planned_devices::DeviceTable;
 use super::teardown::HolderTeardown;
 use super::{DiskPlan, DiskVerdict, PlanRequest, display};
 use common::diagnostic::Diagnostic;

@@ -2,8 +2,8 @@
 //! with the layout.
 
 use super::decider::{MissingDisk, PlanDecider, verdict_on_disk};
-use super::devices::{DeviceFate, PlannedDevice};
 use super::disk_descriptions::describe_record;
+use super::planned_devices::{DeviceFate, PlannedDevice};
 use super::sectors::{self, SectorExtent};
 use super::{DiskVerdict, InstallMode, erased_ranges};
 use crate::content_text;

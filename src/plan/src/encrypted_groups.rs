@@ -14,12 +14,12 @@ use super::plan_decisions::GroupFate;
 use crate::decider::UnopenedReason;
 
 use super::decider::PlanDecider;
-use super::devices::{DeviceFate, PlannedDevice, UnderlyingDevices};
 use super::filesystem_fate::FilesystemFate;
 use super::filesystems::is_in_fstab;
 use super::k8s_volumes;
 use super::luks::{self};
 use super::plan_decisions::{LuksDecision, LuksFate};
+use super::planned_devices::{DeviceFate, PlannedDevice, UnderlyingDevices};
 use super::preserved_activation::mount_path;
 use model::device::{DevicePath, LayoutPath};
 use model::inventory::AttemptTarget;

@@ -10,8 +10,8 @@
 //! | requires a log or realtime device that was not found, without an option for it, while a wiped disk contains unrecognized data | refused, unless the operator discards that data |
 
 use super::decider::PlanDecider;
-use super::devices::PlannedDevice;
 use super::filesystems::describe_wish;
+use super::planned_devices::PlannedDevice;
 use super::preserved_activation::mount_path;
 use super::spanning_objects::{SPANNING, all_signatures};
 use super::{DiskVerdict, InstallMode, MarkerWaiver};

@@ -1,6 +1,6 @@
 //! Filesystems of the layout: the device and the fate of each filesystem.
 
-use super::devices::DeviceSize;
+use super::planned_devices::DeviceSize;
 use model::device::DevicePath;
 use model::layout::FilesystemSpec;
 use operations::MakeFilesystem;

@@ -4,8 +4,8 @@
 use super::MarkerWaiver;
 use super::decider::PlanDecider;
 use super::device_capacity::min_filesystem_mib;
-use super::devices::{DeviceFate, PlannedDevice};
 use super::filesystem_fate::{FilesystemFate, NewFilesystem};
+use super::planned_devices::{DeviceFate, PlannedDevice};
 use super::preserved_activation::mount_path;
 use super::sectors::MIB;
 use crate::content_text;

@@ -8,22 +8,22 @@
 //! | is on a blank disk that the layout does not list | created: nothing else is written to that disk |
 //! | is on a device that this plan creates | created; refused on a disk that this reinstall wipes |
 //! | needs free space of a preserved group, or a new file in a preserved filesystem | added |
-//! | was prepared before, and its data are not found | refused: the data may be on a disk that is absent or unreadable ([`earlier_preparation`]) |
+//! | was prepared before, and its data are not found | refused: the data may be on a disk that is absent or unreadable ([`second_preparation`]) |
 //! | is marked for deletion | kept if it exists, otherwise not created |
 //! | anything else | refused; the message contains the name of the volume |
 
 mod block_devices;
-mod earlier_preparation;
 mod group_space;
 mod install_marker_records;
 mod logical_volumes;
+mod second_preparation;
 mod sparse_file_space;
 mod sparse_files;
 mod terminating_volumes;
 mod volume_devices;
 
 use super::decider::PlanDecider;
-use super::devices::{DeviceFate, DeviceSize, PlannedDevice};
+use super::planned_devices::{DeviceFate, DeviceSize, PlannedDevice};
 use super::sectors::MIB;
 use super::{DiskVerdict, InstallMode, PersistentVerdict, PersistentVolume};
 use model::device::{DevicePath, KernelName, LayoutPath};

@@ -17,8 +17,8 @@ use crate::plan_decisions::{LuksDecision, LuksFate};
 use operations::{CheckContainers, CloseContainer, WriteCrypttab};
 
 use super::decider::PlanDecider;
-use super::devices::{DeviceFate, PlannedDevice};
 use super::filesystem_fate::FilesystemFate;
+use super::planned_devices::{DeviceFate, PlannedDevice};
 use super::preserved_activation::mount_path;
 use super::sectors::MIB;
 use super::{DiskPlan, Plan};

@@ -4,8 +4,8 @@
 use super::DiskVerdict;
 use super::decider::PlanDecider;
 use super::device_capacity::{self, CapacityShortage, EXTENT_BYTES};
-use super::devices::{DeviceFate, PlannedDevice, UnderlyingDevices};
 use super::plan_decisions::GroupFate;
+use super::planned_devices::{DeviceFate, PlannedDevice, UnderlyingDevices};
 use super::sectors::MIB;
 use crate::content_text;
 use crate::decider::PlannedGroup;

@@ -16,8 +16,8 @@ use operations::{AdaptMoved, GrowFilesystem, MoveStands};
 
 use super::decider::PlanDecider;
 
-use super::devices::PlannedDevice;
 use super::disk_decisions::decide_plan;
+use super::planned_devices::PlannedDevice;
 use super::recorded_disk::{full_record, table_guid};
 use super::system_source::{SourceInputs, SystemSource, SystemStages};
 use super::{InstallMode, PlanRequest, PlanSubject, boot_entries, uuids_in_use};

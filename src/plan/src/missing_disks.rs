@@ -2,7 +2,7 @@
 //! continues without the disk and adds a warning.
 
 use super::decider::PlanDecider;
-use super::devices::{DeviceFate, PlannedDevice};
+use super::planned_devices::{DeviceFate, PlannedDevice};
 use common::diagnostic::Diagnostic;
 use model::device::LayoutPath;
 use model::layout::{self, RaidLevel};

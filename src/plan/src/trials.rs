@@ -1,8 +1,8 @@
 //! Trials before the point of no return. They test arrays and filesystems with options that only the tool or the kernel
 //! can check.
 
-use super::devices::DeviceSize;
 use super::filesystem_fate::{FilesystemFate, NewFilesystem, PlacedFilesystem, new_filesystem};
+use super::planned_devices::DeviceSize;
 use super::preserved_activation::mount_path;
 use model::boot_contents::{LinuxVersion, parse_linux_version};
 use model::layout::FilesystemFormat;

@@ -15,7 +15,7 @@
 
 use super::InstallMode;
 use super::decider::PlanDecider;
-use super::devices::PlannedDevice;
+use super::planned_devices::PlannedDevice;
 use super::recorded_disk_match::{DiskLikeness, SharedIdentifiers, compare_disk};
 use super::sectors::MIB;
 use model::device::DevicePath;

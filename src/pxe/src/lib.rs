@@ -5,9 +5,10 @@
 //! it. The crate does not write to the log of the server: messages are passed to a [`PxeLog`].
 //!
 //! `nic` inspects the NIC, `dnsmasq_config` generates the configuration of dnsmasq, `dnsmasq_directory` manages the
-//! directory of dnsmasq, `supervisor` supervises dnsmasq, `other_servers` detects other DHCP servers, and `url_name`
+//! directory of dnsmasq, `supervisor` supervises dnsmasq, `other_servers` detects other DHCP servers, and `dns_check`
 //! checks the name in `--url`. [`ipxe`] generates the scripts that iPXE runs. Start with [`PxeServer::start_dnsmasq`].
 
+mod dns_check;
 mod dnsmasq_config;
 mod dnsmasq_directory;
 pub mod ipxe;
@@ -15,7 +16,6 @@ mod nic;
 mod other_servers;
 pub mod pxe_options;
 mod supervisor;
-mod url_name;
 
 use common::error::{Context, Error, Phase, Result};
 use common::url_host::extract_host;
@@ -142,7 +142,7 @@ pub fn check_pxe(asked: &PxeOptions, server: &BootServer) -> Result<()> {
         }
     }
     let host = server.url.as_deref().map(extract_host);
-    wrong.extend(host.and_then(|host| url_name::check_name(host, &asked.dns_servers()).err()));
+    wrong.extend(host.and_then(|host| dns_check::check_name(host, &asked.dns_servers()).err()));
     if wrong.is_empty() { Ok(()) } else { Err(pxe_error(wrong.join("\n--pxe: "))) }
 }
 

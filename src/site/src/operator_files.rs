@@ -4,6 +4,7 @@ mod agent_allocation;
 pub(crate) mod allocation_fields;
 mod bmc;
 mod error_collection;
+mod file_type_detection;
 mod image_file;
 mod k8s_resources;
 mod machine_file;
@@ -11,13 +12,12 @@ mod machine_networks;
 mod network_field;
 pub(crate) mod os_parameters;
 mod pull_secret;
-mod workstation_files;
 pub mod yaml_node;
 
+pub use file_type_detection::{find_network_misfits, find_network_problems, is_agent_document, is_machine_text};
 pub use image_file::parse_image;
 pub use k8s_resources::parse_resources;
 pub use machine_file::{DEFAULT_ID, default_consoles, parse_machine};
-pub use workstation_files::{find_network_misfits, find_network_problems, is_agent_document, is_machine_text};
 pub use yaml_node::{format_at, replace_positions, suggest_name};
 
 use crate::os_definition_state::DefinitionState;

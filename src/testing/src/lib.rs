@@ -5,5 +5,5 @@ pub mod fuzzing;
 pub mod http;
 pub mod images;
 pub mod judge_process;
+mod sandboxed_workers;
 pub mod sources;
-mod workers;

@@ -6,7 +6,7 @@ use common::error::{Context, Error, Phase, Result};
 use common::sync::lock_mutex;
 use image::raw::{AlignedBuffer, HEAD_BYTES, RawTarget, TargetDisk};
 use linux::gpt;
-use linux::storage::{block_device, busy_device_users, image_table_fit};
+use linux::storage::{block_device, busy_device_users, image_table_adaptation};
 use model::device::DevicePath;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, FileTypeExt};
@@ -143,7 +143,7 @@ impl TransferDest {
         drop(self.target.write().unwrap_or_else(PoisonError::into_inner).take());
         let is_gpt = gpt::read_claimed_disk_size(&head.bytes, u64::from(self.sector_bytes())).is_some();
         match is_gpt && self.fits {
-            true => image_table_fit::fit_image_table(&self.disk.name, None, None).map(drop),
+            true => image_table_adaptation::fit_image_table(&self.disk.name, None, None).map(drop),
             false => Ok(()),
         }
     }

@@ -4,7 +4,7 @@ use super::PlanExecutor;
 use common::error::{Context, Error, Phase, Result};
 use image::raw::{ImageRequirements, RawTarget, TargetDisk, duplicate_uuids};
 use image::{IncomingImage, PayloadKind, ResolvedImage};
-use linux::storage::{disk_identity, filesystem_growth, image_table_fit};
+use linux::storage::{disk_identity, filesystem_growth, image_table_adaptation};
 use model::device::DevicePath;
 use model::inventory::{DiskPartition, DiskTable};
 use model::layout::{self, FilesystemFormat};
@@ -53,7 +53,7 @@ impl PlanExecutor {
     pub(super) fn adapt_written_disk(&mut self, burn: &BurnDisk) -> Result<()> {
         let BurnDisk { device, grow, filesystems, taken, added, .. } = burn;
         self.held.verify_underlying_disks(device)?;
-        let table = image_table_fit::fit_image_table(device, *grow, added.as_ref())?.unwrap_or_default();
+        let table = image_table_adaptation::fit_image_table(device, *grow, added.as_ref())?.unwrap_or_default();
         // The UUIDs of the image are known only now.
         duplicate_uuids::check_duplicate_uuids(&table, device, taken)
             .context(Phase::Image, || format!("contents of {device}"))?;

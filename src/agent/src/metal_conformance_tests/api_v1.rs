@@ -1,12 +1,11 @@
 //! Conformance test of API v1 against an independent gRPC server: grpcio from PyPI, with messages parsed by the library of protobuf.
 
 mod bmc_tests;
-mod certificate_tests;
 mod installation_record_tests;
 mod reinstall_tests;
+mod test_certificates;
 
 use super::*;
-use certificate_tests::certificates;
 use control::metal::firmware_record::FirmwareRecord;
 use control::metal::pixie_config;
 use control::metal::v1::reinstall_note::ReinstallNoteStore;
@@ -15,6 +14,7 @@ use control::retry::RetryPolicy;
 use model::install_report::{FailureSummary, InstallOutcome, InstallResult};
 use std::net::TcpListener;
 use tempfile::TempDir;
+use test_certificates::certificates;
 
 const QUICK: V1Timeouts = V1Timeouts {
     retries: RetryPolicy {

@@ -129,7 +129,7 @@ pub fn escape_message(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{HOSTILE, first_hidden};
+    use crate::recorded_output::{HOSTILE, first_hidden};
 
     #[test]
     fn nothing_that_a_terminal_obeys_is_written() {

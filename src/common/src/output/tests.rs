@@ -1,7 +1,7 @@
 //! Names with control characters cannot forge output of commands.
 
 use super::*;
-use crate::testing::{HOSTILE, first_hidden, recorded};
+use crate::recorded_output::{HOSTILE, first_hidden, recorded};
 
 #[test]
 fn json_is_exact() {

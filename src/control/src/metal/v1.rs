@@ -6,7 +6,7 @@
 mod grpc;
 mod known_bmc;
 mod messages;
-mod protobuf;
+mod protobuf_encoding;
 mod reinstall_attempts;
 pub mod reinstall_note;
 mod rest;

@@ -3,11 +3,11 @@
 //! Fields, types and descriptions are derived from the Rust types; [`rules`] adds constraints of the format and accepted alternative
 //! spellings.
 
+mod deploy_template;
 mod image;
 mod machine;
 mod manifest;
 mod rules;
-mod template;
 #[cfg(test)]
 mod tests;
 
@@ -61,7 +61,7 @@ pub(crate) fn generate_schema(document: SchemaDocument) -> Value {
         SchemaDocument::Machine => return machine::machine_schema(),
         SchemaDocument::Image => return image::image_schema(),
         SchemaDocument::Manifest => return manifest::manifest_schema(),
-        SchemaDocument::Template => return template::template_schema(),
+        SchemaDocument::Template => return deploy_template::template_schema(),
     };
     let mut schema = schema.to_value();
     remove_nonstandard_formats(&mut schema);

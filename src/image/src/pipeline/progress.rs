@@ -1,6 +1,6 @@
 //! Periodic progress reports of a stream.
 
-use super::download::DownloadState;
+use super::download_and_decode::DownloadState;
 use model::install_report::TransferProgress;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

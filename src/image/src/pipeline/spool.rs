@@ -4,7 +4,7 @@
 
 use super::buffer_pipe::{BufferPool, PipeSender};
 use super::digest::Digest;
-use super::download::DigestThread;
+use super::download_and_decode::DigestThread;
 use super::free_space::insufficient_space;
 use super::pipe_reader::PipelineReader;
 use super::stage_clock::StageClock;

@@ -4,7 +4,7 @@ use super::{TargetDisk, duplicate_uuids};
 use crate::foreign_format::ForeignFormat;
 use crate::qcow2::MAGIC;
 use linux::gpt::{PROTECTIVE, SECTORS_BYTES, read_claimed_disk_size};
-use linux::storage::image_table_fit;
+use linux::storage::image_table_adaptation;
 use model::device::DevicePath;
 use operations::AddedPartition;
 use std::collections::BTreeMap;
@@ -112,7 +112,7 @@ pub fn check_disk_image(head: &[u8], disk: &TargetDisk, expected: &ImageRequirem
              partitions of {name}"
         ))),
         None => match &expected.added {
-            Some(added) => Err(rejection(image_table_fit::cannot_add_without_gpt(added))),
+            Some(added) => Err(rejection(image_table_adaptation::cannot_add_without_gpt(added))),
             None => check_bare_data(head),
         },
     }
@@ -134,8 +134,13 @@ fn check_bare_data(head: &[u8]) -> io::Result<()> {
 /// and not contain UUIDs of other disks.
 fn check_gpt(head: &[u8], disk: &TargetDisk, expected: &ImageRequirements) -> io::Result<()> {
     let TargetDisk { name, size_bytes, sector_bytes } = disk;
-    let fitted =
-        image_table_fit::check_image_table(head, *sector_bytes, *size_bytes, expected.grow, expected.added.as_ref());
+    let fitted = image_table_adaptation::check_image_table(
+        head,
+        *sector_bytes,
+        *size_bytes,
+        expected.grow,
+        expected.added.as_ref(),
+    );
     let found =
         fitted.map_err(|error| rejection(format!("the image's partition table does not fit {name}: {error}")))?;
     let Some(table) = found else { return Ok(()) };
@@ -146,10 +151,10 @@ fn check_gpt(head: &[u8], disk: &TargetDisk, expected: &ImageRequirements) -> io
 
 fn check_mbr(entries: &[MbrEntry], disk: &TargetDisk, expected: &ImageRequirements) -> io::Result<()> {
     if let Some(number) = expected.grow {
-        return Err(rejection(image_table_fit::cannot_grow_without_gpt(number)));
+        return Err(rejection(image_table_adaptation::cannot_grow_without_gpt(number)));
     }
     if let Some(added) = &expected.added {
-        return Err(rejection(image_table_fit::cannot_add_without_gpt(added)));
+        return Err(rejection(image_table_adaptation::cannot_add_without_gpt(added)));
     }
     let numbers: Vec<u32> = entries.iter().map(|entry| entry.number).collect();
     // Logical partitions are not checked, because their tables may be anywhere on the disk.

@@ -3,7 +3,7 @@
 use super::capacity_limit::too_long_message;
 use super::header_budget::too_much_message;
 use super::member::TarMember;
-use super::member_codec::{HEAD_BYTES, MOST_BYTES, MemberFrame, ParseProgress, decode_member};
+use super::member_frames::{HEAD_BYTES, MOST_BYTES, MemberFrame, ParseProgress, decode_member};
 use crate::pipeline::{BufferChunk, PacketParser, PipelineReader, StageClock};
 use common::format::replace_hidden;
 use std::io::{self, BufRead, Read};

@@ -3,9 +3,9 @@
 use super::acl::has_default_acl;
 use super::attributes::{creation_mode, set_by_name, set_xattrs};
 use super::dirfd::RootEntry;
+use super::files_hidden_by_mounts::{FileConflicts, HiddenFileCounter};
 use super::hard_link::{copy_source, try_hard_link};
 use super::member::{MemberAttributes, MemberKind, TarMember};
-use super::mounts::{FileConflicts, HiddenFileCounter};
 use super::root::{UnpackRoot, relative_inside};
 use super::sparse::SparseMap;
 use super::tar_client::MemberReceiver;

@@ -2,13 +2,13 @@
 //! UEFI specification, and device paths in section 10.3.
 
 mod apply;
-mod entries;
+mod entry_changes;
 pub mod loader;
 mod network;
 mod removal;
 
 pub(crate) use apply::apply_changes;
-pub(crate) use entries::{add_label_prefix, decide_changes};
+pub(crate) use entry_changes::{add_label_prefix, decide_changes};
 pub use network::{NetworkEntry, find_pxe_entry, set_boot_next};
 pub use removal::remove_variables;
 

@@ -5,7 +5,7 @@ use crate::content_text;
 
 use super::super::PersistentVerdict;
 use super::super::decider::PlanDecider;
-use super::super::devices::{DeviceFate, DeviceSize, PlannedDevice};
+use super::super::planned_devices::{DeviceFate, DeviceSize, PlannedDevice};
 use super::super::unusual_disks::explain_unsupported;
 use super::{VolumeDecision, VolumeRefusal, as_preserved, is_of_disk, is_wiped_later, list_disks, udev_path};
 use model::device::{DevicePath, KernelName, LayoutPath};

@@ -3,8 +3,8 @@
 use super::super::PersistentVerdict;
 use super::super::decider::PlanDecider;
 use super::super::device_capacity::{self, CapacityShortage, EXTENT_BYTES};
-use super::super::devices::{DeviceFate, DeviceSize as Known};
 use super::super::plan_decisions::GroupFate;
+use super::super::planned_devices::{DeviceFate, DeviceSize as Known};
 use super::super::sectors::MIB;
 use super::{VolumeDecision, VolumeRefusal, as_preserved, group_space, is_wiped_later, udev_path};
 use crate::content_text;

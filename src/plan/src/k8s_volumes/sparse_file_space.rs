@@ -25,8 +25,8 @@
 //! be written. A block volume gets a partition table, for which 1 MiB is enough. vfat does not support sparse files.
 
 use super::super::decider::PlanDecider;
-use super::super::devices::DeviceSize;
 use super::super::filesystem_fate::{FilesystemFate, NewFilesystem};
+use super::super::planned_devices::DeviceSize;
 use super::super::sectors::MIB;
 use common::format;
 use model::layout::{FilesystemFormat, FilesystemSpec};

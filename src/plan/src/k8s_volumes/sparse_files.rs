@@ -1,8 +1,8 @@
 //! Kubernetes volumes in files of the installed system.
 
 use super::super::decider::PlanDecider;
-use super::super::devices::DeviceSize;
 use super::super::filesystem_fate::FilesystemFate;
+use super::super::planned_devices::DeviceSize;
 use super::super::preserved_activation::mount_path;
 use super::super::{InstallMode, PersistentVerdict};
 use super::{VolumeDecision, VolumeRefusal, udev_path};

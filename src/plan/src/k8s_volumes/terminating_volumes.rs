@@ -2,7 +2,7 @@
 //! nothing is prepared. Kubernetes decides when the data may be deleted; the volume is then no longer in the list.
 
 use super::super::decider::PlanDecider;
-use super::super::devices::{DeviceFate, DeviceSize};
+use super::super::planned_devices::{DeviceFate, DeviceSize};
 use super::super::{DiskVerdict, FilesystemFate, InstallMode, PersistentVerdict};
 use super::{VolumeDecision, VolumeRefusal, is_wiped_later, udev_path};
 use model::device::{DevicePath, LayoutPath};

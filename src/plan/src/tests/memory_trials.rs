@@ -2,7 +2,7 @@
 
 use super::arrays_and_groups::{five, layout};
 use super::*;
-use crate::devices::DeviceSize;
+use crate::planned_devices::DeviceSize;
 use crate::trials;
 use model::allocation::{AllocatedImage, Allocation, FinisherChoice};
 use model::boot_contents::BootContents;

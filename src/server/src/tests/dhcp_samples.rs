@@ -1,7 +1,9 @@
 //! The configurations in the docs for racks with their own DHCP server: dnsmasq and Kea accept them, respond to firmware,
 //! and give each NIC one address.
 
-use super::network_boot::{ARM64, BIOS, Client, IA32, IPXE_BIOS, IPXE_UEFI, UEFI, assert_one_address, on_a_network};
+use super::pxe_with_dnsmasq::{
+    ARM64, BIOS, Client, IA32, IPXE_BIOS, IPXE_UEFI, UEFI, assert_one_address, on_a_network,
+};
 use linux::process::ToolCommand;
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! Machines that are freed while the tenant's system still runs.
 
 use super::boot_network_attackers::MACHINE;
+use super::impersonation_by_processes::Process;
 use super::secret_release::with_secrets;
-use super::unprivileged_processes::Process;
 use super::*;
 use bmc::redfish::double::{Ignores, RedfishDouble, SYSTEM};
 

@@ -1,6 +1,6 @@
 //! Messages of API v1. The field numbers match metal-stack's interface; no code is generated from its `.proto` files.
 
-use super::protobuf::{self, ProtobufMessage};
+use super::protobuf_encoding::{self, ProtobufMessage};
 use crate::metal::bmc_record::BmcRecord;
 use crate::metal::registration::{MachineRegistration, RegisteredNic};
 use model::install_report::{BootInfo, EventName};
@@ -77,7 +77,7 @@ pub(crate) fn encode_event(machine: &str, name: EventName, message: &str, now: S
 
 /// Returns the events that the server rejected. The list is empty if the server accepted all events, or if the response cannot be parsed.
 pub(crate) fn read_rejected_events(answer: &[u8]) -> Vec<String> {
-    protobuf::read_texts(answer, 2).unwrap_or_default()
+    protobuf_encoding::read_texts(answer, 2).unwrap_or_default()
 }
 
 /// Returns the report of a success; the server ignores reports of failures. Paths in the report are relative to the
@@ -106,7 +106,7 @@ pub(crate) fn encode_abort_reinstall(machine: &str, wiped: bool) -> Vec<u8> {
 
 /// Returns the size that the server has selected for the machine, from the response to a registration.
 pub(crate) fn read_size(answer: &[u8]) -> Option<String> {
-    protobuf::read_texts(answer, 2)?.pop()
+    protobuf_encoding::read_texts(answer, 2)?.pop()
 }
 
 #[cfg(test)]

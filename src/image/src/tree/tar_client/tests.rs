@@ -1,7 +1,7 @@
 //! Frames of a compromised worker: they can cause no more than a malicious tar.
 
 use super::super::member::{MemberAttributes, MemberKind};
-use super::super::member_codec::encode_member;
+use super::super::member_frames::encode_member;
 use super::*;
 use crate::testing::reader;
 use std::cell::RefCell;

@@ -1,6 +1,6 @@
 //! Unpacks members to a root. Nothing outside of the root may change.
 
-use super::super::mounts::MountsBelow;
+use super::super::files_hidden_by_mounts::MountsBelow;
 use super::*;
 use crate::testing::{Tar, reader};
 use crate::tree::members_of;

@@ -1,7 +1,7 @@
 //! Writes boot variables and reads them back. A refusal by the firmware is reported as a warning with a remedy, and not
 //! as an error.
 
-use super::entries::BootEntryChanges;
+use super::entry_changes::BootEntryChanges;
 use linux::efi::variables::{self, BootVariables, entry_name};
 use nix::libc;
 use std::io;

@@ -4,7 +4,7 @@
 use super::*;
 use crate::raw::{TargetDisk, duplicate_uuids};
 use linux::gpt::testing::crowded_image;
-use linux::storage::image_table_fit;
+use linux::storage::image_table_adaptation;
 use model::inventory::{DeviceSignature, DiskPartition, DiskTable};
 use uuid::Uuid;
 
@@ -194,12 +194,18 @@ fn an_image_without_a_gpt_has_no_place_for_another_partition() {
 #[test]
 fn a_table_that_is_not_in_the_first_mib_is_left_to_the_burn() {
     let image = crowded_image(512, 4000);
-    let whole = image_table_fit::check_image_table(&image, 512, 8 * MIB as u64, None, None).unwrap().unwrap();
+    let whole = image_table_adaptation::check_image_table(&image, 512, 8 * MIB as u64, None, None).unwrap().unwrap();
     assert_eq!(whole.guid, Some(Uuid::from_bytes([0xf7; 16])));
     let partitions: Vec<_> = whole.partitions.iter().map(|is| (is.number, is.guid.unwrap().as_bytes()[0])).collect();
     assert_eq!(partitions, (1..=128).zip(34..).collect::<Vec<(u32, u8)>>());
-    assert_eq!(image_table_fit::check_image_table(&image[..16 * 1024], 512, 8 * MIB as u64, None, None).unwrap(), None);
-    assert_eq!(image_table_fit::check_image_table(&image[..600], 512, 8 * MIB as u64, Some(7), None).unwrap(), None);
+    assert_eq!(
+        image_table_adaptation::check_image_table(&image[..16 * 1024], 512, 8 * MIB as u64, None, None).unwrap(),
+        None
+    );
+    assert_eq!(
+        image_table_adaptation::check_image_table(&image[..600], 512, 8 * MIB as u64, Some(7), None).unwrap(),
+        None
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Control plane over HTTP: `drophammer serve`, or another server with the same API.
 
-mod privileged_requests;
+mod privileged_port_requests;
 
 use super::api_types::{ErrorBody, InstallReport, LogPart, PointOfNoReturn, REQUEST_ID, RegisterRequest};
 use super::retry::{AttemptResult, BRIEF, ONCE, PATIENT, RetryPolicy};
@@ -13,7 +13,7 @@ use model::allocation::{AssignedMachine, ReleasedSecrets, SecretPurpose};
 use model::install_report::{InstallOutcome, InstallResult, ProgressEvent};
 use model::inventory::Inventory;
 use model::migration::MigrationReport;
-use privileged_requests::SeparateSecretFields;
+use privileged_port_requests::SeparateSecretFields;
 use reqwest::blocking::{Client, RequestBuilder, Response};
 use reqwest::{Method, StatusCode};
 use std::sync::Mutex;
