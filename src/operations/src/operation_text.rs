@@ -10,8 +10,8 @@ pub(crate) type DeviceSizes = BTreeMap<DevicePath, u64>;
 
 /// Text of an operation.
 pub struct OperationLine<'a> {
-    /// Device of the operation; `None` if the operation cannot share a line with operations that have the same text for
-    /// other devices.
+    /// Device of the operation. Operations that have the same text share one line that lists their devices. `None` if this
+    /// operation always has its own line.
     pub device: Option<&'a str>,
     pub text: OperationText,
 }

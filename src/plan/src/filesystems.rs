@@ -112,13 +112,15 @@ impl<'a> PlanDecider<'a> {
 }
 
 impl PlanDecider<'_> {
-    /// Refuses preserved filesystems that could not be mounted after the installation, while the old system still exists.
+    /// Refuses preserved filesystems that could not be mounted after the installation. The refusal comes before the old
+    /// system is erased.
     ///
-    /// | a preserved filesystem that the layout mounts | |
+    /// | condition of a preserved filesystem that the layout mounts | result |
     /// |---|---|
-    /// | is on a write-protected disk, and is mounted for writing, or created because its device is blank | refused |
-    /// | could not be mounted by the agent, not even read-only | refused |
-    /// | could not be mounted by the agent, but the layout's own mount options may help, or an earlier attempt has wiped the old system already | warning |
+    /// | it must be written (mounted for writing, or created on a blank device), but its disk is write-protected | refused |
+    /// | the agent cannot mount it, not even read-only | refused, except for the following two cases |
+    /// | the agent cannot mount it, but the mount options of the layout may help | warning |
+    /// | the agent cannot mount it, but an earlier attempt has already wiped the old system | warning |
     fn check_mountable(&mut self, place: &str, filesystem: &FilesystemSpec, device: &PlannedDevice, fill: bool) {
         let path = mount_path(filesystem);
         let disks = self.disks_below(&device.now);

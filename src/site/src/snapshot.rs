@@ -26,9 +26,9 @@ pub struct SiteSnapshot {
     pub images: BTreeMap<String, (PathBuf, ImageSpec)>,
     /// Path of each machine file, by the machine's id.
     pub machine_files: HashMap<String, PathBuf>,
-    /// Path of the file of each layout in force, by the layout's id.
+    /// For each layout in force, the path of its file. The key is the id of the layout.
     pub layout_files: BTreeMap<String, PathBuf>,
-    /// Path of the file of each size in force, by the size's id.
+    /// For each size in force, the path of its file. The key is the id of the size.
     pub size_files: BTreeMap<String, PathBuf>,
     pub os_definitions: DefinitionCatalog,
     /// Objects that allocations can refer to.

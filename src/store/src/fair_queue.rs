@@ -35,7 +35,7 @@ struct WaitingJobs<T> {
     last: Option<T>,
     senders: usize,
     is_closed: bool,
-    /// Origins of the jobs that were run, in the order of the jobs.
+    /// Origin of each job that was run, in the order in which the jobs were run.
     #[cfg(any(test, feature = "testing"))]
     taken: Vec<JobOrigin>,
 }

@@ -49,7 +49,7 @@ pub(crate) fn load_or_create(directory: &Path, address: IpAddr) -> Result<TlsIde
             kept
         }
     };
-    let why = "use the certificate of this machine";
+    let why = "load the TLS certificate of this machine";
     let decode = |text: &str| STANDARD.decode(text).context(Phase::Control, || why);
     let certificate = CertificateDer::from(decode(&kept.certificate)?);
     let secret = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(decode(&kept.key)?));

@@ -184,7 +184,7 @@ impl<'a> TarParser<'a> {
         }
         let size = records.parse_number("size").map_err(inside)?.unwrap_or(header_size);
         if size > i64::MAX as u64 {
-            return Err(inside(self.malformed_error("the member's size is larger than any file")));
+            return Err(inside(self.malformed_error("the member's size exceeds the maximum size of a file")));
         }
         self.left = size;
         self.padding = size.next_multiple_of(BLOCK as u64) - size;
@@ -244,7 +244,7 @@ impl<'a> TarParser<'a> {
     fn parse_size(&self, header: &Header) -> io::Result<u64> {
         let size = header.as_old().size;
         if size[0] & 0x80 != 0 && size[..4] != [0x80, 0, 0, 0] {
-            return Err(self.malformed_error("the member's size is larger than any file"));
+            return Err(self.malformed_error("the member's size exceeds the maximum size of a file"));
         }
         if !is_plain_number(&size) {
             return Err(self.malformed_error("the member's size is a number that tar readers parse differently"));

@@ -53,7 +53,7 @@ fn try_sizes<S>(
 
 fn try_array_of_size(trial: &TryArray, member_bytes: &[u64]) -> Result<Option<String>> {
     let TryArray { make, sector_bytes, .. } = trial;
-    let what = || format!("{} for {} cannot be created (trial in memory)", make.level, make.device);
+    let what = || format!("{} for {} cannot be created (tried on a device in memory)", make.level, make.device);
     let (mut scratches, mut members, mut devices) = (Vec::new(), Vec::new(), Vec::new());
     for (member, size_bytes) in make.devices.iter().zip(member_bytes) {
         if *member == ArraySlot::Missing {
@@ -133,7 +133,7 @@ fn try_once(trial: &TryFilesystem, size_bytes: u64, memory_bytes: u64) -> Result
         None => scratch.file().to_string_lossy().as_ref().into(),
     };
     let make = MakeFilesystem { device: path, ..trial.make.clone() };
-    let what = || format!("{format} for {device} cannot be created (trial in memory)");
+    let what = || format!("{format} for {device} cannot be created (tried on a device in memory)");
     if let Err(error) = mkfs::run_mkfs(&make, DEADLINE).context(Phase::Storage, what)? {
         return match scratch.is_full() || is_timeout(&error) {
             true => Ok(TrialOutcome::NoRoom),
@@ -180,7 +180,7 @@ fn try_mount(trial: &TryFilesystem, scratch: &ScratchDisk, from: &DevicePath) ->
     });
     mounted.and_then(|()| mounts.unmount_all()).map_err(|error| {
         let with = if said.is_empty() { String::new() } else { format!(" with {said}") };
-        let what = format!("{format} for {device} cannot be mounted{with} (trial in memory)");
+        let what = format!("{format} for {device} cannot be mounted{with} (tried on a device in memory)");
         Error::with_source(Phase::Storage, what, error)
     })
 }

@@ -16,10 +16,10 @@ const ESP_MIB: u64 = 550;
 const ESP: &str = "/dev/md/esp";
 
 impl RaidConfig {
-    /// Builds the layout for this machine. A reinstall with this layout recreates its disks.
+    /// Builds the layout for this machine. A reinstall with this layout repartitions the disks that the layout lists.
     ///
     /// # Errors
-    /// Returns all reasons why the arrays are not possible with these disks, each with its path.
+    /// Returns every reason why the arrays cannot be created on these disks, each with the path of the field that causes it.
     pub fn build_layout(&self, id: &str, inventory: &Inventory) -> Result<Layout, Vec<Diagnostic>> {
         let members = select_members(self, inventory)?;
         let order = self.creation_order();

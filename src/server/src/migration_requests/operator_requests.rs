@@ -313,7 +313,10 @@ pub(crate) async fn cancel_migration(
     let is = app.state.find_live_migration(&id).await?.ok_or_else(|| no_migration_error(&id))?;
     let off = off.map(|off| off.to_lowercase());
     if let Some(other) = off.as_ref().filter(|off| **off != is.b) {
-        return Err(ApiError::bad_request(format!("off must name the target machine {}, not {other}", is.b)));
+        return Err(ApiError::bad_request(format!(
+            "the field `off` must contain the id of the target machine, {}, but contains {other}",
+            is.b
+        )));
     }
     apply_event(&app, &is, MigrationEvent::Cancelled { off: off.is_some() }, peer).await
 }

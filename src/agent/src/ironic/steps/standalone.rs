@@ -115,7 +115,7 @@ impl StepRunner {
     pub(super) fn inject_files(&self, node: &IronicNode, args: &Map<String, Value>) -> Result<Value> {
         if !self.is_whole() {
             return Err(step_refusal(
-                "files can only be written to a complete installation, but the deploy has not reached the step finish",
+                "files can be written only to a complete installation, but the deployment has not reached the step `finish`",
             ));
         }
         let files = inject_files::read_files(node, args, &|url| self.hands.fetch_file(url))?;

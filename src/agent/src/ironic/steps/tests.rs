@@ -278,7 +278,7 @@ fn files_go_into_what_is_whole() {
     }
     bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
     bench.ran();
-    assert!(bench.run("inject_files", files).unwrap_err().contains("has not reached the step finish"));
+    assert!(bench.run("inject_files", files).unwrap_err().contains("has not reached the step `finish`"));
     assert_eq!(bench.ran(), []);
 }
 

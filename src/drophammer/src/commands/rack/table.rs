@@ -88,10 +88,11 @@ fn format_summary(sum: &RackSummary) -> String {
     if sum.erases + sum.installs > 0 {
         text += &match (sum.minutes, sum.of_unknown_length) {
             (None, _) => " The duration is unknown.".to_owned(),
-            (Some(minutes), 0) => format!(" Each machine takes at most about {}.", format_minutes(minutes)),
+            (Some(minutes), 0) => format!(" Estimated duration: at most {} for each machine.", format_minutes(minutes)),
             (Some(minutes), unknown) => {
+                let others = format_count(unknown, "machine", "machines");
                 format!(
-                    " Each machine takes at most about {}; the duration of {unknown} more is unknown.",
+                    " Estimated duration: at most {} for each machine; unknown for {others}.",
                     format_minutes(minutes)
                 )
             }

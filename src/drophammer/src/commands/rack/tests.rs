@@ -177,7 +177,7 @@ fn the_sum_says_what_it_does_not_know() {
     assert_eq!(said(&[erases(None)]), "1 machine; 1: 41.9 GB on 2 disks lost. The duration is unknown.");
     assert_eq!(
         said(&[erases(None), RackRow { approved: true, ..erases(Some(7)) }]),
-        "2 machines; 2: 83.9 GB on 4 disks lost. Each machine takes at most about 7 minutes; the duration of 1 more is unknown. 1 plan is approved."
+        "2 machines; 2: 83.9 GB on 4 disks lost. Estimated duration: at most 7 minutes for each machine; unknown for 1 machine. 1 plan is approved."
     );
     assert_eq!(said(&[]), "0 machines.");
 }

@@ -121,7 +121,7 @@ fn what_is_malformed_is_refused() {
         (Tar::new().pax(b'x', &[b"uid=-1"]).file("a", b""), "a: the PAX header has uid"),
         (Tar::new().pax(b'x', &[b"uid=4294967295"]).file("a", b""), "a: the member's uid 4294967295 is larger"),
         (Tar::new().pax(b'x', &[b"mtime=x"]).file("a", b""), "which is not a time"),
-        (Tar::new().pax(b'x', &[b"size=18446744073709551615"]).file("a", b""), "larger than any file"),
+        (Tar::new().pax(b'x', &[b"size=18446744073709551615"]).file("a", b""), "exceeds the maximum size of a file"),
         (Tar::new().pax(b'x', &[b"GNU.sparse.major=2", b"GNU.sparse.realsize=9"]).file("a", b""), "not supported"),
         (Tar::new().pax(b'x', &[b"GNU.sparse.major=1", b"GNU.sparse.minor=0"]).file("a", b""), "not supported"),
         (as_type(b'N'), "a: the tar is malformed before byte 512: the member's type 'N' is not supported"),
@@ -153,7 +153,11 @@ fn sizes_that_others_would_read_otherwise_are_refused() {
         [0xff; 12],
         [0x81, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
     ] {
-        assert!(with_size(size).contains("the member's size is larger than any file"), "{size:?}: {}", with_size(size));
+        assert!(
+            with_size(size).contains("the member's size exceeds the maximum size of a file"),
+            "{size:?}: {}",
+            with_size(size)
+        );
     }
     for record in ["size=+1", "size=-1", "size= 1", "size=0x1"] {
         let tar = Tar::new().pax(b'x', &[record.as_bytes()]).raw("a", b'0', b"x", |_| ()).end();

@@ -17,11 +17,14 @@ fn sizes_that_cannot_be_are_one_clear_error_each() {
     let version: [&[u8]; 2] = [b"comment=a", b"atime=5"];
     let with = |more: [&'static [u8]; 2]| sparse(&[&version[..], &more].concat());
     let cases: Vec<(Tar, &str)> = vec![
-        (sized(1 << 63), "big: the tar is malformed before byte 512: the member's size is larger than any file"),
-        (sized(u64::MAX), "larger than any file"),
+        (
+            sized(1 << 63),
+            "big: the tar is malformed before byte 512: the member's size exceeds the maximum size of a file",
+        ),
+        (sized(u64::MAX), "exceeds the maximum size of a file"),
         (sized(i64::MAX as u64), "big: the file has 9223372036854775807 bytes, but its filesystem has only "),
         (sized(1 << 50), "big: the file has 1125899906842624 bytes, but its filesystem has only "),
-        (Tar::new().pax(b'x', &[b"size=9223372036854775808"]).file("big", b""), "larger than any file"),
+        (Tar::new().pax(b'x', &[b"size=9223372036854775808"]).file("big", b""), "exceeds the maximum size of a file"),
         (Tar::new().pax(b'x', &[b"size=1125899906842624"]).file("big", b""), "its filesystem has only "),
         (
             with([b"GNU.sparse.size=9223372036854775807", b"GNU.sparse.map=0,4,9223372036854775807,0"]),

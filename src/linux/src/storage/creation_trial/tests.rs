@@ -85,17 +85,27 @@ fn root_what_a_tool_or_the_kernel_refuses_is_refused_in_memory() {
         assert!(refused.is_none_or(|(is_refusal, why)| is_refusal && why.contains(words.unwrap())), "{version}");
     }
     for (format, options, mount, words) in [
-        (Ext4, "-O nosuch", Some(""), "ext4 for /dev/sdx2 cannot be created (trial in memory): `mkfs.ext4"),
+        (Ext4, "-O nosuch", Some(""), "ext4 for /dev/sdx2 cannot be created (tried on a device in memory): `mkfs.ext4"),
         (Ext4, "-O nosuch", None, "Invalid filesystem option set: nosuch"),
-        (Vfat, "-F 33", None, "vfat for /dev/sdx2 cannot be created (trial in memory)"),
+        (Vfat, "-F 33", None, "vfat for /dev/sdx2 cannot be created (tried on a device in memory)"),
         (Vfat, "-s 3", None, "mkfs.vfat -s 3"),
-        (Xfs, "-m nosuch=1", None, "xfs for /dev/sdx2 cannot be created (trial in memory)"),
-        (Btrfs, "-O nosuch", None, "btrfs for /dev/sdx2 cannot be created (trial in memory)"),
-        (Swap, "-p 12345", None, "swap for /dev/sdx2 cannot be created (trial in memory)"),
+        (Xfs, "-m nosuch=1", None, "xfs for /dev/sdx2 cannot be created (tried on a device in memory)"),
+        (Btrfs, "-O nosuch", None, "btrfs for /dev/sdx2 cannot be created (tried on a device in memory)"),
+        (Swap, "-p 12345", None, "swap for /dev/sdx2 cannot be created (tried on a device in memory)"),
         (Ext4, "-b 1000", None, "mkfs.ext4 -b 1000"),
-        (Ext4, "", Some("nosuch=1"), "ext4 for /dev/sdx2 cannot be mounted with nosuch=1 (trial in memory)"),
-        (Xfs, "", Some("logbufs=99"), "xfs for /dev/sdx2 cannot be mounted with logbufs=99 (trial in memory)"),
-        (Tmpfs, "", Some("size=x"), "tmpfs for /dev/sdx2 cannot be mounted with size=x (trial in memory)"),
+        (
+            Ext4,
+            "",
+            Some("nosuch=1"),
+            "ext4 for /dev/sdx2 cannot be mounted with nosuch=1 (tried on a device in memory)",
+        ),
+        (
+            Xfs,
+            "",
+            Some("logbufs=99"),
+            "xfs for /dev/sdx2 cannot be mounted with logbufs=99 (tried on a device in memory)",
+        ),
+        (Tmpfs, "", Some("size=x"), "tmpfs for /dev/sdx2 cannot be mounted with size=x (tried on a device in memory)"),
     ] {
         let error = try_filesystem_within(&trial(format, options, mount), 256 * MIB).unwrap_err().to_string();
         assert!(error.contains(words), "{format} {options}: {error}");
@@ -144,7 +154,7 @@ fn root_an_option_that_the_first_guess_is_too_small_for_is_not_refused() {
         assert!(try_filesystem_within(&guessed(fits), 1024 * MIB).is_err(), "{format} {fits}");
         try_filesystem_within(&several(fits), 1024 * MIB).unwrap_or_else(|error| panic!("{format} {fits}: {error}"));
         let error = try_filesystem_within(&several(wrong), 1024 * MIB).unwrap_err().to_string();
-        assert!(error.contains("cannot be created (trial in memory)"), "{format} {wrong}: {error}");
+        assert!(error.contains("cannot be created (tried on a device in memory)"), "{format} {wrong}: {error}");
     }
 }
 
@@ -214,7 +224,10 @@ fn vm_raid_options_are_tried_in_memory_and_leave_no_array() {
         (Raid1, "--size=20T", "device"),
     ] {
         let error = try_array(&trial(level, "1.2", "/dev/vda /dev/vdb", options, 512)).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("{level} for /dev/md/data cannot be created (trial in memory)")), "{error}");
+        assert!(
+            error.starts_with(&format!("{level} for /dev/md/data cannot be created (tried on a device in memory)")),
+            "{error}"
+        );
         assert!(error.contains(words), "{options}: {error}");
     }
     assert_nothing_left();

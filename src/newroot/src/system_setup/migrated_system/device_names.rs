@@ -31,7 +31,7 @@ pub(crate) fn replace_in_fstab(root: &NewRoot, carried: &MigratedMachine, say: L
         let Some(source) = source.filter(|source| is_hardware_name(source)) else { return line.to_owned() };
         let Some(uuid) = find_uuid(&source, carried) else {
             say(&format!(
-                "WARNING: {FSTAB} refers to {source}, a disk of the previous machine whose name on this machine is unknown: the line is not changed"
+                "WARNING: {FSTAB} refers to {source}, which was a disk of the previous machine. Its name on this machine is unknown, so the line is not changed"
             ));
             return line.to_owned();
         };
