@@ -14,7 +14,7 @@ use crate::crash_states::Disk;
 use crate::host::{Context, Result, bounded, write};
 use bounds::plans_are_judged;
 use linux::probe::{self, ProbeDepth, ProbeRoots};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::install_marker::InstallMarker;
 use model::inventory::{
     self, AttemptTarget, DeviceUse, DiskPartition, FailedAttempt, FilesystemContents, Inventory, MemberRole,

@@ -4,7 +4,7 @@ use super::{BOOT, REINSTALL, is_on};
 use crate::crash_record::Record;
 use crate::crash_states::Ranges;
 use model::allocation::{Allocation, AssignedMachine, OrderedReinstall};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::inventory::Inventory;
 use model::layout::Layout;
 use operations::{DeviceOp, GrowFilesystem, Operation, SessionOp};

@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 use common::error::{Context, Phase, Result};
 use common::exit_status::CommandOutcome;
-use common::format::terminal::escape_hidden;
+use common::format::terminal_escaping::escape_hidden;
 use std::process::ExitCode;
 
 /// Description of the exit codes, for the help texts of the commands.

@@ -2,7 +2,7 @@
 //! plans in succession.
 //!
 //! Only operations of the printed plan are executed, with one exception: a failed installation is made unbootable
-//! (`undo_records`).
+//! (`session_cleanup`).
 
 use crate::report::ProgressReporter;
 use common::error::{Error, Phase, Result};
@@ -12,7 +12,7 @@ use image::MountsBelow;
 use linux::storage::disk_identity::HeldDisks;
 use linux::storage::luks;
 use linux::storage::mount::MountStack;
-use linux::storage::write_lock::WriteLocks;
+use linux::storage::write_protection::WriteLocks;
 use model::allocation::{ReleasedSecrets, SecretPurpose};
 use model::install_marker::InstallMarker;
 use model::install_report::{BootEntryRequest, BootInfo, DiskChanges};
@@ -33,11 +33,11 @@ use transfer::machine_migration::IncomingMigration;
 mod completion;
 mod device_ops;
 mod image_tree;
-mod migration_adapt;
-mod migration_receive;
+mod migration_adaptation;
+mod migration_receiver;
 mod os_create_program;
 mod raw_image;
-mod undo_records;
+mod session_cleanup;
 
 /// Maximum duration for which kexec is delayed to deliver pending events.
 pub(crate) const LAST_WORDS: Duration = Duration::from_secs(3);
@@ -162,7 +162,7 @@ impl PlanExecutor {
         } else {
             stage.operations.iter().try_for_each(|operation| self.run_operation(operation))?;
         }
-        undo_records::mark_wipes_complete(&mut self.undo);
+        session_cleanup::mark_wipes_complete(&mut self.undo);
         Ok(())
     }
 
@@ -226,7 +226,7 @@ impl PlanExecutor {
     fn record_undo(&mut self, operation: &Operation) {
         // If the operation has the same effect as a recorded undo, the undo is no longer needed.
         if let Operation::Device(operation) = operation {
-            self.undo.retain(|undo| !undo_records::is_done_by(undo, operation));
+            self.undo.retain(|undo| !session_cleanup::is_done_by(undo, operation));
         }
         self.undo.extend(operation.effect().undo);
     }

@@ -27,7 +27,7 @@ use model::allocation::Allocation;
 use model::install_marker::InstallMarker;
 use model::install_report::{DiskChanges, EventName, FailureSummary, InstallOutcome, InstallResult, StageTime};
 use model::inventory::Inventory;
-use model::migration::MigrationSide;
+use model::machine_migration::MigrationSide;
 use newroot::boot::{installed_system, kexec};
 use operations::{FailureState, StageName};
 use std::convert::Infallible;
@@ -259,7 +259,7 @@ mod tests {
     use super::*;
     use crate::report::ProgressReporter;
     use common::error::Phase;
-    use control::testing::FakeControl;
+    use control::fake_control_plane::FakeControl;
     use model::allocation::OrderedReinstall;
     use model::cmdline::{AgentSettings, ControlPlaneSource};
     use model::install_report::{PreservationProof, ProgressEvent};

@@ -1,15 +1,14 @@
 //! Agent for an Ironic conductor: looks up the node of this machine, sends heartbeats, and executes commands received
 //! over HTTPS, one at a time. The protocol is that of ironic-python-agent.
 //!
-//! The steps are implemented in `steps`. The steps access the machine only through `executor`.
+//! The steps are implemented in `steps`. The steps access the machine only through `step_executor`.
 
-mod api;
+mod api_client;
 mod certificate;
 mod command_result;
 mod commands;
 mod deploy_args;
 mod direct_deploy;
-mod executor;
 mod inject_files;
 mod inventory;
 mod logs;
@@ -18,15 +17,15 @@ mod rescue;
 mod routes;
 mod server;
 mod skipped_disks;
+mod step_executor;
 mod steps;
 mod stored_credentials;
 mod worker;
 
-use api::{FoundIronicNode, HeartbeatRequest, IronicClient, IronicResult};
+use api_client::{FoundIronicNode, HeartbeatRequest, IronicClient, IronicResult};
 use commands::CommandList;
 use common::error::{Context, Error, Phase, Result};
 use common::output;
-use executor::{MachineExecutor, StepExecutor};
 use lookup::LookupRetries;
 use model::cmdline::{AgentSettings, ConductorSettings};
 use model::inventory::Inventory;
@@ -38,6 +37,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
+use step_executor::{MachineExecutor, StepExecutor};
 use worker::CommandWorker;
 
 /// Minimum interval between heartbeats.

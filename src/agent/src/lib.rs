@@ -4,17 +4,17 @@
 //! A failure before the plan's point of no return leaves every disk unchanged. After a later failure, the executor ensures that a partial
 //! installation is not bootable.
 
-pub mod burn;
 pub mod cli;
 mod executor;
 mod failure_handling;
+pub mod image_burn;
 pub(crate) mod inventory_command;
 pub(crate) mod ironic;
 #[cfg(test)]
 mod metal_conformance_tests;
-mod migration;
 mod migration_approval;
-mod pool_preparation;
+mod migration_sender;
+mod pool_machine_preparation;
 pub(crate) mod preflight;
 pub(crate) mod ramdisk_network;
 pub(crate) mod reinstall;
@@ -37,12 +37,12 @@ use model::cmdline::{AgentSettings, ControlPlaneSource};
 use model::install_report::EventName;
 use model::inventory::Inventory;
 use model::inventory::lldp::NicNeighbours;
-use model::migration::MigrationSide;
-use model::pool_disks::ConnectedDisk;
+use model::machine_migration::MigrationSide;
+use model::recorded_disks::ConnectedDisk;
 use operations::StageName;
 use plan::Plan;
 use plan::request_from_allocation::{build_request, clear_begun_if_intact, find_untrusted_marker};
-pub(crate) use pool_preparation::add_lldp_neighbours;
+pub(crate) use pool_machine_preparation::add_lldp_neighbours;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -157,7 +157,7 @@ impl InstallAgent {
         if let Some(pool) = control.machine_pool() {
             self.erase_for_next_owner(pool, &missing)?;
         }
-        self.reporter.start_phase(EventName::Waiting, &pool_preparation::describe_wait(&missing));
+        self.reporter.start_phase(EventName::Waiting, &pool_machine_preparation::describe_wait(&missing));
         let waiting = Instant::now();
         let (machine, mut allocation) = self.await_allocation().map_err(|error| {
             let has_ended = error.is_refusal() && waiting.elapsed() > TOKEN_IS_OLD;

@@ -3,11 +3,11 @@
 
 use super::InstallAgent;
 use super::failure_handling::InstallFailure;
-use super::migration::PAUSE;
+use super::migration_sender::PAUSE;
 use common::error::{Error, Phase, Result};
 use model::allocation::Allocation;
 use model::install_report::EventName;
-use model::migration::{MigrationAnswer, MigrationOffer};
+use model::machine_migration::{MigrationAnswer, MigrationOffer};
 use std::thread;
 use transfer::machine_migration::{ControlSilence, IncomingMigration, OwnIdentity, SilenceState};
 
@@ -107,7 +107,7 @@ fn evaluate_approval(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::migration::{MigrationPeer, MigrationSide};
+    use model::machine_migration::{MigrationPeer, MigrationSide};
     use std::path::Path;
 
     fn own() -> OwnIdentity {

@@ -13,12 +13,12 @@ use common::error::{Error, Phase, Result};
 use disk_settling::{DiskSettling, DiskWaitLimits};
 use linux::probe::{self, ProbeDepth};
 use linux::process;
-use linux::storage::write_lock::WriteLocks;
-use linux::storage::{self, assembly};
-use model::device::DevicePath;
+use linux::storage::write_protection::WriteLocks;
+use linux::storage::{self, read_only_assembly};
+use model::device_name::DevicePath;
 use model::inventory::{FailedAttempt, Inventory};
 use model::layout::Layout;
-use model::pool_disks::{self, KnownDisk};
+use model::recorded_disks::{self, KnownDisk};
 use model::storage_graph;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ pub(crate) type UnlockContainers<'a> = dyn FnMut(&Inventory) -> Vec<FailedAttemp
 /// Fails if the inventory cannot be read.
 pub(crate) fn wait_for_layout_disks(layout: &Layout) -> Result<()> {
     let are_there = |inventory: &Inventory| {
-        layout.disks.iter().all(|disk| storage_graph::lookup::find_disk(disk, inventory).is_ok())
+        layout.disks.iter().all(|disk| storage_graph::disk_lookup::find_disk(disk, inventory).is_ok())
     };
     wait_for_disks(DiskWaitLimits::LAYOUT, Instant::now(), &are_there)
 }
@@ -59,7 +59,7 @@ pub(crate) fn wait_for_layout_disks(layout: &Layout) -> Result<()> {
 pub(crate) fn wait_for_known_disks(known: &[KnownDisk], began: Instant) -> Result<()> {
     let patience = if known.is_empty() { DiskWaitLimits::FIRST_BOOT } else { DiskWaitLimits::POOL };
     let are_there = |inventory: &Inventory| {
-        let missing = pool_disks::find_missing(known, &inventory.disks);
+        let missing = recorded_disks::find_missing(known, &inventory.disks);
         !known.is_empty() && missing.iter().all(|disk| disk.written_off)
     };
     wait_for_disks(patience, began, &are_there)
@@ -91,7 +91,7 @@ pub(crate) fn read_assembled_inventory() -> Result<Inventory> {
 /// # Errors
 /// Fails if the disks cannot be assembled, read or locked.
 pub(crate) fn read_locked_inventory() -> Result<(Inventory, WriteLocks)> {
-    let assembled = assembly::assemble_read_only(&list_disks()?)?;
+    let assembled = read_only_assembly::assemble_read_only(&list_disks()?)?;
     let mut inventory = probe::read_inventory(ProbeDepth::Deep)?;
     assembled.mark_inventory(&mut inventory);
     let locks = assembled.inspect_and_keep_locks(&mut inventory)?;
@@ -107,7 +107,7 @@ fn list_disks() -> Result<Vec<DevicePath>> {
 /// # Errors
 /// Fails if the disks cannot be assembled or read.
 pub(crate) fn read_assembled_with(open: Option<&mut UnlockContainers>) -> Result<Inventory> {
-    let mut assembled = assembly::assemble_read_only(&list_disks()?)?;
+    let mut assembled = read_only_assembly::assemble_read_only(&list_disks()?)?;
     let failed = open.map(|open| unlock_assembled(&mut assembled, open)).transpose()?;
     // The disks are made writable before the inventory is read. Otherwise, it would report disks that this program has
     // locked as write-protected.
@@ -122,7 +122,7 @@ pub(crate) fn read_assembled_with(open: Option<&mut UnlockContainers>) -> Result
 
 /// Unlocks containers while the disks are read-only.
 fn unlock_assembled(
-    assembled: &mut assembly::ReadOnlyAssembly,
+    assembled: &mut read_only_assembly::ReadOnlyAssembly,
     open: &mut UnlockContainers,
 ) -> Result<Vec<FailedAttempt>> {
     let opened = probe::read_inventory(ProbeDepth::Deep).map(|inventory| open(&inventory));

@@ -136,7 +136,7 @@ impl ProgressReporter {
 mod tests {
     use super::*;
     use common::error::{Error, Phase};
-    use control::testing::FakeControl;
+    use control::fake_control_plane::FakeControl;
 
     fn listener(delay: Duration) -> Arc<FakeControl> {
         Arc::new(FakeControl { delay, ..FakeControl::default() })

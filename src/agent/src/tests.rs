@@ -3,7 +3,7 @@
 use super::failure_handling::NextAction;
 use super::*;
 use control::ReportAcknowledgement;
-use control::testing::FakeControl;
+use control::fake_control_plane::FakeControl;
 use model::install_marker::{InstallMarker, RecordedDisk};
 use model::inventory::{DeviceSignature, DiskPartition, DiskTable, FilesystemContents, InventoryDisk};
 use plan::MarkerWaiver;

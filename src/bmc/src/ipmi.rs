@@ -5,7 +5,7 @@ mod boot_flags;
 
 use super::{PowerAction, READS, READS_AFTER_REJECTION, TargetMachine, bmc_refusal, read_until};
 use common::error::{Error, Phase, Result};
-use common::format::untrusted_text::sanitize_line;
+use common::format::untrusted_text_limits::sanitize_line;
 use linux::process::{CommandError, ToolCommand};
 use model::bmc::Bmc;
 use model::machine_identity::{is_same_uuid, parse_usable_uuid};

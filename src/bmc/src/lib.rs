@@ -2,7 +2,7 @@
 //! over IPMI with `ipmitool`.
 //!
 //! After each change the state is read back until the controller reports the requested state. Controllers that report
-//! another machine's UUID are refused. `redfish::double` simulates the quirks of real Redfish services in tests. Start
+//! another machine's UUID are refused. `redfish::test_double` simulates the quirks of real Redfish services in tests. Start
 //! with [`switch_power`] and [`redfish::RedfishMachine`].
 
 mod ipmi;

@@ -120,10 +120,10 @@ fn with_apply_time(settings: &Value, mut body: Value) -> Value {
     body
 }
 
-#[cfg(any(test, feature = "testing"))]
-#[allow(clippy::unwrap_used)]
-pub mod double;
 #[cfg(test)]
 mod quirk_tests;
+#[cfg(any(test, feature = "testing"))]
+#[allow(clippy::unwrap_used)]
+pub mod test_double;
 #[cfg(test)]
 mod tests;

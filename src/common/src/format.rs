@@ -1,11 +1,11 @@
 //! Formatting of text and numbers for terminals: aligned columns, sizes, durations, and removal of secrets and hidden
 //! characters.
 
-pub mod untrusted_text;
+pub mod untrusted_text_limits;
 
-pub mod terminal;
+pub mod terminal_escaping;
 
-use terminal::{escape_line, is_hidden};
+use terminal_escaping::{escape_line, is_hidden};
 
 /// Error message for a YAML line that is indented by a tab.
 pub const TAB: &str = "a tab indents this line; YAML requires spaces";

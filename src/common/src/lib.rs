@@ -11,7 +11,7 @@ pub mod encoding;
 pub mod error;
 pub mod exit_status;
 pub mod format;
-pub mod json_schema;
+pub mod json_schema_cleanup;
 pub mod output;
 #[cfg(any(test, feature = "testing"))]
 pub mod recorded_output;

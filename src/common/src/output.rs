@@ -1,12 +1,12 @@
 //! Output of commands. Hidden characters are escaped, because text from a disk, an image, a network or a file must not
 //! control the operator's terminal. Apart from the agent's console and the server's log, no other code writes to
-//! standard output or standard error. A test in `drophammer::writers_tests` searches the source code for violations.
+//! standard output or standard error. A test in `drophammer::terminal_writers_tests` searches the source code for violations.
 
 #[cfg(test)]
 mod tests;
 
 use crate::error::{Context, Error, Phase, Result};
-use crate::format::terminal::{self, escape_hidden, escape_json, render_styles};
+use crate::format::terminal_escaping::{self, escape_hidden, escape_json, render_styles};
 use serde::Serialize;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
@@ -20,7 +20,7 @@ pub fn print_text(text: &str) -> Result<()> {
     write_output(&escape_hidden(text))
 }
 
-/// Writes text with the program's own styles, [`crate::format::terminal::TextStyle`], to standard output, which must be a terminal.
+/// Writes text with the program's own styles, [`crate::format::terminal_escaping::TextStyle`], to standard output, which must be a terminal.
 ///
 /// # Errors
 /// Fails if standard output cannot be written.
@@ -51,7 +51,7 @@ pub fn print_error(message: &dyn Display) {
 
 /// Writes a message to standard error. Errors are ignored.
 pub fn print_note(message: &str) {
-    write_error(&(terminal::escape_message(message) + "\n"));
+    write_error(&(terminal_escaping::escape_message(message) + "\n"));
 }
 
 /// Writes text of several lines to standard error. Unlike [`print_note`], this function does not indent the lines.
@@ -71,7 +71,7 @@ fn write_error(text: &str) {
 /// Redraws a progress line on standard error, if standard error is a terminal.
 pub fn redraw_progress(line: &dyn Display) {
     if io::stderr().is_terminal() {
-        let _ = write!(io::stderr(), "\r\u{1b}[K{}\r", terminal::escape_line(&line.to_string()));
+        let _ = write!(io::stderr(), "\r\u{1b}[K{}\r", terminal_escaping::escape_line(&line.to_string()));
     }
 }
 

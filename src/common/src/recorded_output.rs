@@ -1,7 +1,7 @@
 //! Recorded output of commands, and hostile text, for tests.
 
 use crate::error::Result;
-use crate::format::terminal::is_hidden;
+use crate::format::terminal_escaping::is_hidden;
 use crate::output::print_error;
 use std::cell::RefCell;
 

@@ -6,13 +6,13 @@ use super::api_types::{ErrorBody, InstallReport, LogPart, PointOfNoReturn, REQUE
 use super::retry::{AttemptResult, BRIEF, ONCE, PATIENT, RetryPolicy};
 use super::{AttemptNotice, ControlPlane, ReportAcknowledgement};
 use common::error::{Error, Phase, Result};
-use common::format::untrusted_text;
+use common::format::untrusted_text_limits;
 use common::sync::lock_mutex;
 use linux::http;
 use model::allocation::{AssignedMachine, ReleasedSecrets, SecretPurpose};
 use model::install_report::{InstallOutcome, InstallResult, ProgressEvent};
 use model::inventory::Inventory;
-use model::migration::MigrationReport;
+use model::machine_migration::MigrationReport;
 use privileged_port_requests::SeparateSecretFields;
 use reqwest::blocking::{Client, RequestBuilder, Response};
 use reqwest::{Method, StatusCode};
@@ -163,7 +163,7 @@ impl HttpControlPlane {
     fn status_error(&self, what: &str, status: StatusCode, body: &str) -> Error {
         let said =
             serde_json::from_slice::<ErrorBody>(body.as_bytes()).map(|body| body.message).unwrap_or(body.to_owned());
-        let said = untrusted_text::sanitize_message(&said);
+        let said = untrusted_text_limits::sanitize_message(&said);
         let said = if said.trim().is_empty() { String::new() } else { format!(": {}", said.trim()) };
         let text = format!("{what}: {} answered {status}{said}", self.url);
         match status {

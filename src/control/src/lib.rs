@@ -4,16 +4,16 @@
 pub mod api_types;
 pub mod boot_digest;
 pub mod clock;
-mod file;
-mod http_control_plane;
-pub mod metal;
-pub mod retry;
 #[cfg(any(test, feature = "testing"))]
-pub mod testing;
+pub mod fake_control_plane;
+mod file_control_plane;
+mod http_control_plane;
+pub mod metal_stack;
+pub mod retry;
 
-pub use file::{FileControl, SignatureVerifier};
+pub use file_control_plane::{FileControl, SignatureVerifier};
 pub use http_control_plane::HttpControlPlane;
-pub use metal::MetalControlPlane;
+pub use metal_stack::MetalControlPlane;
 use operations::StageExtents;
 
 use common::error::{Error, Phase, Result};
@@ -21,8 +21,8 @@ use model::allocation::{AssignedMachine, RecordSource, ReleasedSecrets, SecretPu
 use model::install_marker::RecordedDisk;
 use model::install_report::{InstallResult, ProgressEvent};
 use model::inventory::Inventory;
-use model::migration::MigrationReport;
-use model::pool_disks::KnownDisk;
+use model::machine_migration::MigrationReport;
+use model::recorded_disks::KnownDisk;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 

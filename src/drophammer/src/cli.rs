@@ -145,7 +145,7 @@ pub enum ImageCommand {
         drophammer image burn http://10.0.0.1/debian-12.tar.zst /mnt --digest sha256:HEX\n  \
         drophammer image burn http://10.0.0.1/debian-12.raw.zst /dev/sdb --overwrite\n\n{EXIT_CODES}"
     ))]
-    Burn(agent::burn::BurnOptions),
+    Burn(agent::image_burn::BurnOptions),
     /// Pack a directory or a disk image as an image, with its manifest and, if a key is specified, its signatures. The
     /// output is reproducible.
     ///

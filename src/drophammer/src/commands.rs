@@ -1,10 +1,10 @@
 //! Commands that run on a workstation, one file per command. Only `check --fix --write`, `rack plan --approve` and
 //! `tree --svg=FILE` write files. `image pack` is in the crate `image`.
 
+mod allocation_reader;
 pub(crate) mod check;
 #[cfg(test)]
 mod check_fuzz;
-mod machine_file;
 pub mod plan;
 mod plan_registered;
 mod plan_templates;
@@ -22,7 +22,7 @@ pub use tree::run_tree;
 
 use common::diagnostic::Diagnostic;
 use common::error::{Context, Phase, Result};
-use common::format::terminal::escape_line;
+use common::format::terminal_escaping::escape_line;
 use model::layout::{self, ParsedLayout};
 use std::io::{IsTerminal, Read};
 use std::path::Path;

@@ -8,14 +8,14 @@ pub mod cli;
 pub mod commands;
 pub mod completions;
 #[cfg(test)]
-mod docs;
+mod docs_tests;
+#[cfg(test)]
+mod hostile_text_tests;
 pub mod operator_client;
 #[cfg(test)]
-mod output_tests;
+mod terminal_writers_tests;
 #[cfg(test)]
 mod wire_tests;
-#[cfg(test)]
-mod writers_tests;
 
 #[cfg(test)]
 testing::workers!(linux::process::worker::USED_BLOCKS_WORKER => transfer::run_used_blocks_worker, linux::process::worker::WORKER => image::worker::run_image_worker, linux::verify_program::WORKER => || -> std::io::Result<()> { linux::verify_program::worker::run_verify_worker() });

@@ -33,7 +33,7 @@ fn run_image_command(command: &ImageCommand) -> Result<CommandOutcome> {
     match command {
         ImageCommand::List(options) => operator_client::images::list_images(options),
         ImageCommand::Modify(options) => operator_client::images::modify_image(options),
-        ImageCommand::Burn(options) => agent::burn::run(options),
+        ImageCommand::Burn(options) => agent::image_burn::run(options),
         ImageCommand::Pack(options) => image::pack::run_pack(options),
     }
 }

@@ -1,6 +1,7 @@
 //! `drophammer machine`, `layout`, `os`, `volume`, `image list` and `image modify`: the operator's client of `drophammer serve`.
 
 mod adopt;
+mod api_client;
 mod boot_digest;
 mod confirm_restored;
 pub mod images;
@@ -9,21 +10,20 @@ mod machine_list;
 mod migration;
 mod options;
 pub mod os_definitions;
-mod post_for_each;
+mod per_machine_requests;
 mod power;
 mod reinstall;
-mod server;
 #[cfg(test)]
 mod tests;
 pub mod volumes;
 
+pub(crate) use api_client::{OperatorClient, OperatorResponse};
 pub(crate) use options::{
     LayoutOptions, ListImagesOptions, MachineOptions, ModifyImageOptions, ServerOptions, VolumeOptions,
 };
 pub(crate) use reinstall::describe_differences;
-pub(crate) use server::{OperatorClient, OperatorResponse};
 
-use ::server::create_machine::{CreatedMachineFile, MachineFileRequest};
+use ::server::machine_file_creation::{CreatedMachineFile, MachineFileRequest};
 use ::server::operator::{MachineSummary, RenameRequest};
 use common::encoding::percent_encode;
 use common::error::Result;

@@ -10,7 +10,7 @@
 
 mod chunk_verifier;
 mod cosign;
-mod image_head;
+mod head_request;
 mod image_resolution;
 mod key;
 mod local_file;
@@ -22,7 +22,7 @@ mod range_reader;
 mod resumable;
 mod retry;
 mod sidecar;
-mod signature;
+mod sidecar_verification;
 mod signed_name;
 mod source;
 
@@ -34,6 +34,6 @@ pub use manifest::ImageManifest;
 pub(crate) use parallel_ranges::LaneRules;
 pub(crate) use range_reader::RangeReader;
 pub(crate) use retry::FetchRetryPolicy;
-pub use signature::{DIRECTORY, SignatureKeys, signature_url};
+pub use sidecar_verification::{DIRECTORY, SignatureKeys, signature_url};
 pub use signed_name::{IN_COMMENT, MINIMUM_FILE, MinimumVersions};
 pub use source::{ImagePart, ImageSource, ResolvedImage, parse_given_digest};

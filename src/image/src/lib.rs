@@ -12,12 +12,12 @@
 //! files or the disk.
 //!
 //! `pipeline` does not depend on the other modules. `fetch` supplies the input of `pipeline`, and `tree` and `raw` read
-//! its output. These three modules do not use each other. `ingest` connects all of them. This file exports the
+//! its output. These three modules do not use each other. `burn` connects all of them. This file exports the
 //! interface for other crates.
 
+mod burn;
 mod fetch;
 mod foreign_format;
-mod ingest;
 pub mod pack;
 mod pipeline;
 pub(crate) mod qcow2;
@@ -29,11 +29,11 @@ pub(crate) mod tests;
 mod tree;
 pub mod worker;
 
+pub use burn::{BurnResult, IncomingImage};
 pub use fetch::{
     DIRECTORY as KEY_DIRECTORY, IN_COMMENT as NAME_IN_COMMENT, ImageManifest, ImagePart, ImageSource, MINIMUM_FILE,
     MinimumVersions, ResolvedImage, SignatureKey, SignatureKeys, parse_given_digest, signature_url,
 };
-pub use ingest::{BurnResult, IncomingImage};
 pub use pipeline::{CompressionFormat, Digest, PayloadKind};
 pub use tree::{FileConflicts, MountsBelow};
 

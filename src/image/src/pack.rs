@@ -107,7 +107,9 @@ fn pack_image(options: &PackOptions) -> Result<PackResult> {
     }
     let missing = if let PackSource::Tree = source { bootable::find_missing(&options.source) } else { None };
     let contents = match source {
-        PackSource::Tree => Some(system_setup::boot_contents::list_boot_contents(&NewRoot::open(&options.source)?)),
+        PackSource::Tree => {
+            Some(system_setup::migration_prerequisites::list_boot_contents(&NewRoot::open(&options.source)?))
+        }
         PackSource::Raw | PackSource::Qcow2 => None,
     };
     let warnings: Vec<String> = misnamed(image, &source).into_iter().chain(missing).collect();

@@ -23,7 +23,7 @@ mod decompression_bombs;
 mod file_types;
 mod generated_trees;
 mod malicious_servers;
-mod merge;
+mod preserved_filesystems;
 mod sources;
 mod work_limits;
 

@@ -6,8 +6,8 @@
 
 use super::pipeline::{PayloadKind, WorkerStart, pass_through};
 use super::{qcow2, raw, tree};
-use linux::process::privileges::{self, SandboxSupport};
-use linux::process::unprivileged;
+use linux::process::privilege_drop;
+use linux::process::worker_sandbox::{self, SandboxSupport};
 use std::os::fd::AsFd;
 use std::{io, process};
 
@@ -20,9 +20,9 @@ const DATA_BYTES: u64 = 1 << 30;
 /// # Errors
 /// Returns an error if the agent is gone or sends an invalid packet.
 pub fn run_image_worker() -> io::Result<()> {
-    unprivileged::close_inherited_files()?;
+    privilege_drop::close_inherited_files()?;
     let inside = WorkerStart::receive_start(io::stdin().as_fd().try_clone_to_owned()?)?;
-    match privileges::drop_privileges(DATA_BYTES) {
+    match worker_sandbox::drop_privileges(DATA_BYTES) {
         Ok(SandboxSupport { landlock }) => process_image(inside, landlock),
         Err(error) => inside.report_error(&error),
     }

@@ -3,8 +3,8 @@
 
 pub mod hidden_input;
 
-use common::format::terminal::escape_hidden;
-use common::format::{terminal, truncate_bytes, without_secrets};
+use common::format::terminal_escaping::escape_hidden;
+use common::format::{terminal_escaping, truncate_bytes, without_secrets};
 use common::sync::lock_mutex;
 use std::io::{self, Write};
 use std::path::Path;
@@ -95,7 +95,7 @@ pub struct SanitizedStderr;
 
 impl Write for SanitizedStderr {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let text = terminal::escape_message(&without_secrets(&String::from_utf8_lossy(line)));
+        let text = terminal_escaping::escape_message(&without_secrets(&String::from_utf8_lossy(line)));
         SAID.append(&text);
         io::stderr().write_all(format!("{text}\n").as_bytes()).map(|()| line.len())
     }

@@ -1,6 +1,6 @@
 //! Blocking HTTP clients: rustls with ring, and the system's CA certificates.
 
-pub mod privileged;
+pub mod privileged_port;
 pub mod proxies;
 
 use common::bounded_read::read_whole;

@@ -11,14 +11,14 @@ mod device_users;
 mod disk_connection;
 mod disks;
 mod erase_methods;
+mod filesystem_contents;
 mod firmware_variables;
 mod hardware;
 pub mod lldp_receiver;
+mod lvm_raid1_copies;
 mod md_arrays;
-mod mounted_filesystems;
 pub(crate) mod nvme;
 pub mod proc_mounts;
-mod raid1_copies;
 #[cfg(test)]
 mod simulated_machine;
 mod spanning_components;
@@ -30,14 +30,14 @@ mod volume_mappings;
 use crate::probe::sysfs::read_proc_file;
 pub(crate) use blank_detection::is_whole_device_blank as is_blank;
 pub(crate) use disks::read_serial_and_wwn;
-pub(crate) use mounted_filesystems::read_filesystem;
-pub(crate) use raid1_copies::DeviceRange;
+pub(crate) use filesystem_contents::read_filesystem;
+pub(crate) use lvm_raid1_copies::DeviceRange;
 pub use sysfs::{ProbeRoots, format_device_number};
 pub(crate) use volume_groups::{COPY as LVM_COPY, LOOK as LVM_LOOKS};
 pub(crate) use volume_mappings::{VolumeMapping, find_volume_mappings, needs_mapping};
 
 use common::error::{Context, Phase, Result};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::inventory::{DiskTable, Inventory, Nic, SystemInfo};
 use std::path::Path;
 
@@ -87,7 +87,7 @@ pub fn read_inventory_at(roots: &ProbeRoots, depth: ProbeDepth) -> Result<Invent
     inventory.groups = groups;
     inventory.unknown = [unexamined, unlisted].concat();
     inventory.parts = spanning_components::read_components(roots, &inventory);
-    inventory.filesystems = mounted_filesystems::read_filesystems(&users, &inventory);
+    inventory.filesystems = filesystem_contents::read_filesystems(&users, &inventory);
     inventory.limit_markers();
     Ok(inventory)
 }

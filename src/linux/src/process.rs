@@ -3,18 +3,18 @@
 
 mod background;
 pub mod capabilities;
-mod confinement;
+mod chroot_confinement;
 pub mod filter_process;
 mod output_lines;
-pub mod privileges;
-pub(crate) mod sandbox;
-pub mod unprivileged;
+pub mod privilege_drop;
+pub(crate) mod program_sandbox;
 pub mod worker;
+pub mod worker_sandbox;
 
 use crate::kernel_log::KernelLog;
 pub use background::BackgroundProcess;
 
-use confinement::Confinement;
+use chroot_confinement::Confinement;
 use output_lines::{CapturedText, LineWatcher, read_lines};
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};

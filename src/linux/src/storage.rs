@@ -2,7 +2,6 @@
 //! returns a typed result; all decisions are made by the planner.
 
 pub mod activation_rehearsal;
-pub mod assembly;
 pub mod block_device;
 mod btrfs_scan;
 pub mod busy_device_users;
@@ -24,19 +23,20 @@ pub mod mkfs;
 pub mod mount;
 pub(crate) mod overlay;
 pub mod partition_table;
+pub mod read_only_assembly;
 mod scratch_disk;
 pub mod signature_wipe;
 pub mod teardown;
-pub mod write_lock;
+pub mod write_protection;
 pub mod writeback;
 pub mod zero_verification;
 
 #[cfg(test)]
-mod kernel_feature_tests;
+mod kernel_filesystem_tests;
 #[cfg(any(test, feature = "testing"))]
 pub mod test_loop_device;
 #[cfg(any(test, feature = "testing"))]
-pub mod vmdisks;
+pub mod vm_test_disks;
 
 /// Returns the tools that an installation requires. hdparm is optional: without it, ATA security erase is not used.
 pub fn required_tools() -> Vec<&'static str> {

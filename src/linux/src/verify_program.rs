@@ -1,5 +1,5 @@
 //! Runs the `verify` program of an OS definition, which rejects invalid parameters before anything is erased. The
-//! program runs in a sandbox (`process::sandbox`) in which it can read the definition, but has no disks, no network,
+//! program runs in a sandbox (`process::program_sandbox`) in which it can read the definition, but has no disks, no network,
 //! and no writable files.
 
 pub mod worker;

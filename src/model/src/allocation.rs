@@ -10,9 +10,9 @@ mod secrets;
 
 pub use secrets::{ReleasedSecrets, SecretField, SecretPurpose, SecretsRequest};
 
-mod order_number;
+mod reinstall_order_number;
 
-pub use order_number::OrderNumber;
+pub use reinstall_order_number::OrderNumber;
 
 mod value_rules;
 
@@ -20,12 +20,12 @@ pub use value_rules::{
     ServerKind, find_argument_error, find_hostname_error, find_key_line_error, find_public_key_error, normalize_servers,
 };
 
-use crate::boot_contents::BootContents;
 use crate::deploy_steps::{EraseMode, TemplateStep};
+use crate::image_boot_contents::BootContents;
 use crate::install_marker::{AttemptRecord, FencingToken, InstallMarker, RecordedDisk, RecordedVolume};
 use crate::k8s_volume::{self, K8sVolume};
 use crate::layout::{self, ParsedLayout};
-use crate::migration::{self, MigrationAnswer, MigrationOffer, MigrationStatus};
+use crate::machine_migration::{self, MigrationAnswer, MigrationOffer, MigrationStatus};
 use crate::os_definition::SelectedDefinition;
 use crate::registry_auth::{PullSecret, SecretText};
 use common::diagnostic::Diagnostic;
@@ -54,7 +54,7 @@ impl AssignedMachine {
     /// Returns the state of the migration with the id `order`, according to this response.
     pub fn migration_status(&self, order: &str) -> MigrationAnswer<'_> {
         let part = self.allocation.as_ref().and_then(|allocation| allocation.moving.as_ref());
-        migration::interpret_answer(order, part, self.newest_move.as_ref())
+        machine_migration::interpret_answer(order, part, self.newest_move.as_ref())
     }
 }
 

@@ -4,15 +4,15 @@
 //! A machine with a marker is treated as installed. A reinstall identifies the disks by the marker, even if their
 //! kernel names have changed.
 
-pub mod attempt;
+pub mod attempt_proof;
 mod fencing_token;
 #[cfg(test)]
 mod recorded_marker_tests;
 
-pub use attempt::{AttemptRecord, AttemptSecret};
+pub use attempt_proof::{AttemptRecord, AttemptSecret};
 pub use fencing_token::FencingToken;
 
-use crate::device::identifiers::{comparable_serial, comparable_wwn, is_same_serial, is_same_wwn};
+use crate::device_name::identifiers::{comparable_serial, comparable_wwn, is_same_serial, is_same_wwn};
 pub mod lineage;
 
 use serde::{Deserialize, Serialize};
@@ -38,7 +38,7 @@ pub struct InstallMarker {
     /// Fencing token of this installation; `None` in older markers, or if the control plane issues no tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fencing: Option<FencingToken>,
-    /// Secret of the attempt that wrote this marker; `None` in older markers. See [`attempt`].
+    /// Secret of the attempt that wrote this marker; `None` in older markers. See [`attempt_proof`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<AttemptSecret>,
     /// Id of the image.

@@ -2,7 +2,6 @@
 //! which `drophammer plan` reads.
 
 mod array;
-mod disk_identifiers;
 mod failed_attempts;
 mod firmware_variables;
 mod hardware;
@@ -16,10 +15,10 @@ mod sanity_checks;
 mod spanning_component;
 #[cfg(test)]
 mod tests;
+mod unique_disk_identifiers;
 mod volume_group;
 
 pub use array::{ArrayMember, MdArray, MemberRole, format_array_uuid};
-pub use disk_identifiers::{ComparableDiskIndex, UniqueIdentifiers};
 pub use failed_attempts::{AttemptTarget, FailedAttempt, UnassignedDevices};
 pub use firmware_variables::{
     FirmwareLoadOption, FirmwareVariables, GLOBAL_VENDOR, LoadOptionClass, LoadTarget, OtherFirmwareVariable,
@@ -29,14 +28,15 @@ pub use hardware::{Cpu, FirmwareType, Nic, SystemInfo};
 pub use marker_limits::MARKER_BYTES;
 pub use opaque::{OpaqueKind, OpaqueObject};
 pub use spanning_component::{ComponentRole, SpanningComponent, XFS_LOG, XFS_REALTIME};
+pub use unique_disk_identifiers::{ComparableDiskIndex, UniqueIdentifiers};
 pub use volume_group::{
     FreeSpace, GroupAllocation, HAS_SNAPSHOT, LvmLogicalVolume, LvmPhysicalVolume, LvmVolumeGroup, SHARED_GROUP,
     VolumeHealth,
 };
 
-use crate::device::by_path::is_same_by_path;
-use crate::device::identifiers::names_placeholder;
-use crate::device::{DevicePath, KernelName};
+use crate::device_name::by_path::is_same_by_path;
+use crate::device_name::identifiers::names_placeholder;
+use crate::device_name::{DevicePath, KernelName};
 use crate::install_marker::InstallMarker;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeSet;

@@ -12,7 +12,7 @@ pub use parser::parse_volumes;
 pub use persistent_volume::{BackedVolume, format_manifests};
 pub use resource_problems::{find_addition_problems, format_resource_problem, split_place};
 
-use crate::device::LayoutPath;
+use crate::device_name::LayoutPath;
 use crate::layout::FilesystemFormat;
 use serde_json::Value;
 use std::collections::BTreeMap;

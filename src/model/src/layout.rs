@@ -12,18 +12,18 @@ mod filesystem_limits;
 mod fuzz;
 pub mod graph;
 pub mod hints;
+mod image_version_constraints;
+pub mod layout_set;
 mod mapper_name;
 mod mkfs;
 mod parser;
-pub mod selection;
 mod size;
 #[cfg(test)]
 mod tests;
-mod text;
 mod text_edits;
 mod types;
 mod validate;
-mod version_constraints;
+mod value_syntax;
 mod yaml_document;
 
 pub(crate) use advice::suggest_disk;
@@ -31,6 +31,7 @@ pub use canonical::{canonical_yaml, compute_digest};
 pub use dependencies::UnderlyingObjects;
 pub use encryption::{EncryptionSpec, KeySource};
 pub use filesystem_limits::max_filesystem_bytes;
+pub use image_version_constraints::{ImageId, ImageVersion};
 pub use mapper_name::explain_excessive_name;
 pub use parser::{
     FILESYSTEM_OF_V2, LAYOUT_OF_V2, ParsedLayout, read_all_layouts, read_json, read_yaml, respell_canonically,
@@ -38,6 +39,5 @@ pub use parser::{
 pub use size::RequestedSize;
 pub use types::*;
 pub use validate::{MIN_BTRFS_MIB, MIN_EXT3_MIB, MIN_XFS_MIB, validate_layout};
-pub use version_constraints::{ImageId, ImageVersion};
 
-use text::find_nearest;
+use value_syntax::find_nearest;

@@ -10,10 +10,10 @@
 
 pub mod allocation;
 pub mod bmc;
-pub mod boot_contents;
 pub mod cmdline;
 pub mod deploy_steps;
-pub mod device;
+pub mod device_name;
+pub mod image_boot_contents;
 pub mod install_marker;
 pub mod install_report;
 pub mod inventory;
@@ -22,8 +22,8 @@ pub mod k8s_volume;
 pub mod kernel_command_line;
 pub mod layout;
 pub mod machine_identity;
-pub mod migration;
+pub mod machine_migration;
 pub mod os_definition;
-pub mod pool_disks;
+pub mod recorded_disks;
 pub mod registry_auth;
 pub mod storage_graph;

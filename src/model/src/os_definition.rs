@@ -1,15 +1,15 @@
 //! OS definitions in Ganeti's format. A definition is a directory with parameters, variants, and a program `verify` that rejects invalid
-//! parameters before anything is erased. `directory` parses a definition, `parameters` resolves the values of its parameters, and
+//! parameters before anything is erased. `directory_parser` parses a definition, `parameters` resolves the values of its parameters, and
 //! `environment` builds the environment variables of its programs. Other crates read the files and run the programs.
 
-mod directory;
+mod directory_parser;
 mod environment;
 mod parameters;
 mod required_programs;
 #[cfg(test)]
 mod tests;
 
-pub use directory::{DefinitionFile, DefinitionFiles, OsDefinition, OsParameter, SystemSource};
+pub use directory_parser::{DefinitionFile, DefinitionFiles, OsDefinition, OsParameter, SystemSource};
 pub use environment::{GanetiDisk, GanetiInstance, GanetiNic};
 pub use parameters::{ParameterChange, ParameterLevels, parse_changes, split_changes, update_stored};
 
@@ -99,7 +99,7 @@ impl SelectedDefinition {
 
     /// Returns the version of the definition, if it has one.
     pub fn os_version(&self) -> Option<&str> {
-        directory::parse_os_version(&self.files)
+        directory_parser::parse_os_version(&self.files)
     }
 
     /// Returns the record of the definition for the install marker.
@@ -109,11 +109,11 @@ impl SelectedDefinition {
 
     /// Returns whether the definition has a `create` program. A definition without this program refers to an image.
     pub fn has_create(&self) -> bool {
-        self.files.contains_key(directory::CREATE)
+        self.files.contains_key(directory_parser::CREATE)
     }
 
     /// Returns whether the definition has a `verify` program.
     pub fn has_verify(&self) -> bool {
-        self.files.contains_key(directory::VERIFY)
+        self.files.contains_key(directory_parser::VERIFY)
     }
 }

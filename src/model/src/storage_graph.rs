@@ -2,14 +2,14 @@
 //!
 //! The graph of a machine is in this module, and the graph of a layout is in [`crate::layout::graph`].
 
-mod device_index;
-mod device_match;
-pub mod device_names;
+mod device_name_index;
+pub mod device_references;
 mod device_stack;
+pub mod disk_lookup;
 pub mod layer_graph;
-pub mod lookup;
+mod layout_device_match;
 pub mod multipath;
 pub(crate) mod step_budget;
 
-pub use device_match::{LayoutMatch, find_arrays_on, find_groups_on, find_mapping_on};
 pub use device_stack::{CombinedValues, DeviceStack, StackUnit, all_units};
+pub use layout_device_match::{LayoutMatch, find_arrays_on, find_groups_on, find_mapping_on};

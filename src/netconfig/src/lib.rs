@@ -7,6 +7,7 @@
 mod backend;
 mod bond_parameters;
 mod cidr;
+mod competing_services;
 mod field_names;
 mod fields;
 #[cfg(test)]
@@ -21,15 +22,14 @@ mod networkd;
 mod nic_check;
 mod parser;
 mod ramdisk_script;
-mod services;
 #[cfg(test)]
 mod tests;
 mod validate;
 
 pub use backend::{CLOUD_FOLDER, DisplacedFiles, NetworkBackend, find_unsupported, is_unsupported};
 pub(crate) use cidr::Cidr;
+pub use competing_services::find_service_manager;
 use serde::Serialize;
-pub use services::find_service_manager;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 

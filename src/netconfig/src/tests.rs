@@ -1,5 +1,5 @@
-mod comparison;
 mod image_leftovers;
+mod netplan_comparison;
 mod refusals;
 mod rendering;
 

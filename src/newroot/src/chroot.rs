@@ -6,7 +6,7 @@ use common::error::Result;
 use linux::process::{CommandError, ToolCommand, ToolOutput};
 use linux::storage::busy_device_users;
 use linux::storage::mount::{self, MountStack};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;

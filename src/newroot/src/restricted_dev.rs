@@ -6,7 +6,7 @@
 use common::error::{Context, Phase, Result};
 use linux::storage::block_device;
 use linux::storage::mount::MountStack;
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};

@@ -3,12 +3,10 @@
 
 mod array_config;
 pub(crate) mod bls;
-pub mod boot_contents;
 mod boot_kernel;
 mod boot_loader;
-mod boot_requirements;
 mod boot_setup;
-mod cloud_init_seed;
+mod cidata_filesystem;
 mod command_line;
 pub(crate) mod distribution;
 #[cfg(test)]
@@ -22,8 +20,10 @@ mod image_arguments;
 mod initramfs;
 mod loader_context;
 mod log_sink;
+mod machine_boot_requirements;
 mod metal_user;
 mod migrated_system;
+pub mod migration_prerequisites;
 mod network_config;
 mod os_installer;
 mod os_installer_files;
@@ -43,10 +43,10 @@ pub use migrated_system::{AdaptedBoot, MigratedBoot, adapt_migrated_system};
 use super::chroot::Chroot;
 use super::metal_installer_files::decode_user_data;
 use super::{NewRoot, fstab, image_installer};
-use boot_requirements::BootRequirements;
 use boot_setup::BootComponents;
 use common::error::{Error, Phase, Result};
 use distribution::Distribution;
+use machine_boot_requirements::BootRequirements;
 use model::allocation::FinisherChoice;
 use operations::FinishInputs;
 use os_installer_settings::{OsInstallerSettings, task};
@@ -136,7 +136,8 @@ pub fn finish_tree(
                     format!("{}{version} without an installer: finished by drophammer", distribution.id)
                 }
             });
-            let wants = boot_requirements::collect_boot_requirements(finishing, &distribution, &overrides, root_uuid);
+            let wants =
+                machine_boot_requirements::collect_boot_requirements(finishing, &distribution, &overrides, root_uuid);
             let bootable = boot_setup::find_boot_components(root, &wants, say)?;
             fstab::write_fstab(root, &finishing.fstab)?;
             stale_crypttab::disable_entries(root, say)?;
@@ -181,7 +182,7 @@ pub fn finish_raw_image(
             if user_data::has_cloud_init(root) {
                 network_config::write_cloud_init_network(root, &finishing.network, &files.nics, say)?;
             }
-            cloud_init_seed::move_seed(root, finishing.seed.as_ref(), say)?;
+            cidata_filesystem::move_seed(root, finishing.seed.as_ref(), say)?;
             if let Some(unlabeled) = selinux::find_unlabeled(root, &finishing.new_mounts) {
                 let chroot = Chroot::open(root, &finishing.devices, say)?;
                 unlabeled.label(root, &chroot, say);
@@ -269,7 +270,7 @@ fn apply_settings(
         true => network_config::write_network_config(root, &finishing.network, &finishing.files.nics, say)?,
         false => None,
     };
-    cloud_init_seed::move_seed(root, finishing.seed.as_ref(), say)?;
+    cidata_filesystem::move_seed(root, finishing.seed.as_ref(), say)?;
     // A raw image may have filesystems that are not mounted now. If it requests labels, only its first boot can set them.
     let policy = selinux::find_policy(root).filter(|_| boots.is_some() || !selinux::is_relabeling_pending(root));
     let needs_programs = boots.is_some() || ignition.is_some() || needs_keys || script.is_some() || enabling.is_some();

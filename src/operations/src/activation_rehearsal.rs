@@ -4,7 +4,7 @@ use crate::effect::operations;
 use crate::operation_lines::operation_lines;
 use crate::operation_text::{DeviceSizes, OperationLine, OperationText, join_devices};
 use crate::{ActivateGroup, AssembleArray, CreateVolume, Effect, MountFilesystem, OpenContainer, PlannedOperation};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use serde::Serialize;
 
 /// Activates all preserved objects once before anything is wiped, and then deactivates them. All changes are made to

@@ -1,7 +1,7 @@
 //! Member slots of a new array.
 
 use super::CreateArray;
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use serde::{Serialize, Serializer};
 use std::fmt;
 

@@ -2,7 +2,7 @@
 
 use crate::operation_text::{DeviceSizes, OperationLine, describe_size, join_devices, strip_dev};
 use crate::{ArraySlot, Effect, PlannedOperation, UndoOperation};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::layout::RaidLevel;
 use serde::Serialize;
 use uuid::Uuid;

@@ -2,7 +2,7 @@
 
 use crate::operation_text::{DeviceSizes, OperationLine, join_devices};
 use crate::{Effect, PlannedOperation, StageExtents};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::install_marker::{InstallMarker, RecordedDisk};
 use serde::Serialize;
 

@@ -3,7 +3,7 @@
 use crate::operation_text::{DeviceSizes, OperationLine, join_devices};
 use crate::{ByteRange, Effect, PlannedOperation, UndoOperation};
 use common::serde_empty;
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::inventory::InventoryDisk;
 use serde::{Serialize, Serializer};
 use std::num::NonZeroU64;

@@ -2,7 +2,7 @@
 
 use crate::operation_text::{DeviceSizes, OperationLine};
 use crate::{CloseContainer, DeactivateGroup, StopArray};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 
 /// Properties of an operation. Each operation implements this trait next to its data; the enums of operations delegate
 /// to these implementations.

@@ -1,7 +1,7 @@
 //! Byte ranges of disks, and the ranges that each stage may write.
 
 use crate::StageName;
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use serde::{Deserialize, Serialize};
 
 /// A range of a device, in bytes.

@@ -4,7 +4,7 @@
 
 use common::diagnostic::Diagnostic;
 use model::allocation::FinisherChoice;
-use model::boot_contents::BootContents;
+use model::image_boot_contents::BootContents;
 use model::inventory::FirmwareType;
 
 /// Requirements for a root tree on this machine.

@@ -4,7 +4,7 @@ use crate::k8s_volumes::describe_filling;
 use crate::operation_text::{DeviceSizes, OperationLine, OperationText};
 use crate::{CreateVolume, Effect, PlannedOperation, VolumeFilling, spanning_partition_bytes};
 use common::format;
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::k8s_volume::K8sVolume;
 use serde::Serialize;
 use uuid::Uuid;

@@ -2,7 +2,7 @@
 
 use crate::operation_text::{DeviceSizes, MIB, OperationLine, join_devices, strip_dev};
 use crate::{CreateVolume, Effect, MakeFilesystem, PlannedOperation};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::inventory::format_array_uuid;
 use serde::Serialize;
 use uuid::Uuid;

@@ -11,16 +11,18 @@
 mod activation_rehearsal;
 mod array_slot;
 mod arrays;
+mod boot_setup_inputs;
 mod control_plane_report;
 mod crypttab;
 mod disks;
 mod effect;
 mod extents;
 mod filesystems;
-mod finish_inputs;
 mod firmware;
 mod fstab;
+mod holder_release;
 mod image;
+mod image_boot_setup;
 mod image_bootability;
 mod injected_files;
 mod k8s_volume_files;
@@ -29,36 +31,36 @@ mod kexec;
 mod luks;
 mod lvm;
 mod machine_files;
-mod make_bootable;
 mod migration;
 mod mounts;
 mod operation;
 mod operation_lines;
 pub mod operation_text;
-mod os_definition;
+mod os_definition_programs;
 mod partition_table;
-mod prove_preserved;
+mod preservation_proof;
 mod raw_image;
-mod release;
 mod stage;
 mod wipe;
 
 pub use activation_rehearsal::{Rehearsal, RestoreOp};
 pub use array_slot::ArraySlot;
 pub use arrays::{AssembleArray, CreateArray, StopArray, TryArray};
+pub use boot_setup_inputs::{
+    BootDisk, BootFilesystem, Esp, FinishInputs, FinishedArray, RequestedNetwork, RootFilesystem, RootVolume,
+    SeedFilesystem,
+};
 pub use control_plane_report::{FinalReport, TellPointOfNoReturn};
 pub use crypttab::{CrypttabEntry, WriteCrypttab};
 pub use disks::{DiskIdentity, FlushDisks, LockDisk, UnlockDisk};
 pub use effect::{Effect, PlannedOperation, UndoOperation};
 pub use extents::{ByteRange, DiskExtents, StageExtents};
 pub use filesystems::{MakeFilesystem, MountingKernel, TryFilesystem};
-pub use finish_inputs::{
-    BootDisk, BootFilesystem, Esp, FinishInputs, FinishedArray, RequestedNetwork, RootFilesystem, RootVolume,
-    SeedFilesystem,
-};
 pub use firmware::{BootEntries, FindLoader, OWN_PREFIX, RemoveVariables, VariableRemoval};
 pub use fstab::{ExtendFstab, FstabEntry, WriteFstab};
+pub use holder_release::{AssertFree, Holder, TakeDown};
 pub use image::{BurnImage, ReachImage};
+pub use image_boot_setup::AdaptImage;
 pub use image_bootability::{ImageFindings, ImageNeeds};
 pub use injected_files::{InjectFiles, InjectedFile};
 pub use k8s_volume_files::{ManifestVolume, SparseVolume, VolumePath, WritePersistent};
@@ -69,15 +71,13 @@ pub(crate) use kexec::{Kexec, LoadKernel};
 pub use luks::{CheckContainers, CloseContainer, DATA_OFFSET_BYTES, LuksContainer, OpenContainer};
 pub use lvm::{ActivateGroup, CreateGroup, CreateVolume, DeactivateGroup};
 pub use machine_files::{MachineFiles, PlanAssignment, WriteMachineFiles, WriteMarker};
-pub use make_bootable::AdaptImage;
 pub use migration::{AdaptMoved, MoveStands, ReceiveMigration, ReceivedDevice};
 pub use mounts::{GrowFilesystem, MountFilesystem, MountReadOnly, Unmount};
 pub use operation::{DeviceOp, Operation, PlanStage, SessionOp};
 pub use operation_lines::operation_lines;
-pub use os_definition::{CreateSystem, FindPrograms, VerifyDefinition};
+pub use os_definition_programs::{CreateSystem, FindPrograms, VerifyDefinition};
 pub use partition_table::{NewPartition, PartitionTable};
-pub use prove_preserved::{ObjectLocator, PreservedObject, ProveKept, StableDevice};
+pub use preservation_proof::{ObjectLocator, PreservedObject, ProveKept, StableDevice};
 pub use raw_image::{AddedPartition, BurnDisk, ExpectedFilesystem};
-pub use release::{AssertFree, Holder, TakeDown};
 pub use stage::{FailureState, StageName};
 pub use wipe::{ProveZeros, WipeDisk, ZeroProof, label_copy_ranges};

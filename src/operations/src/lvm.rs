@@ -2,7 +2,7 @@
 
 use crate::operation_text::{DeviceSizes, OperationLine, describe_size, join_devices};
 use crate::{Effect, PlannedOperation, UndoOperation};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::layout::{LvmType, RequestedSize};
 use serde::Serialize;
 

@@ -3,7 +3,7 @@
 use crate::operation_text::{DeviceSizes, OperationLine, OperationText, strip_dev};
 use crate::{Effect, FinishInputs, PlannedOperation, UndoOperation};
 use common::format;
-use model::device::{DevicePath, LayoutPath};
+use model::device_name::{DevicePath, LayoutPath};
 use model::inventory::FirmwareType;
 use model::layout::FilesystemFormat;
 use serde::Serialize;

@@ -2,7 +2,7 @@
 
 use crate::operation_text::{DeviceSizes, OperationLine, strip_dev};
 use crate::{Effect, PlannedOperation, UndoOperation};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::layout::FilesystemFormat;
 use serde::Serialize;
 

@@ -1,6 +1,6 @@
 //! Text of a single operation.
 
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use std::collections::BTreeMap;
 
 pub(crate) const MIB: u64 = 1 << 20;

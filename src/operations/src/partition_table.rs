@@ -2,7 +2,7 @@
 
 use crate::operation_text::{DeviceSizes, MIB, OperationLine};
 use crate::{DiskIdentity, Effect, PlannedOperation};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use serde::Serialize;
 use uuid::Uuid;
 

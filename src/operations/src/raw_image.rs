@@ -3,7 +3,7 @@
 use crate::operation_text::{DeviceSizes, OperationLine, OperationText, strip_dev};
 use crate::{DiskIdentity, Effect, PlannedOperation, UndoOperation};
 use common::format::format_bytes;
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::layout::FilesystemFormat;
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -3,7 +3,7 @@
 use crate::operation_text::{DeviceSizes, OperationLine, strip_dev};
 use crate::{ByteRange, DiskIdentity, Effect, PlannedOperation, UndoOperation};
 use common::format::{format_bytes, format_seconds};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::inventory::EraseMethod;
 use serde::Serialize;
 

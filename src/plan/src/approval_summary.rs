@@ -13,17 +13,17 @@ pub use super::types::{ApprovalSummary, ApprovedDisk, ApprovedObject, ObjectFate
 
 use super::plan_decisions::{ArrayFate, GroupFate, PlanDecisions};
 
-use super::decider::verdict_on_disk;
+use super::planner_state::verdict_on_disk;
 use super::{
     DiskVerdict, FilesystemFate, InstallMode, PersistentVerdict, PersistentVolume, PlanRequest, image_boot_setup,
-    migrate_target, step_selection,
+    migration_target, step_selection,
 };
 use common::diagnostic::Diagnostic;
-use model::device::LayoutPath;
+use model::device_name::LayoutPath;
 use model::inventory::{self, Inventory, UniqueIdentifiers};
 use model::layout::graph::LayoutGraph;
 use model::layout::{self, FilesystemFormat, Layout};
-use model::storage_graph::{LayoutMatch, lookup};
+use model::storage_graph::{LayoutMatch, disk_lookup};
 
 /// Returns the summary of a plan without problems.
 pub(crate) fn summarize_plan(
@@ -140,7 +140,7 @@ fn predict_disks(
     let mut disks = Vec::new();
     for (index, listed) in layout.disks.iter().enumerate() {
         let place = format!("disks[{index}].device");
-        match lookup::find_disk(listed, inventory) {
+        match disk_lookup::find_disk(listed, inventory) {
             Ok(disk) if seen.iter().any(|other| other.name == disk.name) => {
                 let why = format!("{} is {}, which the layout already lists", listed.device, disk.device);
                 problems.push(Diagnostic::new(place, why));
@@ -189,7 +189,7 @@ impl SummaryInputs<'_> {
             disks,
             image: request.subject.image.clone(),
             layout: layout.id.clone(),
-            layout_digest: migrate_target::stored_layout_digest(layout, request),
+            layout_digest: migration_target::stored_layout_digest(layout, request),
             machine: request.subject.machine.to_lowercase(),
             mode: request.mode,
             things,

@@ -1,14 +1,14 @@
 //! Decides on each array of the layout. An array is created if its devices are recreated; it is kept if the array found
 //! on the disks matches the layout.
 
-use super::decider::PlanDecider;
+use super::creation_trials;
 use super::device_capacity::{array_bytes, changes_size, max_array_bytes, stripe_bytes};
 use super::missing_disks::has_all_data;
+use super::partition_placement::MIB;
 use super::plan_decisions::ArrayFate;
 use super::planned_devices::{DeviceFate, DeviceSize, PlannedDevice, UnderlyingDevices};
-use super::sectors::MIB;
-use super::trials;
-use model::device::{DevicePath, KernelName};
+use super::planner_state::PlanDecider;
+use model::device_name::{DevicePath, KernelName};
 use model::inventory::{self, ArrayMember, AttemptTarget, DeviceSignature, MemberRole};
 use model::layout::ArraySpec;
 use model::storage_graph::find_arrays_on;
@@ -74,7 +74,7 @@ impl<'a> PlanDecider<'a> {
             createoptions: raid.options_without_metadata(),
         };
         let members: Vec<DeviceSize> = below.present().map(PlannedDevice::size).collect();
-        self.decided.array_trials.extend(trials::array_trial(&made, &members, below.sector_bytes()));
+        self.decided.array_trials.extend(creation_trials::array_trial(&made, &members, below.sector_bytes()));
         self.decided.arrays.push(ArrayFate::Made(made));
     }
 

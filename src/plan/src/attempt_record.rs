@@ -2,15 +2,15 @@
 //! write. An interrupted mkfs leaves unrecognized data, or a filesystem that cannot be mounted. The record allows the
 //! next attempt to recognize such an unfinished object, and to create it again.
 
-use super::decider::PlanDecider;
 use super::earlier_attempt::{AttemptDevices, unique_id};
 use super::plan_decisions::{ArrayFate, GroupFate, PlanDecisions};
 use super::planned_devices::PlannedDevice;
+use super::planner_state::PlanDecider;
 use super::{DiskVerdict, PlanRequest, install_marker};
-use model::device::{KernelName, LayoutPath};
+use model::device_name::{KernelName, LayoutPath};
 use model::install_marker::{PendingCreation, RecordedDisk};
 use model::inventory::{self, Inventory, UniqueIdentifiers};
-use model::storage_graph::{LayoutMatch, lookup};
+use model::storage_graph::{LayoutMatch, disk_lookup};
 
 /// Value of [`PendingCreation::on`] for a recreated disk, and for a filesystem on a whole disk.
 pub(crate) const DISK: &str = "disk";
@@ -95,7 +95,7 @@ impl PlanDecider<'_> {
         let disks = self.graph.objects_below([device]).disks;
         let mut found = disks.into_iter().filter_map(|index| {
             let listed = &self.layout.disks[index];
-            Some((&listed.device, lookup::find_disk(listed, self.inventory).ok()?))
+            Some((&listed.device, disk_lookup::find_disk(listed, self.inventory).ok()?))
         });
         found.any(|(listed, found)| self.is_in_attempt(listed, found))
     }

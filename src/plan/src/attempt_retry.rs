@@ -12,13 +12,13 @@ use super::plan_decisions::PlanDecisions;
 use super::recorded_disk::table_guid;
 use super::{DiskPlan, PlanRequest};
 use common::diagnostic::Diagnostic;
-use model::device::{DevicePath, LayoutPath};
+use model::device_name::{DevicePath, LayoutPath};
 use model::install_marker::PendingCreation;
 use model::inventory::{DeviceSignature, Inventory, InventoryDisk, LvmVolumeGroup, MdArray};
 use model::k8s_volume::VolumeSource;
 use model::layout::Layout;
 use model::layout::graph::LayoutGraph;
-use model::storage_graph::{DeviceStack, LayoutMatch, all_units, lookup};
+use model::storage_graph::{DeviceStack, LayoutMatch, all_units, disk_lookup};
 use std::collections::BTreeSet;
 
 /// Returns the listed disks that must be recreated once more to solve these problems. Returns an empty list if that
@@ -32,7 +32,7 @@ pub(crate) fn disks_to_remake(
     let (attempt, graph) = (AttemptDevices::new(request, inventory), LayoutGraph::from_layout(layout));
     let mut candidates = BTreeSet::new();
     for (index, listed) in layout.disks.iter().enumerate() {
-        let Ok(found) = lookup::find_disk(listed, inventory) else { continue };
+        let Ok(found) = disk_lookup::find_disk(listed, inventory) else { continue };
         let remade = attempt.remade_disk(&listed.device, found);
         if remade.is_some_and(|making| holds_only_recorded(inventory, found, making)) {
             candidates.insert(index);

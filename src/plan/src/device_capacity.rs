@@ -1,6 +1,6 @@
 //! Capacity of stacked devices before they exist. If a tool chooses the size, the computed capacity is a lower bound.
 
-use super::sectors::MIB;
+use super::partition_placement::MIB;
 use model::layout::{
     ArraySpec, FilesystemFormat, FilesystemSpec, LvmType, MIN_BTRFS_MIB, MIN_EXT3_MIB, MIN_XFS_MIB, RaidLevel,
     RequestedSize,

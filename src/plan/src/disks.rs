@@ -1,25 +1,25 @@
 //! Disks and their partitions. The planner matches them with the layout; then they are either recreated or compared
 //! with the layout.
 
-use super::decider::{MissingDisk, PlanDecider, verdict_on_disk};
 use super::disk_descriptions::describe_record;
+use super::partition_placement::{self, SectorExtent};
 use super::planned_devices::{DeviceFate, PlannedDevice};
-use super::sectors::{self, SectorExtent};
+use super::planner_state::{MissingDisk, PlanDecider, verdict_on_disk};
 use super::{DiskVerdict, InstallMode, erased_ranges};
 use crate::content_text;
 use common::diagnostic::Diagnostic;
 use model::deploy_steps::EraseMode;
-use model::device::{DevicePath, LayoutPath};
+use model::device_name::{DevicePath, LayoutPath};
 use model::inventory;
 use model::layout::{self, FilesystemFormat, PartitionType};
-use model::storage_graph::{lookup, multipath};
+use model::storage_graph::{disk_lookup, multipath};
 use operations::{DiskIdentity, NewPartition, PartitionTable};
 
 impl<'a> PlanDecider<'a> {
     pub(crate) fn decide_disks(&mut self) {
         for (index, disk) in self.layout.disks.iter().enumerate() {
             let place = format!("disks[{index}]");
-            match lookup::find_disk(disk, self.inventory) {
+            match disk_lookup::find_disk(disk, self.inventory) {
                 Ok(found) if self.verdicts.contains_key(&found.name) => {
                     let message = format!("{} is {}, which the layout already lists", disk.device, found.device);
                     self.refuse(format!("{place}.device"), message);
@@ -32,7 +32,7 @@ impl<'a> PlanDecider<'a> {
                     self.decide_disk(&place, disk, found);
                 }
                 Err(message)
-                    if self.request.mode == InstallMode::Reinstall && lookup::is_absent(disk, self.inventory) =>
+                    if self.request.mode == InstallMode::Reinstall && disk_lookup::is_absent(disk, self.inventory) =>
                 {
                     let was = self
                         .latest_record(&disk.device)
@@ -122,10 +122,11 @@ impl<'a> PlanDecider<'a> {
                 format!("{} is read-only: it cannot be written (write protection switch, failing disk?)", found.device);
             self.refuse(format!("{place}.device"), message);
         }
-        let extents = match sectors::place_partitions(&disk.partitions, found.size_bytes, found.sector_bytes) {
-            Ok(extents) => extents,
-            Err(small) => return self.refuse(format!("{place}.partitions"), small.explain(&disk.device)),
-        };
+        let extents =
+            match partition_placement::place_partitions(&disk.partitions, found.size_bytes, found.sector_bytes) {
+                Ok(extents) => extents,
+                Err(small) => return self.refuse(format!("{place}.partitions"), small.explain(&disk.device)),
+            };
         self.devices.insert(disk.device.clone(), new_device(found, fate, found.device.clone(), found.size_bytes));
         for (partition, extent) in disk.partitions.iter().zip(&extents) {
             let path = found.device.partition_path(partition.number);
@@ -284,7 +285,7 @@ fn keep_partition(
     let Some(found) = found else {
         return Some(format!("{device} must be kept, but {} lacks partition {}", disk.device, wanted.number));
     };
-    let found_mib = found.size_bytes / sectors::MIB;
+    let found_mib = found.size_bytes / partition_placement::MIB;
     if let Some(mib) = wanted.size.as_mib().filter(|mib| *mib != found_mib) {
         return Some(format!("{device} must be kept with {mib} MiB, but has {found_mib} MiB"));
     }

@@ -16,9 +16,9 @@ use disks::write_disks;
 use opaque::write_opaque;
 
 use super::{InstallMode, Plan, PlanRefusal, PlanSubject, PlanSummary};
-use common::format::terminal::escape_line;
+use common::format::terminal_escaping::escape_line;
 use common::format::{format_bytes, format_count};
-use model::device::KernelName;
+use model::device_name::KernelName;
 use model::install_marker::InstallMarker;
 use std::fmt;
 

@@ -7,11 +7,11 @@
 //! | is on a disk that will be wiped | refused, unless the operator discards that disk: it is unknown which device was used and has the current data |
 //! | is inside a volume, like the disk of a virtual machine | allowed: a lookup by UUID does not find it there |
 
-use super::decider::PlanDecider;
+use super::planner_state::PlanDecider;
 use super::spanning_objects::{SPANNING, all_signatures};
 use super::{DiskVerdict, InstallMode};
 use crate::content_text;
-use model::device::{DevicePath, KernelName};
+use model::device_name::{DevicePath, KernelName};
 use model::inventory::{ArrayMember, DeviceSignature, MdArray, MemberRole};
 use std::collections::{BTreeMap, BTreeSet};
 

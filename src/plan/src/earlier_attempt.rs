@@ -5,7 +5,7 @@ use super::PlanRequest;
 use super::attempt_record::DISK;
 use super::recorded_disk::table_guid;
 use super::recorded_disk_match::{DiskLikeness, SharedIdentifiers, compare_disk};
-use model::device::{DevicePath, KernelName, LayoutPath};
+use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::{PendingCreation, RecordedDisk};
 use model::inventory::{AttemptTarget, Inventory, InventoryDisk};
 use model::storage_graph::{DeviceStack, StackUnit, all_units};

@@ -11,17 +11,17 @@
 //! | have any other content | refused, with the expected and the found content |
 
 use super::plan_decisions::GroupFate;
-use crate::decider::UnopenedReason;
+use crate::planner_state::UnopenedReason;
 
-use super::decider::PlanDecider;
 use super::filesystem_fate::FilesystemFate;
 use super::filesystems::is_in_fstab;
 use super::k8s_volumes;
 use super::luks::{self};
 use super::plan_decisions::{LuksDecision, LuksFate};
 use super::planned_devices::{DeviceFate, PlannedDevice, UnderlyingDevices};
+use super::planner_state::PlanDecider;
 use super::preserved_activation::mount_path;
-use model::device::{DevicePath, LayoutPath};
+use model::device_name::{DevicePath, LayoutPath};
 use model::inventory::AttemptTarget;
 use model::k8s_volume::{K8sVolume, VolumeSource};
 use model::layout::{EncryptionSpec, FilesystemFormat, FilesystemSpec, VolumeGroupSpec};

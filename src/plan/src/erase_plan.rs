@@ -1,12 +1,12 @@
 //! Plan that erases every disk before the machine is allocated to its next owner.
-use super::disk_decisions::{self};
 use super::plan_decisions::PlanDecisions;
+use super::planner::{self};
 use super::{
     FirmwarePlan, InstallMode, Plan, PlanRefusal, PlanRequest, PlanSubject, TornObject, opaque_objects, stages,
 };
 use common::diagnostic::Diagnostic;
 use model::deploy_steps::{EraseMode, StepList};
-use model::device::KernelName;
+use model::device_name::KernelName;
 use model::inventory::{Inventory, InventoryDisk};
 use model::layout::{self, Layout};
 use uuid::Uuid;
@@ -51,7 +51,7 @@ pub(super) fn decide_erasure(
     skipped: &[KernelName],
 ) -> PlanDecisions {
     // No UUID is requested.
-    let mut decided = disk_decisions::decide_plan(layout, inventory, request, &Default::default(), &mut Uuid::new_v4);
+    let mut decided = planner::decide_plan(layout, inventory, request, &Default::default(), &mut Uuid::new_v4);
     let is_listed =
         |disk: &&InventoryDisk| layout.disks.iter().any(|listed| *listed.device.as_str() == *disk.device.as_str());
     let read_only = inventory.disks.iter().filter(is_listed).filter(|disk| disk.read_only).map(|disk| {

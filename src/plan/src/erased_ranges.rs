@@ -10,7 +10,7 @@
 //! unbootable before anything else is erased.
 
 use super::device_capacity::LVM_METADATA_BYTES;
-use super::sectors::{self, MIB, SectorExtent};
+use super::partition_placement::{self, MIB, SectorExtent};
 use model::deploy_steps::EraseMode;
 use model::inventory::{EraseMethod, InventoryDisk};
 use operations::{ByteRange, DiskIdentity, WipeDisk};
@@ -67,7 +67,7 @@ fn zeroed_ranges(disk: &InventoryDisk, extents: &[SectorExtent]) -> Vec<ByteRang
         length: extent.length_bytes(disk.sector_bytes),
     });
     let areas = std::iter::once(whole).chain(old).chain(new);
-    sectors::signature_ranges(areas.flat_map(|area| [area, first_volume_range(area)]), disk.size_bytes)
+    partition_placement::signature_ranges(areas.flat_map(|area| [area, first_volume_range(area)]), disk.size_bytes)
 }
 
 /// Returns the range behind the metadata of a physical volume, where its first logical volume usually starts. Ceph

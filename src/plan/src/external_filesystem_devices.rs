@@ -9,18 +9,18 @@
 //! | has another member on an unlisted disk | refused, unless it is mounted with `ro` |
 //! | requires a log or realtime device that was not found, without an option for it, while a wiped disk contains unrecognized data | refused, unless the operator discards that data |
 
-use super::decider::PlanDecider;
 use super::filesystems::describe_wish;
 use super::planned_devices::PlannedDevice;
+use super::planner_state::PlanDecider;
 use super::preserved_activation::mount_path;
 use super::spanning_objects::{SPANNING, all_signatures};
 use super::{DiskVerdict, InstallMode, MarkerWaiver};
 use crate::content_text;
 use common::format::join_few;
-use model::device::{DevicePath, KernelName, LayoutPath};
+use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::inventory::{ComponentRole, InventoryDisk, SpanningComponent, XFS_LOG, XFS_REALTIME};
 use model::layout::FilesystemSpec;
-use model::storage_graph::{self, device_names};
+use model::storage_graph::{self, device_references};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of filesystems with a missing device that are listed.
@@ -81,15 +81,15 @@ impl<'a> PlanDecider<'a> {
 
     /// Returns the devices of the machine that match the value of a mount option.
     fn find_named_devices(&self, value: &str) -> Vec<DevicePath> {
-        let Some(wanted) = device_names::device_name(value) else { return Vec::new() };
+        let Some(wanted) = device_references::device_name(value) else { return Vec::new() };
         let units = storage_graph::all_units(self.inventory);
-        let found = units.filter(|(device, unit)| device_names::has_name(self.stack, device, *unit, &wanted));
+        let found = units.filter(|(device, unit)| device_references::has_name(self.stack, device, *unit, &wanted));
         found.map(|(device, _)| device.clone()).collect()
     }
 
     /// Returns the array or volume that the plan creates and whose name in the layout is this value.
     fn find_new_device(&self, value: &str) -> Option<DevicePath> {
-        let name = LayoutPath::from(device_names::device_name(value)?);
+        let name = LayoutPath::from(device_references::device_name(value)?);
         let is_stacked = self.layout.raid.iter().any(|raid| raid.arrayname == name)
             || self.layout.volumegroups.iter().any(|group| name.as_str().starts_with(&format!("/dev/{}/", group.name)));
         self.graph.find_device(&name).filter(|_| is_stacked)?;

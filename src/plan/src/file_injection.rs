@@ -6,7 +6,7 @@ use super::{
 };
 use crate::content_text;
 use common::diagnostic::Diagnostic;
-use model::device::{DevicePath, KernelName};
+use model::device_name::{DevicePath, KernelName};
 use model::inventory::{DeviceSignature, Inventory, InventoryDisk};
 use model::layout::FilesystemFormat;
 use model::storage_graph::{DeviceStack, StackUnit, all_units};

@@ -1,7 +1,7 @@
 //! Filesystems of the layout: the device and the fate of each filesystem.
 
 use super::planned_devices::DeviceSize;
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::layout::FilesystemSpec;
 use operations::MakeFilesystem;
 

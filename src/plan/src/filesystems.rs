@@ -2,12 +2,12 @@
 //! layout.
 
 use super::MarkerWaiver;
-use super::decider::PlanDecider;
 use super::device_capacity::min_filesystem_mib;
 use super::filesystem_fate::{FilesystemFate, NewFilesystem};
+use super::partition_placement::MIB;
 use super::planned_devices::{DeviceFate, PlannedDevice};
+use super::planner_state::PlanDecider;
 use super::preserved_activation::mount_path;
-use super::sectors::MIB;
 use crate::content_text;
 use model::inventory::AttemptTarget;
 use model::layout::{FilesystemFormat, FilesystemSpec, max_filesystem_bytes};

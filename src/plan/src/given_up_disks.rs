@@ -1,7 +1,7 @@
 //! Disks whose data the operator discards, and their identification.
 
-use super::decider::PlanDecider;
-use model::device::KernelName;
+use super::planner_state::PlanDecider;
+use model::device_name::KernelName;
 use model::inventory::InventoryDisk;
 
 impl PlanDecider<'_> {

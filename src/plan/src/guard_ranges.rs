@@ -1,7 +1,7 @@
 //! Ranges of disks that must not change during the run: partition tables, and both ends of disks and partitions, where
 //! superblocks are located. The ranges are small enough to be read before and after the run, and compared.
 
-use super::sectors::MIB;
+use super::partition_placement::MIB;
 use super::{DiskPlan, DiskVerdict};
 use model::inventory::InventoryDisk;
 use model::storage_graph::LayoutMatch;

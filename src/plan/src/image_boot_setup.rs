@@ -11,7 +11,7 @@ use model::allocation::{
     Allocation, FinisherChoice, ServerKind, find_argument_error, find_hostname_error, find_key_line_error,
     normalize_servers,
 };
-use model::device::{DevicePath, LayoutPath};
+use model::device_name::{DevicePath, LayoutPath};
 use model::inventory::{self, FirmwareType, Inventory, Nic};
 use model::layout::{DiskSpec, FilesystemFormat, FilesystemSpec, Layout, PartitionType, RaidLevel};
 use model::storage_graph::LayoutMatch;

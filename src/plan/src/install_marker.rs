@@ -2,7 +2,7 @@
 
 use super::plan_decisions::PlanDecisions;
 use super::recorded_disk::{full_record, table_guid};
-use super::{InstallClaim, PlanRequest, migrate_target};
+use super::{InstallClaim, PlanRequest, migration_target};
 use model::install_marker::{InstallMarker, RecordedDefinition, RecordedDisk, lineage};
 use model::inventory::{self, Inventory, UniqueIdentifiers};
 use model::layout;
@@ -48,7 +48,7 @@ pub(crate) fn build_marker(
         secret: decided.secret.clone(),
         image: request.subject.image.clone(),
         layout: layout.id.clone(),
-        layout_digest: Some(migrate_target::stored_layout_digest(layout, request)),
+        layout_digest: Some(migration_target::stored_layout_digest(layout, request)),
         time: String::new(),
         disks: disks.collect(),
         received_from: None,

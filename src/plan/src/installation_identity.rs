@@ -1,13 +1,13 @@
 //! Identification of the installation on the disks. A reinstall replaces an installation only if a marker proves that
 //! the installation belongs to this machine and allocation. A first installation is made only if the disks contain no
-//! installation. The module `disk_records` decides whether the disks are the recorded ones.
+//! installation. The module `installed_disk_identity` decides whether the disks are the recorded ones.
 
-use super::decider::PlanDecider;
-use super::disk_records::DiskRecords;
+use super::installed_disk_identity::DiskRecords;
+use super::planner_state::PlanDecider;
 use super::{DiskVerdict, InstallClaim, InstallMode, MarkerWaiver};
-use model::device::{DevicePath, KernelName, LayoutPath};
+use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::{self, InstallMarker, RecordedDisk, lineage};
-use model::migration::MigratedMachine;
+use model::machine_migration::MigratedMachine;
 use std::collections::BTreeSet;
 
 /// A filesystem with an install marker.
@@ -32,7 +32,7 @@ impl<'a> PlanDecider<'a> {
         let request = self.request;
         let Some(claim) = &request.claim else { return };
         let marked = self.marked_filesystems();
-        // A trusted marker never gets here: `boot_existing` boots that installation.
+        // A trusted marker never gets here: `existing_system_boot` boots that installation.
         if claim.is_installed() {
             self.refuse_installed(claim, &marked);
         }
@@ -280,7 +280,7 @@ impl<'a> PlanDecider<'a> {
 
 /// Returns whether this machine may have a newer installation than the received one. That is the case if the received
 /// marker does not list the marker found on this machine as replaced, and no attempt was started. A started attempt is
-/// either recognized by its partition tables (`boot_existing`), or repeated from the beginning.
+/// either recognized by its partition tables (`existing_system_boot`), or repeated from the beginning.
 fn is_finished(claim: &InstallClaim, found: &MarkedFilesystem, carried: &MigratedMachine) -> bool {
     let is_replaced = carried.marker.has_superseded(found.marker);
     claim.begun_on.is_empty() && found.marker.machine == claim.machine && !is_replaced

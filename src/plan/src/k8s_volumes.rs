@@ -22,11 +22,11 @@ mod sparse_files;
 mod terminating_volumes;
 mod volume_devices;
 
-use super::decider::PlanDecider;
+use super::partition_placement::MIB;
 use super::planned_devices::{DeviceFate, DeviceSize, PlannedDevice};
-use super::sectors::MIB;
+use super::planner_state::PlanDecider;
 use super::{DiskVerdict, InstallMode, PersistentVerdict, PersistentVolume};
-use model::device::{DevicePath, KernelName, LayoutPath};
+use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::inventory::{DeviceSignature, Inventory, InventoryDisk};
 use model::k8s_volume::{K8sVolume, VolumeContent, VolumeSource};
 use model::layout::{FilesystemFormat, MIN_XFS_MIB};
@@ -121,7 +121,7 @@ impl<'a> PlanDecider<'a> {
         let is_kept = verdict == PersistentVerdict::Keep;
         let new = if is_kept { None } else { filling.cloned().or_else(|| self.sparse_filling(volume)) };
         let trial = new.as_ref().and_then(|filling| {
-            super::trials::volume_trial(filling, size, sector_bytes, verdict == PersistentVerdict::Extend)
+            super::creation_trials::volume_trial(filling, size, sector_bytes, verdict == PersistentVerdict::Extend)
         });
         let is_part = matches!(new, Some(VolumeFilling::Partition { .. }));
         let size_bytes = match size {

@@ -1,22 +1,17 @@
 //! The planner: a pure function of layout, inventory and mode, without I/O, clock or randomness.
 
-pub mod approval;
+pub mod approval_comparison;
 pub mod approval_summary;
 mod arrays;
-mod assembled_devices;
+mod assembly_graph;
 mod attempt_record;
 mod attempt_retry;
-mod blank_disk_protection;
-mod boot_entries;
-mod boot_entry_plan;
-mod boot_existing;
+mod boot_entry_operations;
 mod content_text;
-mod decider;
+mod creation_trials;
 mod device_capacity;
 pub mod disk_capacity;
-mod disk_decisions;
 mod disk_descriptions;
-mod disk_records;
 mod disks;
 mod display;
 mod duplicate_uuids;
@@ -24,7 +19,7 @@ mod earlier_attempt;
 mod encrypted_groups;
 mod erase_plan;
 mod erased_ranges;
-mod extents;
+mod existing_system_boot;
 mod external_filesystem_devices;
 mod file_injection;
 mod filesystem_fate;
@@ -37,53 +32,58 @@ pub mod image_bootability;
 mod image_stages;
 mod install_marker;
 mod installation_identity;
+mod installed_disk_identity;
 mod intact_installation;
 mod k8s_volumes;
 pub mod luks;
 mod lvm;
-mod migrate_source;
-mod migrate_target;
+mod migration_source;
+mod migration_target;
 mod missing_disks;
 mod missing_members;
+mod nonblank_disk_protection;
 mod opaque_objects;
 mod operation_args;
 mod order_age;
 mod orphan_members;
 mod os_definition;
+mod partition_placement;
 mod plan_decisions;
 mod planned_devices;
-mod pool_erasure;
+mod planner;
+mod planner_state;
+mod pool_machine_erasure;
 pub mod preservation_proof;
 mod preserved_activation;
-mod raw_image;
+mod raw_image_boot;
+mod raw_image_write;
 mod read_only_plans;
 mod recorded_disk;
 mod recorded_disk_match;
+mod recorded_wipe_policy;
 pub mod request_from_allocation;
-mod sectors;
 mod spanning_objects;
 mod stages;
 mod step_selection;
 mod system_source;
 mod teardown;
-mod trials;
 mod types;
 mod unrecorded_disks;
 mod unusual_disks;
 mod uuids_in_use;
-mod wipe_policy;
+mod writable_extents;
 mod write_activation;
 mod zero_proofs;
 
-pub use boot_entry_plan::plan_boot_entry;
-pub use boot_existing::is_carried_out;
 pub use erase_plan::plan_erasure;
+pub use existing_system_boot::is_carried_out;
 pub use file_injection::plan_injection;
 use filesystem_fate::FilesystemFate;
 pub(crate) use intact_installation::is_intact;
-pub use migrate_source::check_migration;
-pub use pool_erasure::{PoolAllocation, is_installed, plan_emptying};
-pub use raw_image::plan_raw_image;
+pub use migration_source::check_migration;
+pub use pool_machine_erasure::{PoolAllocation, is_installed, plan_emptying};
+pub use raw_image_boot::plan_boot_entry;
+pub use raw_image_write::plan_raw_image;
 pub use step_selection::missing_steps as without_steps;
 pub use types::*;
 
@@ -108,14 +108,14 @@ pub fn make_plan(
 ) -> Result<Plan, Box<PlanRefusal>> {
     let meant = request.source().adapt_layout(layout, inventory);
     let layout = &*meant;
-    if let Some(marked) = boot_existing::find_installation(layout, inventory, &request) {
-        return boot_existing::plan_boot(layout, inventory, request, &marked);
+    if let Some(marked) = existing_system_boot::find_installation(layout, inventory, &request) {
+        return existing_system_boot::plan_boot(layout, inventory, request, &marked);
     }
-    let mut decided = disk_decisions::decide_plan(layout, inventory, &request, &Default::default(), ids);
+    let mut decided = planner::decide_plan(layout, inventory, &request, &Default::default(), ids);
     // Objects that an interrupted attempt completed are preserved; only incomplete ones are recreated.
     let remade = attempt_retry::disks_to_remake(layout, inventory, &request, &decided.problems);
     if !remade.is_empty() {
-        let again = disk_decisions::decide_plan(layout, inventory, &request, &remade, ids);
+        let again = planner::decide_plan(layout, inventory, &request, &remade, ids);
         let is_better = again.problems.is_empty()
             && attempt_retry::changes_only(&LayoutMatch::new(layout, inventory), &remade, &decided, &again);
         decided = if is_better { again } else { decided };
@@ -123,12 +123,14 @@ pub fn make_plan(
     decided.problems.extend(step_selection::missing_steps(&request.steps));
     decided.problems.extend(request.source().find_problems(layout, inventory, &decided));
     decided.problems.extend(firmware::refuse_cleaning(layout, inventory));
-    decided.problems.extend(blank_disk_protection::refuse_wiping(&request, inventory, &decided.disks));
+    decided.problems.extend(nonblank_disk_protection::refuse_wiping(&request, inventory, &decided.disks));
     decided.secret = Some(AttemptSecret::generate(ids));
     let verdicts =
         decided.problems.is_empty().then(|| approval_summary::summarize_plan(layout, inventory, &request, &decided));
     // A plan that is refused for other reasons has no verdicts to compare.
-    decided.problems.extend(verdicts.iter().flat_map(|verdicts| approval::compare_with_approval(&request, verdicts)));
+    decided
+        .problems
+        .extend(verdicts.iter().flat_map(|verdicts| approval_comparison::compare_with_approval(&request, verdicts)));
     if !decided.problems.is_empty() {
         let PlanRequest { mode, subject, .. } = request;
         return Err(Box::new(PlanRefusal {

@@ -16,14 +16,14 @@ use crate::content_text;
 use crate::plan_decisions::{LuksDecision, LuksFate};
 use operations::{CheckContainers, CloseContainer, WriteCrypttab};
 
-use super::decider::PlanDecider;
 use super::filesystem_fate::FilesystemFate;
+use super::partition_placement::MIB;
 use super::planned_devices::{DeviceFate, PlannedDevice};
+use super::planner_state::PlanDecider;
 use super::preserved_activation::mount_path;
-use super::sectors::MIB;
 use super::{DiskPlan, Plan};
 use model::allocation::Allocation;
-use model::device::{DevicePath, LayoutPath};
+use model::device_name::{DevicePath, LayoutPath};
 use model::inventory::{AttemptTarget, DeviceSignature, Inventory};
 use model::layout::{EncryptionSpec, FilesystemFormat, FilesystemSpec, KeySource, Layout};
 use model::registry_auth::SecretText;

@@ -2,14 +2,14 @@
 //! volumes are compared with the layout.
 
 use super::DiskVerdict;
-use super::decider::PlanDecider;
 use super::device_capacity::{self, CapacityShortage, EXTENT_BYTES};
+use super::partition_placement::MIB;
 use super::plan_decisions::GroupFate;
 use super::planned_devices::{DeviceFate, PlannedDevice, UnderlyingDevices};
-use super::sectors::MIB;
+use super::planner_state::PlanDecider;
 use crate::content_text;
-use crate::decider::PlannedGroup;
-use model::device::DevicePath;
+use crate::planner_state::PlannedGroup;
+use model::device_name::DevicePath;
 use model::inventory::{self, VolumeHealth};
 use model::layout::{LogicalVolumeSpec, LvmType, RequestedSize, VolumeGroupSpec};
 use model::storage_graph::find_groups_on;

@@ -1,10 +1,10 @@
 //! Disks of the layout that are absent from the machine. If everything on such a disk has a copy elsewhere, a reinstall
 //! continues without the disk and adds a warning.
 
-use super::decider::PlanDecider;
 use super::planned_devices::{DeviceFate, PlannedDevice};
+use super::planner_state::PlanDecider;
 use common::diagnostic::Diagnostic;
-use model::device::LayoutPath;
+use model::device_name::LayoutPath;
 use model::layout::{self, RaidLevel};
 
 impl PlanDecider<'_> {

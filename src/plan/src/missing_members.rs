@@ -1,12 +1,12 @@
 //! Objects that lack a component, on disks that a reinstall does not wipe. If a disk that will be wiped contains an
 //! object that could not be inspected, that object may be the missing component.
 
-use super::decider::PlanDecider;
 use super::opaque_objects::OpaqueOnDisks;
+use super::planner_state::PlanDecider;
 use super::spanning_objects::SPANNING;
 use super::{DiskVerdict, InstallMode, MarkerWaiver, arrays, lvm};
 use common::format::join_few;
-use model::device::{DevicePath, KernelName};
+use model::device_name::{DevicePath, KernelName};
 use model::inventory::{ComponentRole, InventoryDisk, MemberRole, SpanningComponent};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,9 +1,9 @@
 //! Objects whose content could not be inspected, and the conditions under which a first installation may wipe these
 //! objects. The conditions for a reinstall are in `missing_members`.
 
-use super::decider::PlanDecider;
+use super::planner_state::PlanDecider;
 use super::{DiskVerdict, InstallClaim};
-use model::device::KernelName;
+use model::device_name::KernelName;
 use model::inventory::{Inventory, InventoryDisk, OpaqueObject};
 use std::collections::BTreeSet;
 

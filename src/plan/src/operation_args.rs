@@ -2,7 +2,7 @@
 
 use super::PlanRequest;
 use super::plan_decisions::PlanDecisions;
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::install_marker::{InstallMarker, RecordedDisk};
 use model::inventory::Inventory;
 use operations::{

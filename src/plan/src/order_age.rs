@@ -13,11 +13,11 @@
 //! | of database D | impossible: no server issues it | refused |
 //! | impossible: no server issues it | any | refused |
 //!
-//! If the installation was made by the same order, it is recognized before this check, and booted (`boot_existing`).
+//! If the installation was made by the same order, it is recognized before this check, and booted (`existing_system_boot`).
 //! With `--replace-newer`, the operator permits every row except the last one.
 
 use super::InstallClaim;
-use super::decider::PlanDecider;
+use super::planner_state::PlanDecider;
 use model::install_marker::{self, InstallMarker};
 use std::cmp::Ordering;
 

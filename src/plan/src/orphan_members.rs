@@ -1,9 +1,9 @@
 //! Members of unknown arrays, and physical volumes of unknown groups. Such an array or group may have members on any
 //! disk.
 
-use super::decider::PlanDecider;
+use super::planner_state::PlanDecider;
 use super::{DiskVerdict, InstallMode, MarkerWaiver};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 
 impl PlanDecider<'_> {
     /// Refuses a reinstall if one of its disks has such a member, because the member may belong to a preserved object.

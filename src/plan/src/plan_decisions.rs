@@ -3,7 +3,7 @@ use super::filesystem_fate::FilesystemFate;
 use super::{DiskPlan, TornObject};
 use crate::PersistentVolume;
 use common::diagnostic::Diagnostic;
-use model::device::{DevicePath, KernelName, LayoutPath};
+use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::{AttemptSecret, PendingCreation, RecordedVolume};
 use model::inventory::{self};
 use operations::{

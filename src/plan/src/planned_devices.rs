@@ -1,7 +1,7 @@
 //! Block devices of a layout, with their present and future state.
 
 use common::diagnostic::Diagnostic;
-use model::device::{DevicePath, LayoutPath};
+use model::device_name::{DevicePath, LayoutPath};
 use model::inventory::DeviceSignature;
 use std::collections::BTreeMap;
 

@@ -5,7 +5,7 @@
 use super::filesystem_fate::FilesystemFate;
 use super::plan_decisions::{ArrayFate, GroupFate, PlanDecisions};
 use super::{DiskVerdict, luks};
-use model::device::{DevicePath, KernelName};
+use model::device_name::{DevicePath, KernelName};
 use model::install_report::PreservationProof;
 use model::inventory::{self, DeviceSignature, Inventory};
 use model::layout::Layout;

@@ -1,13 +1,13 @@
 //! Activation of preserved objects. If files of the image are merged into a preserved object, the object is activated
 //! before the image is written, and otherwise after the image is written.
 
-use super::assembled_devices::AssembledMembers;
+use super::assembly_graph::AssembledMembers;
 use super::filesystem_fate::{FilesystemFate, PlacedFilesystem, new_filesystem};
 use super::guard_ranges::foreign_partitions;
 use super::luks::is_mapping;
 use super::plan_decisions::{ArrayFate, GroupFate, LuksDecision, LuksFate, PlanDecisions};
 use super::{DiskPlan, DiskVerdict};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::inventory::{DeviceSignature, Inventory};
 use model::layout::{FilesystemFormat, FilesystemSpec, OnReinstall, UnderlyingObjects};
 use model::storage_graph::LayoutMatch;

@@ -1,7 +1,9 @@
 //! Common parts of plans that destroy nothing.
 
 use super::firmware::{self, RemovalPolicy};
-use super::{DiskContent, DiskPlan, DiskVerdict, InstallMode, Plan, PlanSubject, PlanSummary, extents, opaque_objects};
+use super::{
+    DiskContent, DiskPlan, DiskVerdict, InstallMode, Plan, PlanSubject, PlanSummary, opaque_objects, writable_extents,
+};
 use crate::content_text;
 use model::install_marker::InstallMarker;
 use model::inventory::{Inventory, InventoryDisk};
@@ -41,7 +43,7 @@ impl ReadOnlyPlan {
             firmware: firmware::plan_variables(inventory, None, RemovalPolicy::KeepAll),
             verdicts: None,
         };
-        Plan { extents: extents::compute_extents(&plan, inventory), ..plan }
+        Plan { extents: writable_extents::compute_extents(&plan, inventory), ..plan }
     }
 }
 

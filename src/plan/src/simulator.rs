@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::*;
-use model::device::{DevicePath, KernelName};
+use model::device_name::{DevicePath, KernelName};
 use model::inventory::{
     ArrayMember, DeviceSignature, DeviceUse, DiskPartition, DiskTable, Inventory, InventoryDisk, LvmLogicalVolume,
     LvmPhysicalVolume, LvmVolumeGroup, MdArray, MemberRole, StackedDevice, StackedDeviceKind,

@@ -1,10 +1,10 @@
 //! Objects that span disks with different verdicts: arrays, groups, filesystems and all other objects that consist of
 //! several devices, whether or not they are active.
 
-use super::decider::PlanDecider;
+use super::planner_state::PlanDecider;
 use super::{DiskVerdict, InstallMode, TornObject, arrays, lvm};
 use crate::content_text;
-use model::device::{DevicePath, KernelName};
+use model::device_name::{DevicePath, KernelName};
 use model::inventory::{DeviceSignature, Inventory, SpanningComponent, StackedDeviceKind};
 use std::collections::{BTreeMap, BTreeSet};
 

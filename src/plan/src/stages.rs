@@ -6,10 +6,10 @@ use super::plan_decisions::PlanDecisions;
 use super::preserved_activation::{RestorePlan, mount_path};
 use super::system_source::{SourceInputs, StageOperations, SystemStages};
 use super::{
-    FirmwarePlan, Plan, PlanRequest, PlanSummary, attempt_record, display, extents, image_boot_setup, install_marker,
-    luks, opaque_objects, operation_args, preservation_proof, step_selection, trials,
+    FirmwarePlan, Plan, PlanRequest, PlanSummary, attempt_record, creation_trials, display, image_boot_setup,
+    install_marker, luks, opaque_objects, operation_args, preservation_proof, step_selection, writable_extents,
 };
-use model::device::KernelName;
+use model::device_name::KernelName;
 use model::install_marker::InstallMarker;
 use model::inventory::Inventory;
 use model::layout::{FilesystemFormat, KeySource, Layout};
@@ -49,7 +49,7 @@ pub(crate) fn arrange_stages(
     formats.retain(|operation| source.is_created(operation));
     let contents = request.assigned.allocation.image.contents.as_ref();
     let kernel = contents.and_then(|contents| contents.newest_kernel());
-    let mut trials = trials::filesystem_trials(&filesystems, kernel);
+    let mut trials = creation_trials::filesystem_trials(&filesystems, kernel);
     trials.retain(|operation| source.is_created(operation));
     let (filesystems, returning) = (&filesystems, &returning);
     let inputs = SourceInputs { layout, meant: &meant, decided: &decided, filesystems, returning, fstab: &fstab };
@@ -110,7 +110,7 @@ fn build_plan(
         firmware,
         verdicts: None,
     };
-    plan.extents = extents::compute_extents(&plan, inventory);
+    plan.extents = writable_extents::compute_extents(&plan, inventory);
     operation_args::insert_extents(&mut plan.stages, &plan.extents);
     plan
 }

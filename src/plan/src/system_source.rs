@@ -3,7 +3,7 @@
 use super::PlanRequest;
 use super::filesystem_fate::PlacedFilesystem;
 use super::image_stages::ImageSource;
-use super::migrate_target::MigrationSource;
+use super::migration_target::MigrationSource;
 use super::plan_decisions::PlanDecisions;
 use super::preserved_activation::RestorePlan;
 use common::diagnostic::Diagnostic;

@@ -1,6 +1,6 @@
 //! Holders that are released before disks are wiped: every active object on the disks, starting with the topmost one.
 
-use model::device::{DevicePath, KernelName};
+use model::device_name::{DevicePath, KernelName};
 use model::inventory::{DeviceUse, InventoryDisk, StackedDevice, StackedDeviceKind};
 use model::storage_graph::DeviceStack;
 use operations::Holder;

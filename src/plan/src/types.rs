@@ -17,7 +17,7 @@ pub use refusal::PlanRefusal;
 pub use request::{InstallClaim, InstallMode, MarkerWaiver, PlanRequest, PlanSubject};
 pub(crate) use summary::{DiskContent, PlanSummary, TornObject};
 
-use model::device::{DevicePath, KernelName, LayoutPath};
+use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::InstallMarker;
 use model::inventory::OpaqueObject;
 use serde::{Deserialize, Serialize};

@@ -4,14 +4,14 @@
 //! | the control plane has no records, and a disk that would be wiped is not proven blank | |
 //! |---|---|
 //! | its serial number or WWN is in the layout (a hint, or a link in `/dev/disk/by-id`) | wiped |
-//! | a marker of this machine records it | decided as usual (`installation_identity`, `disk_records`) |
+//! | a marker of this machine records it | decided as usual (`installation_identity`, `installed_disk_identity`) |
 //! | an earlier attempt of this installation was started on it | wiped: the installation continues |
 //! | the operator discards it | wiped, with a warning |
 //! | none of these | refused |
 
 use super::DiskVerdict;
-use super::decider::PlanDecider;
-use super::disk_records::DiskRecords;
+use super::installed_disk_identity::DiskRecords;
+use super::planner_state::PlanDecider;
 use crate::content_text;
 use model::allocation::RecordSource;
 use model::install_marker::InstallMarker;
@@ -41,7 +41,7 @@ impl PlanDecider<'_> {
             if !is_lost || is_known {
                 continue;
             }
-            // A disk that contradicts its record was refused by `disk_records`.
+            // A disk that contradicts its record was refused by `installed_disk_identity`.
             let place = format!("disks[{index}].device");
             if self.decided.problems.iter().any(|problem| problem.place == place) {
                 continue;

@@ -8,9 +8,9 @@
 //! | contains a cluster filesystem (GFS2, OCFS2, VMFS, GPFS, Lustre), an Oracle ASM disk or a shared LVM volume group, directly or in a device on top of it | refused, unless the layout selects it by serial number or WWN, or the operator discards its data |
 
 use super::DiskVerdict;
-use super::decider::PlanDecider;
+use super::planner_state::PlanDecider;
 use super::unrecorded_disks::is_identified;
-use model::device::KernelName;
+use model::device_name::KernelName;
 use model::inventory::InventoryDisk;
 use model::storage_graph::{StackUnit, all_units};
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 //! have the same UUIDs, it is undefined which of them the installed system uses.
 
 use super::{DiskPlan, DiskVerdict};
-use model::device::{DevicePath, KernelName};
+use model::device_name::{DevicePath, KernelName};
 use model::inventory::{DeviceSignature, DiskTable, Inventory};
 use model::storage_graph::DeviceStack;
 use std::collections::{BTreeMap, BTreeSet};

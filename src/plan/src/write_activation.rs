@@ -2,7 +2,7 @@
 //! and activated again under its present name. Other volumes of the same volume group are not activated.
 
 use super::preserved_activation::bottom_devices;
-use model::device::{DevicePath, KernelName};
+use model::device_name::{DevicePath, KernelName};
 use model::inventory::{Inventory, LvmLogicalVolume, LvmVolumeGroup, MdArray, MemberRole, StackedDeviceKind};
 use model::storage_graph::{DeviceStack, StackUnit};
 use operations::{ActivateGroup, AssembleArray, DeactivateGroup, DeviceOp, Operation, RestoreOp, StopArray, TakeDown};

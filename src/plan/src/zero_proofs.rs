@@ -14,11 +14,11 @@
 //! Ranges that a device reports as unallocated, after a discard or because of thin provisioning, are read like all others.
 
 use super::InstallMode;
-use super::decider::PlanDecider;
+use super::partition_placement::MIB;
 use super::planned_devices::PlannedDevice;
+use super::planner_state::PlanDecider;
 use super::recorded_disk_match::{DiskLikeness, SharedIdentifiers, compare_disk};
-use super::sectors::MIB;
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::install_marker::RecordedDisk;
 use model::inventory::InventoryDisk;
 use model::layout;

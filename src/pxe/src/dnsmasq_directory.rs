@@ -2,7 +2,7 @@
 
 use super::dnsmasq_config::BINARIES;
 use common::bounded_read::read_prefix;
-use linux::process::unprivileged::NOBODY_ELSE;
+use linux::process::privilege_drop::NOBODY_ELSE;
 use std::env;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{ErrorKind, Result};

@@ -5,25 +5,25 @@
 //! it. The crate does not write to the log of the server: messages are passed to a [`PxeLog`].
 //!
 //! `nic` inspects the NIC, `dnsmasq_config` generates the configuration of dnsmasq, `dnsmasq_directory` manages the
-//! directory of dnsmasq, `supervisor` supervises dnsmasq, `other_servers` detects other DHCP servers, and `dns_check`
+//! directory of dnsmasq, `supervisor` supervises dnsmasq, `other_dhcp_servers` detects other DHCP servers, and `dns_check`
 //! checks the name in `--url`. [`ipxe`] generates the scripts that iPXE runs. Start with [`PxeServer::start_dnsmasq`].
 
+pub mod command_line_options;
 mod dns_check;
 mod dnsmasq_config;
 mod dnsmasq_directory;
 pub mod ipxe;
 mod nic;
-mod other_servers;
-pub mod pxe_options;
+mod other_dhcp_servers;
 mod supervisor;
 
+use command_line_options::PxeOptions;
 use common::error::{Context, Error, Phase, Result};
 use common::url_host::extract_host;
 use dnsmasq_config::{BINARIES, NAME_BYTES};
 use dnsmasq_directory::DnsmasqDirectory;
 use linux::process::capabilities::{self, Capability};
 use nic::{PxeNic, TFTP_PORT};
-use pxe_options::PxeOptions;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};

@@ -1,11 +1,11 @@
 //! Supervision of dnsmasq: starts it, forwards its log, restarts it if it exits or the NIC changes, and stops it when
 //! the server ends.
 
+use super::command_line_options::{AddressRange, DhcpOption, PxeOptions};
 use super::dnsmasq_config::{self, DnsmasqParameters};
 use super::dnsmasq_directory::DnsmasqDirectory;
 use super::nic::PxeNic;
-use super::other_servers::ServerSearch;
-use super::pxe_options::{AddressRange, DhcpOption, PxeOptions};
+use super::other_dhcp_servers::ServerSearch;
 use super::{BootServer, CAPABILITIES, PxeLog, PxeMessage, binary_url, script_url};
 use linux::process::{BackgroundProcess, ToolCommand};
 use std::path::PathBuf;

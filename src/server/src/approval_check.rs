@@ -1,7 +1,7 @@
 //! Check that the agent has compared its plan with the plan that the operator approved.
 
 use super::api_error::ApiError;
-use super::{AppState, full_install_state};
+use super::{AppState, allocation_state};
 use site::snapshot::SiteSnapshot;
 
 /// Checks that the agent has compared its plan with the approval that is in force: the agent's request contains the
@@ -17,7 +17,7 @@ pub(crate) async fn check_compared(
     said: Option<&str>,
 ) -> Result<Result<(), String>, ApiError> {
     let standing = app.state.read_install_state(id, allocation).await?;
-    let standing = full_install_state::add_approval(app, id, allocation, standing, &directory.known).await?;
+    let standing = allocation_state::add_approval(app, id, allocation, standing, &directory.known).await?;
     Ok(match (directory.known.approvals.approval_for_agent(id, &standing), said) {
         (Err(why), _) => Err(why),
         (Ok(None), _) => Ok(()),

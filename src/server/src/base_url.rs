@@ -7,7 +7,7 @@ use axum::extract::FromRequestParts;
 use axum::http::header;
 use axum::http::request::Parts;
 use common::url_host::{extract_host, strip_port};
-use site::boot_values;
+use site::boot_value_validation;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -30,7 +30,8 @@ impl FromRequestParts<Arc<AppState>> for BaseUrls {
             return Ok(BaseUrls { calls: url.clone(), files: url.clone() });
         }
         let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-        boot_values::validate_host(host).map_err(|why| ApiError::bad_request(format!("Host header: {why}")))?;
+        boot_value_validation::validate_host(host)
+            .map_err(|why| ApiError::bad_request(format!("Host header: {why}")))?;
         let Some(https) = in_plain else {
             let url = format!("{}://{host}", if over_tls { "https" } else { "http" });
             return Ok(BaseUrls { calls: url.clone(), files: url });

@@ -10,7 +10,7 @@ use control::boot_digest::{ANY_TOKEN, BootDigest};
 use pxe::ipxe::RamdiskBoot;
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
-use site::boot_values;
+use site::boot_value_validation;
 use std::fs::File;
 use std::sync::Arc;
 
@@ -89,6 +89,6 @@ fn api_url(app: &AppState, server: &str) -> Result<String, ApiError> {
     let host = url.host_str().unwrap_or_default();
     // The format of the Host header.
     let host = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
-    boot_values::validate_host(&host).map_err(|why| wrong(&why))?;
+    boot_value_validation::validate_host(&host).map_err(|why| wrong(&why))?;
     Ok(format!("{required}://{host}"))
 }

@@ -6,7 +6,7 @@ use super::body_drain::DrainedBody;
 use super::quotas::{ClientQuotas, ConnectionInfo, QuotaShare};
 use super::rate_limited_log::RateLimitedLog;
 use super::request_context::{self, RequestContext};
-use super::status_log::{AnsweredRequest, StatusLog};
+use super::server_log::{AnsweredRequest, StatusLog};
 use super::tls::{self, ServerTls};
 use super::write_timeout::{STALLED, WriteTimeoutStream};
 use axum::Router;

@@ -1,9 +1,9 @@
 //! Console logs of machines. The logs are received from agents, and shown to the operator as text.
 
 use super::AppState;
-use super::api::request_body::read_body;
+use super::agent_api::request_body::read_body;
 use super::api_error::ApiError;
-use super::auth::{EventCaller, MachineCaller};
+use super::machine_auth::{EventCaller, MachineCaller};
 use super::web::page_frame;
 use super::web::session::LoggedIn;
 use axum::Json;
@@ -11,7 +11,7 @@ use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use common::format::untrusted_text;
+use common::format::untrusted_text_limits;
 use control::api_types::LogPart;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub(crate) async fn receive_log(
         start,
         bytes: log.len() as u64,
         time: now(),
-        text: untrusted_text::sanitize_log(&log),
+        text: untrusted_text_limits::sanitize_log(&log),
     };
     app.state.store_log_chunk(&id, part).await?;
     app.watch.live.record_log(&id);

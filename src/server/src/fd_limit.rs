@@ -1,7 +1,7 @@
 //! Limit of open connections, so that a client that opens many connections cannot exhaust the file descriptors that the server needs for
 //! its own files.
 
-use super::status_log::StatusLog;
+use super::server_log::StatusLog;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// File descriptors reserved for the database, the operator's files and the runtime.

@@ -1,47 +1,45 @@
 //! `drophammer serve`: the control plane for a bench or a rack.
 //!
 //! Requests are authenticated and limited before they are parsed, and nothing is acknowledged before it is stored. Start with `routes`.
-//! `control_server` starts and ends the server, after `start_checks` has checked its options and its directory.
+//! `server_lifecycle` starts and ends the server, after `start_checks` has checked its options and its directory.
 //!
 //! * Operator's directory: the crate `site` reads the directory. `site_reload` watches the directory and publishes
-//!   snapshots, `full_install_state` and `approval_check` combine snapshots with the database, `deploy_templates`
-//!   changes templates, and `check_site` checks all files.
+//!   snapshots, `allocation_state` and `approval_check` combine snapshots with the database, `deploy_templates`
+//!   changes templates, and `site_check` checks all files.
 //! * State: the crate `store` contains the database.
-//! * Machines: `netboot` boots machines with the scripts of the crate `pxe`, `auth` and `source_port_check` authenticate them,
-//!   `machine_identification` and `arp` identify them, and `migration_requests` migrates them. `api` is the API of the agents,
+//! * Machines: `netboot` boots machines with the scripts of the crate `pxe`, `machine_auth` and `source_port_check` authenticate them,
+//!   `machine_identification` and `arp` identify them, and `migration_requests` migrates them. `agent_api` is the API of the agents,
 //!   `console_log` stores console logs, `downloads` serves files, `out_of_band` runs the steps over Redfish that
 //!   precede an installation, and `pxe` runs DHCP and TFTP.
 //! * Operators: `operator` is the operator's API, `metal_api` is compatible with metal-api, and `web` is the web page.
-//!   `routes` is the table of all endpoints, and `openapi` describes the endpoints. `create_machine` creates machine
-//!   files, `power` and `free_machine` switch machines on and off, `plan_input` and `boot_digest` serve commands, and
-//!   `status_log` prints the log.
-//! * Connections: `listeners` binds sockets, `tls` encrypts connections, `connections` accepts them, `host_names` and
+//!   `routes` is the table of all endpoints, and `openapi` describes the endpoints. `machine_file_creation` creates machine
+//!   files, `power` and `freed_machine_shutdown` switch machines on and off, `plan_input` and `boot_digest` serve commands, and
+//!   `server_log` prints the log.
+//! * Connections: `listeners` binds sockets, `tls` encrypts connections, `connections` accepts them, `accepted_host_names` and
 //!   `request_guard` check requests, `request_context` assigns request ids, and `base_url` determines URLs. `quotas`,
-//!   `request_turns`, `fd_limit`, `rate_limited_log` and `anonymous_events` limit clients, `metrics` counts events, and
+//!   `request_turns`, `fd_limit`, `rate_limited_log` and `anonymous_event_limit` limit clients, `metrics` counts events, and
 //!   `systemd_notify` reports to systemd.
 
-mod anonymous_events;
-mod api;
+mod accepted_host_names;
+mod agent_api;
+mod allocation_state;
+mod anonymous_event_limit;
 mod api_error;
 mod approval_check;
 mod arp;
-mod auth;
 mod base_url;
 mod body_drain;
 pub mod boot_digest;
-mod check_site;
 mod connections;
 mod console_log;
-mod control_server;
-pub mod create_machine;
 mod deploy_templates;
 mod downloads;
 mod fd_limit;
-mod free_machine;
-mod full_install_state;
+mod freed_machine_shutdown;
 mod host_environment;
-mod host_names;
 mod listeners;
+mod machine_auth;
+pub mod machine_file_creation;
 mod machine_identification;
 pub mod metal_api;
 mod metrics;
@@ -61,10 +59,12 @@ mod request_context;
 mod request_guard;
 mod request_turns;
 mod routes;
+mod server_lifecycle;
+mod server_log;
+mod site_check;
 mod site_reload;
 mod source_port_check;
 mod start_checks;
-mod status_log;
 mod systemd_notify;
 mod tls;
 mod web;
@@ -72,22 +72,22 @@ mod write_timeout;
 
 pub use options::{ServeArgs, ServeCommand, ServeOptions, ServerConfig};
 
-use anonymous_events::AnonymousEvents;
+use accepted_host_names::HostNames;
+use anonymous_event_limit::AnonymousEvents;
 use arp::MacLookup;
 use common::error::{Context, Error, Phase, Result};
 use common::exit_status::{CommandOutcome, report_refusal};
-use control_server::ControlServer;
 use deploy_templates::TemplateWriter;
 use host_environment::HostEnvironment;
-use host_names::HostNames;
 use listeners::HttpsPort;
 use planner_pool::PlannerPool;
 use quotas::ClientQuotas;
 use rate_limited_log::RateLimitedLog;
+use server_lifecycle::ControlServer;
+use server_log::StatusLog;
 use site::snapshot::SiteSnapshot;
 use site_reload::ReloadEvent;
 use source_port_check::SourcePorts;
-use status_log::StatusLog;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -134,7 +134,7 @@ pub(crate) struct AppState {
     templates: TemplateWriter,
     page: web::PageState,
     planner: PlannerPool,
-    looks: migration_requests::cert_seen::CertificateChecks,
+    looks: migration_requests::certificate_checks::CertificateChecks,
     /// Wakes the task that continues the steps over Redfish.
     runs: tokio::sync::Notify,
     /// Interval at which the task that runs the steps over Redfish continues unfinished runs.
@@ -167,7 +167,7 @@ impl AppState {
 pub fn run_serve(serve: ServeArgs) -> Result<CommandOutcome> {
     if let (None, Some(ServeOptions { check: true, .. })) = (&serve.command, &serve.options) {
         return report_refusal(
-            serve.options.map_or(Ok(CommandOutcome::Good), |options| check_site::check_site(&options.into())),
+            serve.options.map_or(Ok(CommandOutcome::Good), |options| site_check::check_site(&options.into())),
         );
     }
     let done = match (serve.command, serve.options) {

@@ -5,9 +5,9 @@ use super::api_error::ApiError;
 use super::connections::RoutedListener;
 use super::metal_api::machines;
 use super::quotas::ClientAddress;
-use super::status_log::StatusLog;
+use super::server_log::StatusLog;
 use super::tls::{self, ServerTls};
-use super::{AppState, ServerConfig, api, deploy_templates, downloads, netboot, request_guard, routes, web};
+use super::{AppState, ServerConfig, agent_api, deploy_templates, downloads, netboot, request_guard, routes, web};
 use axum::Router;
 use axum::extract::State;
 use axum::handler::Handler;
@@ -98,7 +98,7 @@ impl BoundListeners {
         let BoundListeners { machines, tls, operators } = self;
         let apart = operators.is_some();
         let calls = || match apart {
-            true => machine_router().merge(one_machine(api::get_machine)),
+            true => machine_router().merge(one_machine(agent_api::get_machine)),
             false => machine_router().merge(operator_router()).merge(one_machine(machines::get_machine_for_caller)),
         };
         let all = || finish_router(firmware_router().merge(calls()), app);
@@ -176,7 +176,8 @@ fn operator_router() -> Router<Arc<AppState>> {
 }
 
 fn finish_router(router: Router<Arc<AppState>>, app: &Arc<AppState>) -> Router {
-    let router = router.fallback(api::no_such_endpoint).method_not_allowed_fallback(api::method_not_allowed);
+    let router =
+        router.fallback(agent_api::no_such_endpoint).method_not_allowed_fallback(agent_api::method_not_allowed);
     guard_router(router, app)
 }
 

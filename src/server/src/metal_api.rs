@@ -7,7 +7,7 @@
 mod allocation_response;
 mod edit_turn;
 pub(crate) mod edited_files;
-pub(crate) mod image_visibility;
+pub(crate) mod image_states;
 pub(crate) mod images;
 pub(crate) mod layouts;
 mod machine_choice;

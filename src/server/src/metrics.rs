@@ -1,9 +1,9 @@
 //! Metrics for Prometheus, liveness and readiness.
 
-mod endpoints;
+mod monitoring_endpoints;
 mod prometheus;
 
-pub(crate) use endpoints::{get_livez, get_metrics, get_readyz};
+pub(crate) use monitoring_endpoints::{get_livez, get_metrics, get_readyz};
 
 use common::sync::lock_mutex;
 use control::api_types::InstallReport;
@@ -29,7 +29,7 @@ pub(crate) struct Metrics {
     counts: Mutex<MetricCounts>,
     /// Number of pending requests of machines that wait for their allocation.
     waiting: AtomicU64,
-    phases: endpoints::CachedPhases,
+    phases: monitoring_endpoints::CachedPhases,
     /// End of the validity of the server's certificates, in seconds since 1970.
     certificates: OnceLock<Vec<i64>>,
 }

@@ -5,9 +5,9 @@ use super::api_error::ApiError;
 use super::base_url::BaseUrls;
 use super::migration_requests::MigrationState;
 use super::quotas::ClientAddress;
+use super::server_log::MachineOrigin;
 use super::source_port_check::SourcePort;
-use super::status_log::MachineOrigin;
-use super::{AppState, api, auth, machine_identification, source_port_check};
+use super::{AppState, agent_api, machine_auth, machine_identification, source_port_check};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -15,10 +15,10 @@ use axum::http::{Method, StatusCode};
 use control::api_types;
 use model::install_report::{EventName, ProgressEvent};
 use model::machine_identity::{BootIdentity, MachineMatch, parse_mac, parse_usable_uuid};
-use model::migration::MigrationSide;
+use model::machine_migration::MigrationSide;
 use pxe::ipxe;
 use serde::Deserialize;
-use site::{boot_values, operator_files};
+use site::{boot_value_validation, operator_files};
 use std::sync::Arc;
 use store::boot_token::RequestedBoot;
 use store::{ATTEMPTS, BootDecision, BootTarget, FileAllocation, MachineBoot, ReinstallOrder, restore_confirmation};
@@ -150,7 +150,7 @@ const WITH_LUKS: &str = "initrd-luks";
 /// boot again.
 pub(crate) async fn ramdisk_file(app: &AppState, id: &str) -> &'static str {
     let directory = app.directory();
-    let is_encrypted = match api::wire_allocation::find_assignment(app, &directory, id).await {
+    let is_encrypted = match agent_api::wire_allocation::find_assignment(app, &directory, id).await {
         Ok(Some((assigned, _))) => {
             let lists = ["filesystems", "volumegroups"].map(|list| assigned.layout[list].as_array());
             lists.into_iter().flatten().flatten().any(|item| !item["encrypted"].is_null())
@@ -262,7 +262,7 @@ async fn identify_requester(
         Some(None) => FileAllocation::Free,
         None => FileAllocation::Nothing,
     };
-    let withheld = withheld.or_else(|| auth::foreign_nic_message(app, machine?, peer));
+    let withheld = withheld.or_else(|| machine_auth::foreign_nic_message(app, machine?, peer));
     let consoles = machine.map_or_else(operator_files::default_consoles, |machine| machine.consoles.clone());
     let network = machine.and_then(|machine| machine.ramdisk_network.clone());
     Ok(BootRequest { id, mac: asking.mac, consoles, network, files, withheld, unproven })
@@ -271,7 +271,7 @@ async fn identify_requester(
 /// Parses the UUID and the MAC of the query. An empty value is treated as absent.
 fn parse_identity(query: &BootQuery) -> Result<BootIdentity, String> {
     let given = |text: &'_ str| Some(text.to_owned()).filter(|text| !text.is_empty());
-    let uuid = given(&query.uuid).map(|uuid| boot_values::parse_uuid(&uuid)).transpose()?.flatten();
+    let uuid = given(&query.uuid).map(|uuid| boot_value_validation::parse_uuid(&uuid)).transpose()?.flatten();
     let mac = given(&query.mac).map(|mac| parse_mac(&mac)).transpose()?;
     Ok(BootIdentity { uuid: uuid.as_deref().and_then(parse_usable_uuid), mac })
 }
@@ -391,7 +391,7 @@ async fn record_event(
     message: &str,
 ) -> Result<(), ApiError> {
     let event = ProgressEvent { event, message: message.to_owned(), stage: None, seconds: None, progress: None };
-    if !api::is_event_within_quota(app, peer) {
+    if !agent_api::is_event_within_quota(app, peer) {
         return Ok(());
     }
     app.state.store_event(id, &event).await?;

@@ -4,7 +4,7 @@
 use super::metal_api::RefusalBody;
 use super::routes::{self, ApiRoute, OperationDoc, RequiredToken, ResponseContent};
 use axum::Json;
-use common::json_schema::remove_nonstandard_formats;
+use common::json_schema_cleanup::remove_nonstandard_formats;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};

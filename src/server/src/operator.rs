@@ -1,15 +1,15 @@
-//! The operator's API: lists, adopts and renames machines. `reinstalls` orders reinstalls, and `confirmations` confirms
+//! The operator's API: lists, adopts and renames machines. `reinstalls` orders reinstalls, and `restored_machine_confirmation` confirms
 //! machines.
 
-pub(crate) mod confirmations;
 mod machine_summary;
 pub mod reinstalls;
+pub(crate) mod restored_machine_confirmation;
 
 use super::AppState;
-use super::api::request_body::{EVENT_BYTES, read_operator_document};
+use super::agent_api::request_body::{EVENT_BYTES, read_operator_document};
 use super::api_error::ApiError;
-use super::auth::bearer_hash;
-use super::migration_requests::machine_migration::MachineMigration;
+use super::machine_auth::bearer_hash;
+use super::migration_requests::migration_role::MachineMigration;
 use super::out_of_band::progress::OutOfBandProgress;
 use super::quotas::ClientAddress;
 use axum::Json;
@@ -19,7 +19,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 pub use machine_summary::{MachineSummary, WaitingMarker};
 use serde::{Deserialize, Serialize};
-use site::boot_values;
+use site::boot_value_validation;
 use site::effective_allocation::{find_allocation_differences, is_unrecorded};
 use site::operator_files::DEFAULT_ID;
 use site::operator_files::MachineSpec;
@@ -212,7 +212,7 @@ fn parse_old_id(text: &str) -> Result<String, ApiError> {
 
 fn parse_new_id(text: &str) -> Result<String, ApiError> {
     let default = || ApiError::bad_request(format!("{text} {DEFAULT_ID}"));
-    boot_values::parse_uuid(text).map_err(ApiError::bad_request)?.ok_or_else(default)
+    boot_value_validation::parse_uuid(text).map_err(ApiError::bad_request)?.ok_or_else(default)
 }
 
 /// Returns metal-api's error for a reinstall that cannot be ordered. The error message contains the exact reason.

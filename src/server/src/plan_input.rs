@@ -1,14 +1,14 @@
 //! Inputs for a plan that is computed on the operator's workstation: the machine's registered inventory, and the
 //! allocation that the machine would receive.
 
-use super::api::wire_allocation::to_wire_allocation;
+use super::agent_api::wire_allocation::to_wire_allocation;
 use super::api_error::ApiError;
 use super::base_url::BaseUrls;
 use super::migration_requests::machine_requests;
-use super::migration_requests::offer::MigrationForecast;
+use super::migration_requests::migration_assignment::MigrationForecast;
 use super::operator::OperatorAuth;
 use super::{AppState, machine_identification};
-use crate::full_install_state;
+use crate::allocation_state;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -16,9 +16,9 @@ use control::api_types::RegisterRequest;
 use model::allocation;
 use model::inventory::Inventory;
 use serde::{Deserialize, Serialize};
+use site::allocation_resolution::resolve_allocation;
 use site::effective_allocation::{AllocationDifference, find_allocation_differences, is_unrecorded};
 use site::operator_files::AllocationSpec;
-use site::resolve::resolve_allocation;
 use std::sync::Arc;
 use store::{InstallState, StoredRegistration as Row};
 use time::OffsetDateTime;
@@ -90,7 +90,7 @@ pub(crate) async fn get_preview(
             }
             (MigrationForecast::NotWritten(why) | MigrationForecast::Unknown(why), _) => preview.withheld = Some(why),
             (MigrationForecast::Unaffected, Some(allocation)) => {
-                let standing = full_install_state::read_full_state(&app, machine, &directory.known).await?;
+                let standing = allocation_state::read_full_state(&app, machine, &directory.known).await?;
                 is_installed = preview.compare_with_installed(allocation, &standing);
                 match resolve_allocation(machine, &standing, &directory.known) {
                     Ok(Some(assigned)) => {

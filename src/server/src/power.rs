@@ -1,7 +1,7 @@
 //! Power control of a machine through the management controller that its machine file specifies.
 
 use super::AppState;
-use super::api::request_body::{EVENT_BYTES, read_operator_document};
+use super::agent_api::request_body::{EVENT_BYTES, read_operator_document};
 use super::api_error::ApiError;
 use super::operator::OperatorAuth;
 use super::quotas::ClientAddress;

@@ -1,9 +1,9 @@
 //! Predictions for `drophammer rack plan`: the response that each machine in a server's directory would receive after a
 //! change. The files and the database are read directly, whether or not a server is running.
 
-use super::api::wire_allocation::to_wire_allocation;
+use super::agent_api::wire_allocation::to_wire_allocation;
 use super::deploy_templates::template_files;
-use super::migration_requests::offer::{self, MigrationForecast};
+use super::migration_requests::migration_assignment::{self, MigrationForecast};
 use super::operator::reinstalls::is_reinstallable;
 use super::plan_input::{RegisteredInventory, WAITS, parse_registration};
 use common::error::{Context, Error, Phase, Result};
@@ -12,12 +12,12 @@ use model::allocation;
 use model::install_report::StageTime;
 use plan::ApprovalSummary;
 use serde::Deserialize;
+use site::allocation_resolution::{find_differences, image_without_location, resolve_allocation};
 use site::loader::SiteLoader;
 use site::operator_files::{AllocationSpec, MachineSpec, suggest_name};
 use site::os_definitions::{OsDefinitions, VerifyCache};
-use site::resolve::{find_differences, image_without_location, resolve_allocation};
 use site::snapshot::SiteSnapshot;
-use site::{approvals, requested_steps, yaml_folder};
+use site::{plan_approvals, requested_steps, yaml_folder};
 use std::collections::HashMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -219,17 +219,18 @@ impl RackSnapshot {
     /// [`RackChange`] does not affect the machine.
     fn predict_migration(&self, machine: &MachineSpec, seen: &mut PredictedMachine) -> Result<bool> {
         let Some(is) = self.state.find_live_migration_blocking(&machine.id)? else { return Ok(false) };
-        let of = offer::find_source(&self.directory, &is);
+        let of = migration_assignment::find_source(&self.directory, &is);
         let standing = match of.and_then(|of| Some((of, of.allocation.as_ref()?))) {
             Some((of, allocation)) => self.read_standing(of, allocation)?,
             None => InstallState::default(),
         };
-        seen.outlook = match offer::forecast_for_machine(is, &machine.id, standing, None, &self.directory) {
-            MigrationForecast::Unaffected => return Ok(false),
-            MigrationForecast::NotWritten(why) => MachineForecast::NoAction(why),
-            MigrationForecast::Unknown(why) => MachineForecast::Unknown(why),
-            MigrationForecast::Assigned(given) => self.to_forecast(machine, given.into_wire(URL, false)),
-        };
+        seen.outlook =
+            match migration_assignment::forecast_for_machine(is, &machine.id, standing, None, &self.directory) {
+                MigrationForecast::Unaffected => return Ok(false),
+                MigrationForecast::NotWritten(why) => MachineForecast::NoAction(why),
+                MigrationForecast::Unknown(why) => MachineForecast::Unknown(why),
+                MigrationForecast::Assigned(given) => self.to_forecast(machine, given.into_wire(URL, false)),
+            };
         self.add_registration(seen, false)?;
         Ok(true)
     }
@@ -353,8 +354,8 @@ impl RackSnapshot {
     /// # Errors
     /// Returns an error if the file cannot be written.
     pub fn write_approval(&self, seen: &PredictedMachine, verdicts: &ApprovalSummary) -> Result<()> {
-        let path = approvals::approval_path(&self.dir, &seen.id);
-        let text = approvals::render_approval(verdicts, seen.installed.clone(), now());
+        let path = plan_approvals::approval_path(&self.dir, &seen.id);
+        let text = plan_approvals::render_approval(verdicts, seen.installed.clone(), now());
         let text = text.map_err(|why| Error::refusal(Phase::Serve, why))?;
         // The approval contains no secrets, and the server may run as another user.
         let readable = || fs::set_permissions(&path, Permissions::from_mode(0o644));

@@ -4,8 +4,8 @@
 //! after the minute.
 
 use super::request_context;
-use super::status_log::StatusLog;
-use common::format::untrusted_text;
+use super::server_log::StatusLog;
+use common::format::untrusted_text_limits;
 use common::sync::lock_mutex;
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, HashSet};
@@ -84,7 +84,7 @@ impl RateLimitedLog {
     }
 
     fn print_line(&self, address: Option<IpAddr>, text: String, print: fn(&StatusLog, String)) {
-        let text = untrusted_text::sanitize_message(&text);
+        let text = untrusted_text_limits::sanitize_message(&text);
         let (dropped, verdict) = {
             let mut minute = lock_mutex(&self.minute);
             let dropped = if minute.began.elapsed() >= EVERY { minute.start_next_minute() } else { None };

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use common::format::truncate_bytes;
-use site::boot_values;
+use site::boot_value_validation;
 use std::sync::Arc;
 
 /// Paths for probes of load balancers and Kubernetes. Requests for these paths may use any name for the server, since
@@ -61,7 +61,7 @@ fn check_host(app: &AppState, request: &Request) -> Result<(), ApiError> {
         return Err(ApiError::new(StatusCode::MISDIRECTED_REQUEST, why));
     }
     for host in named {
-        boot_values::validate_host(host)
+        boot_value_validation::validate_host(host)
             .map_err(|why| ApiError::bad_request(format!("the request's Host header: {why}")))?;
         if !app.hosts.accepts_host(host) {
             return Err(reject_misdirected(

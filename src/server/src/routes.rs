@@ -5,19 +5,19 @@ mod os_routes;
 
 pub use description::{ApiRoute, OperationDoc, RequiredToken, ResponseContent};
 
-use super::create_machine::{CreatedMachineFile, MachineFileRequest};
+use super::machine_file_creation::{CreatedMachineFile, MachineFileRequest};
 use super::metal_api::machine_response::{MachineResponse, ReinstallResponse};
-use super::metal_api::{image_visibility, images, layouts, machines, sizes, volumes};
+use super::metal_api::{image_states, images, layouts, machines, sizes, volumes};
 use super::migration_requests::machine_requests;
 use super::migration_requests::operator_requests::{self as moving, MigrationView};
 use super::openapi::{SchemaGenerators, empty_schema, get_openapi, list_schema, request_schema, response_schema};
 use super::operator::reinstalls::ReinstallRequest;
-use super::operator::{MachineSummary, RenameRequest, confirmations};
+use super::operator::{MachineSummary, RenameRequest, restored_machine_confirmation};
 use super::plan_input::PlanInput;
 use super::power::PowerRequest;
 use super::{
-    AppState, api, boot_digest, console_log, create_machine, deploy_templates, metrics, netboot, operator, plan_input,
-    power,
+    AppState, agent_api, boot_digest, console_log, deploy_templates, machine_file_creation, metrics, netboot, operator,
+    plan_input, power,
 };
 use axum::Router;
 use axum::handler::Handler;
@@ -28,9 +28,9 @@ use description::{delete_route, get_route, post_route, put_route};
 use model::allocation::{AssignedMachine, ReleasedSecrets, SecretsRequest};
 use model::install_report::ProgressEvent;
 use model::layout::Layout;
-use model::migration::MigrationReport;
+use model::machine_migration::MigrationReport;
 use serde_json::Value;
-use site::image_visibility::ImageStates;
+use site::image_states::ImageStates;
 use site::sizes::{MachineSize, SizeConstraint};
 use std::sync::Arc;
 
@@ -84,19 +84,19 @@ pub(crate) fn all_routes() -> Vec<ApiRoute> {
 /// Returns the endpoints for agents before an installation.
 fn allocation_routes() -> Vec<ApiRoute> {
     vec![
-        post_route("/v1/machine/register", api::register_boot, "Register a boot of the machine")
+        post_route("/v1/machine/register", agent_api::register_boot, "Register a boot of the machine")
             .with_request(request_schema::<RegisterRequest>)
             .with_response(empty_schema),
         post_route(
             "/v1/machine/{id}/secrets",
-            api::secrets::release_secrets,
+            agent_api::secrets::release_secrets,
             "Secrets of the allocation, once the installation needs the requested secrets",
         )
         .with_request(request_schema::<SecretsRequest>)
         .with_response(response_schema::<ReleasedSecrets>),
         get_route(
             "/v1/machine/{id}/wait",
-            api::wait_for_allocation,
+            agent_api::wait_for_allocation,
             "Wait until the machine has an allocation; 204 if it has none when the time limit is reached",
         )
         .with_query(&["seconds"])
@@ -108,7 +108,7 @@ fn allocation_routes() -> Vec<ApiRoute> {
 /// Returns the endpoints for agents during an installation or a migration.
 fn installation_routes() -> Vec<ApiRoute> {
     vec![
-        post_route("/v1/machine/{id}/event", api::post_event, "Record an event")
+        post_route("/v1/machine/{id}/event", agent_api::post_event, "Record an event")
             .with_request(request_schema::<ProgressEvent>)
             .with_response(empty_schema),
         post_route("/v1/machine/{id}/log", console_log::receive_log, "Console output")
@@ -116,7 +116,7 @@ fn installation_routes() -> Vec<ApiRoute> {
             .with_response(empty_schema),
         post_route(
             "/v1/machine/{id}/point-of-no-return",
-            api::point_of_no_return::pass_point_of_no_return,
+            agent_api::point_of_no_return::pass_point_of_no_return,
             "Request permission to erase data",
         )
         .with_request(request_schema::<PointOfNoReturn>)
@@ -128,9 +128,13 @@ fn installation_routes() -> Vec<ApiRoute> {
         )
         .with_request(request_schema::<MigrationReport>)
         .with_response(empty_schema),
-        post_route("/v1/machine/{id}/report", api::install_reports::post_report, "Report the end of an installation")
-            .with_request(request_schema::<InstallReport>)
-            .with_response(response_schema::<ReportAcknowledgement>),
+        post_route(
+            "/v1/machine/{id}/report",
+            agent_api::install_reports::post_report,
+            "Report the end of an installation",
+        )
+        .with_request(request_schema::<InstallReport>)
+        .with_response(response_schema::<ReportAcknowledgement>),
     ]
 }
 
@@ -193,14 +197,14 @@ fn image_routes() -> Vec<ApiRoute> {
             .with_response(response_schema::<images::ImageResponse>),
         delete_route(one_image, images::delete_image, "Delete an image that is not in use")
             .with_response(response_schema::<images::ImageResponse>),
-        get_route("/v1/image-states", image_visibility::get_states, "Hidden and blacklisted images")
+        get_route("/v1/image-states", image_states::get_states, "Hidden and blacklisted images")
             .with_response(response_schema::<ImageStates>),
-        put_route(state, image_visibility::set_image_state, "Hide an image, which need not exist yet")
+        put_route(state, image_states::set_image_state, "Hide an image, which need not exist yet")
             .at_path(hidden)
             .with_response(response_schema::<ImageStates>)
             .and_path(blacklisted, "Blacklist an image, which need not exist yet")
             .with_response(response_schema::<ImageStates>),
-        delete_route(state, image_visibility::set_image_state, "Unhide an image")
+        delete_route(state, image_states::set_image_state, "Unhide an image")
             .at_path(hidden)
             .with_response(response_schema::<ImageStates>)
             .and_path(blacklisted, "Remove an image from the blacklist")
@@ -254,13 +258,13 @@ fn machine_management_routes() -> Vec<ApiRoute> {
             .with_response(response_schema::<MachineSummary>),
         post_route(
             "/v1/machine/{id}/confirm",
-            confirmations::confirm_machine,
+            restored_machine_confirmation::confirm_machine,
             "Confirm the record of a machine after a restore",
         )
         .with_response(response_schema::<MachineSummary>),
         post_route(
             "/v1/machines/confirm",
-            confirmations::confirm_all_machines,
+            restored_machine_confirmation::confirm_all_machines,
             "Confirm the records of all machines after a restore",
         )
         .with_response(list_schema::<MachineSummary>),
@@ -306,7 +310,7 @@ fn host_routes() -> Vec<ApiRoute> {
     vec![
         post_route(
             "/v1/machine/{id}/file",
-            create_machine::create_machine_file,
+            machine_file_creation::create_machine_file,
             "Create the file of a machine that has registered",
         )
         .with_request(request_schema::<MachineFileRequest>)

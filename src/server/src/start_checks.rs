@@ -3,8 +3,8 @@
 use super::base_url::check_url_host;
 use super::options::ServerConfig;
 use common::error::{Error, Phase, Result};
-use pxe::pxe_options::PxeOptions;
-use site::boot_values;
+use pxe::command_line_options::PxeOptions;
+use site::boot_value_validation;
 use site::yaml_folder;
 use std::path::{Path, PathBuf};
 
@@ -37,13 +37,13 @@ pub(crate) fn check_options(options: &ServerConfig) -> Result<()> {
         let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
         let host = rest.map(|rest| rest.split('/').next().unwrap_or_default());
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/:[]".contains(&byte);
-        if host.is_none_or(|host| boot_values::validate_host(host).is_err()) || !url.bytes().all(plain) {
+        if host.is_none_or(|host| boot_value_validation::validate_host(host).is_err()) || !url.bytes().all(plain) {
             return refuse(format!("--url {url}: must be a URL such as http://10.0.0.1:8080"));
         }
         let without_dns = options.pxe.as_ref().is_some_and(PxeOptions::assigns_without_dns);
         check_url_host(url, without_dns).or_else(refuse)?;
     }
-    boot_values::validate_cmdline(&options.cmdline).or_else(|why| refuse(format!("--cmdline: {why}")))
+    boot_value_validation::validate_cmdline(&options.cmdline).or_else(|why| refuse(format!("--cmdline: {why}")))
 }
 
 /// Refuses to start if the database was lost. In the middle of a reinstall, a machine has no install marker, and only

@@ -3,7 +3,7 @@
 //! the server (`WatchdogSec=`).
 
 use super::planner_pool::PlannerPool;
-use super::status_log::StatusLog;
+use super::server_log::StatusLog;
 use common::error::{Context, Phase, Result};
 use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;

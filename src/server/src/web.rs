@@ -7,8 +7,8 @@
 //! layouts, images and orders. `phase` summarizes a machine in one word, `live_updates` sends events, and `assets`
 //! contains the style sheet, the script and the icon.
 
+mod allocation_differences;
 mod assets;
-mod differences;
 mod disks;
 mod form;
 mod history;

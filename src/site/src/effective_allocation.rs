@@ -11,7 +11,7 @@
 //! | `volumes` | the volumes in the machine file: volumes are resources of Kubernetes, and existing volumes are preserved |
 //! | `image`, `filesystemlayout`, `give_up` | see `resolve` |
 
-use crate::operator_files::allocation_fields::{DISK_KEY, OS, OS_PARAMETERS, VOLUMES};
+use crate::operator_files::recorded_allocation::{DISK_KEY, OS, OS_PARAMETERS, VOLUMES};
 use crate::operator_files::{AllocationSpec, MachineSpec};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

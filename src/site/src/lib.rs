@@ -4,23 +4,23 @@
 //! exist is reported in the same way, and the last good version of the machine file stays in force. The crate does not
 //! handle requests: `server` publishes its snapshots, and `rack plan` and `serve --check` read the same directory.
 //! Start with `loader`, which builds a `snapshot` of all files in force. `operator_files` parses and validates files,
-//! `effective_allocation` determines the allocation that applies, `resolve` follows the references of the allocation,
+//! `effective_allocation` determines the allocation that applies, `allocation_resolution` follows the references of the allocation,
 //! and `requested_steps` merges the deploy templates that the allocation requests.
 
-pub mod allocation_owners;
-pub mod approvals;
-pub mod boot_values;
+pub mod allocation_resolution;
+pub mod boot_value_validation;
 pub mod deploy_templates;
 mod duplicates;
 pub mod effective_allocation;
-pub mod image_visibility;
+pub mod image_states;
 pub mod loader;
+pub mod migrated_allocations;
 pub mod operator_files;
 pub mod os_definition_state;
 pub mod os_definitions;
+pub mod plan_approvals;
 mod registry_credentials;
 pub mod requested_steps;
-pub mod resolve;
 pub mod sizes;
 pub mod snapshot;
 pub mod watched_file;

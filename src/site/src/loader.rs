@@ -1,24 +1,24 @@
 //! Reader of the operator's directory. Builds a snapshot of all files in force, and reports the problems of all files.
 
-use crate::allocation_owners::AllocationOwners;
-use crate::approvals::{self, Approval, Approvals};
+use crate::allocation_resolution::{SiteObjects, explain_broken_promise, find_differences, resolve_allocation};
 use crate::deploy_templates::{self, DeployTemplates};
 use crate::duplicates;
-use crate::image_visibility::{self, ImageStates};
+use crate::image_states::{self, ImageStates};
+use crate::migrated_allocations::AllocationOwners;
 use crate::operator_files::{self, ImageLocation, ImageSpec, MachineSpec};
 use crate::os_definitions::{self, DefinitionChoice, OsDefinitions};
+use crate::plan_approvals::{self, Approval, Approvals};
 use crate::registry_credentials::RegistryCredentials;
 use crate::requested_steps;
-use crate::resolve::{SiteObjects, explain_broken_promise, find_differences, resolve_allocation};
 use crate::sizes::{self, MachineSize};
 use crate::snapshot::{MANIFEST, SiteSnapshot};
 use crate::watched_file::WatchedFile;
 use crate::yaml_folder::{YamlFolder, format_problem};
 use common::diagnostic;
 use marked_yaml::Spanned;
-use model::boot_contents::{self, BootContents};
 use model::deploy_steps::template::DeployTemplate;
-use model::layout::{self, Layout, selection::LayoutSet};
+use model::image_boot_contents::{self, BootContents};
+use model::layout::{self, Layout, layout_set::LayoutSet};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use store::image_digest_cache::{self, ImageDigests};
@@ -75,11 +75,11 @@ impl SiteLoader {
             layouts: YamlFolder::new(dir.join("layouts"), read_layout),
             images: YamlFolder::new(dir.join("images"), operator_files::parse_image),
             templates: YamlFolder::optional(dir.join(deploy_templates::FOLDER), read_template),
-            approvals: YamlFolder::optional(dir.join(approvals::FOLDER), approvals::parse_approval),
+            approvals: YamlFolder::optional(dir.join(plan_approvals::FOLDER), plan_approvals::parse_approval),
             approved_only: false,
             sizes: YamlFolder::optional(dir.join(sizes::FOLDER), MachineSize::parse_size),
             registries: RegistryCredentials::new(dir),
-            states: image_visibility::states_file(dir),
+            states: image_states::states_file(dir),
             stamps: Vec::new(),
             digests,
             definitions,
@@ -95,7 +95,7 @@ impl SiteLoader {
 
     /// Ignores approvals, for plans that the operator has not approved yet.
     pub fn without_approvals(self) -> SiteLoader {
-        SiteLoader { approvals: YamlFolder::optional(PathBuf::new(), approvals::parse_approval), ..self }
+        SiteLoader { approvals: YamlFolder::optional(PathBuf::new(), plan_approvals::parse_approval), ..self }
     }
 
     /// Stores a computed digest. The next scan returns a new snapshot.
@@ -307,7 +307,7 @@ fn read_image_contents(manifest: &Path, digest: Option<&str>) -> Result<Option<B
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error.to_string()),
     };
-    boot_contents::read_manifest_contents(&text, digest)
+    image_boot_contents::read_manifest_contents(&text, digest)
 }
 
 fn read_standing_blocking(

@@ -1,22 +1,22 @@
 //! Parsing and validation of the operator's YAML files.
 
 mod agent_allocation;
-pub(crate) mod allocation_fields;
 mod bmc;
 mod error_collection;
 mod file_type_detection;
 mod image_file;
-mod k8s_resources;
+mod k8s_volumes;
 mod machine_file;
 mod machine_networks;
-mod network_field;
+mod network_config_validation;
 pub(crate) mod os_parameters;
 mod pull_secret;
+pub(crate) mod recorded_allocation;
 pub mod yaml_node;
 
 pub use file_type_detection::{find_network_misfits, find_network_problems, is_agent_document, is_machine_text};
 pub use image_file::parse_image;
-pub use k8s_resources::parse_resources;
+pub use k8s_volumes::parse_resources;
 pub use machine_file::{DEFAULT_ID, default_consoles, parse_machine};
 pub use yaml_node::{format_at, replace_positions, suggest_name};
 
@@ -24,8 +24,8 @@ use crate::os_definition_state::DefinitionState;
 use marked_yaml::{Span, Spanned};
 use model::allocation::{BootOrder, FinisherChoice};
 use model::bmc::Bmc;
-use model::boot_contents::BootContents;
 use model::deploy_steps::EraseMode;
+use model::image_boot_contents::BootContents;
 use model::registry_auth::{PullSecret, SecretText};
 use serde::Deserialize;
 use serde::de::IgnoredAny;

@@ -8,9 +8,9 @@ pub use enabled_templates::check_enabled_templates;
 pub use out_of_band::{OutOfBandTemplate, find_out_of_band_templates};
 
 use super::deploy_templates::{DeployTemplates, StoredTemplate};
+use crate::allocation_resolution::SiteObjects;
 use crate::effective_allocation::with_effective_allocation;
 use crate::operator_files::{AllocationSpec, MachineSpec, format_at};
-use crate::resolve::SiteObjects;
 use common::diagnostic::Diagnostic;
 use marked_yaml::Spanned;
 use model::deploy_steps::{

@@ -1,8 +1,8 @@
 //! Snapshot of the versions of the operator's files that are in force.
 
+use crate::allocation_resolution::SiteObjects;
 use crate::operator_files::{ImageSpec, MachineSpec};
 use crate::os_definitions::DefinitionCatalog;
-use crate::resolve::SiteObjects;
 use model::machine_identity::swap_id_byte_order;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
 //! Targets that a machine can boot, and the content of the operator's files about the machine.
 
-use super::migration::MigrationState;
+use super::machine_migration::MigrationState;
 use super::order_records::ReinstallOrder;
-use model::migration::MigrationSide;
+use model::machine_migration::MigrationSide;
 
 /// Content of the operator's files about a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,11 +1,11 @@
 //! State of an allocation on a machine: the started installation, the installed system, the open reinstall order, and
 //! the result of the last reinstall.
 
-use super::approval::Approval;
 use super::install_attempt::StartedAttempt;
 use super::installed_allocation::InstalledAllocation;
 use super::json_columns::{parse_column, to_json_column};
 use super::order_records::{ReinstallOrder, ReinstallOutcome, read_order};
+use super::plan_approval::Approval;
 use super::{
     ServerState, TokenHash, boot_prohibitions, epoch, lost_database, now, restore_confirmation, unknown_machines,
 };

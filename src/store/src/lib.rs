@@ -7,7 +7,7 @@
 //! The crate has three layers. Each layer uses only the layers above it in this list, and no two modules use each
 //! other:
 //!
-//! * **Database.** `server_state` is the handle on the database, and contains machines and digests. `database_file`
+//! * **Database.** `database_handle` is the handle on the database, and contains machines and digests. `database_file`
 //!   opens the file, `database_id` distinguishes the file from others, and `schema` defines its tables. `lost_database`
 //!   records that the database replaced a lost database. `epoch` issues fencing tokens, `json_columns` reads and writes
 //!   columns of JSON, and `token` and `boot_token` contain tokens.
@@ -16,9 +16,9 @@
 //!   digests. `boots` stores registered boots. `unknown_machines` stores machines that have no machine file, and
 //!   `freed_machines` determines which machines may still run the system of a previous tenant. `install_attempt`
 //!   contains the records of attempts, and `installed_allocation` contains the fields with which an allocation was
-//!   installed. `order_records` stores orders for reinstalls. `migration` defines the states of a migration, and
+//!   installed. `order_records` stores orders for reinstalls. `machine_migration` defines the states of a migration, and
 //!   `migration_records` stores migrations. `boot_prohibitions` stores the allocations that a machine must no longer
-//!   boot after a migration. `approval` defines the files with approved plans. `restore_confirmation` withholds the
+//!   boot after a migration. `plan_approval` defines the files with approved plans. `restore_confirmation` withholds the
 //!   installations and migrations of a restored database until its records are confirmed, and `install_state` combines
 //!   all records of an allocation.
 //! * **Decisions.** `success_proof` decides whether a reported success is valid. `first_install` handles the start of a
@@ -29,7 +29,6 @@
 //!   `machine_rename` transfers records to a new id. `backup` and `restore_review` copy and restore the database.
 
 mod adoption;
-pub mod approval;
 pub mod backup;
 pub mod boot_activity;
 mod boot_prohibitions;
@@ -39,6 +38,7 @@ pub mod boot_token;
 pub mod boots;
 mod console_log;
 pub mod database_file;
+mod database_handle;
 pub mod database_id;
 pub(crate) mod epoch;
 mod event_history;
@@ -50,10 +50,11 @@ mod install_attempt;
 mod install_state;
 mod installed_allocation;
 mod json_columns;
+pub mod json_sanitizer;
 pub(crate) mod lost_database;
 mod machine_identities;
+pub mod machine_migration;
 mod machine_rename;
-pub mod migration;
 mod migration_boot;
 mod migration_records;
 mod migration_transactions;
@@ -61,13 +62,11 @@ mod next_boot;
 mod order_records;
 mod orders;
 mod out_of_band;
-pub mod promise_check;
+pub mod plan_approval;
 mod registrations;
 pub mod restore_confirmation;
 pub(crate) mod restore_review;
-pub mod sanitize;
 pub mod schema;
-mod server_state;
 mod success_proof;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -76,12 +75,14 @@ mod tests;
 mod timestamp;
 pub mod token;
 mod unknown_machines;
+pub mod wipe_policy_check;
 
 pub use adoption::AdoptOutcome;
 pub use boot_activity::{BootActivity, MachineBoot};
 pub use boot_registration::{EnrollOutcome, Enrollment};
 pub use boot_target::{BootTarget, FileAllocation};
 pub use console_log::LogChunk;
+pub use database_handle::{DATABASE, FileStamp, ServerState, StoreHooks};
 pub use first_install::FirstStartOutcome;
 pub use install_attempt::{ATTEMPTS, AttemptStart};
 pub use install_state::{FirstInstall, InstallState, ServedInstall};
@@ -95,9 +96,8 @@ pub use orders::{CancelOutcome, OrderOutcome, OrderStart, ReportOutcome};
 pub use out_of_band::{BootAdmission, OutOfBandRequest, OutOfBandRun, RunPhase};
 pub use registrations::StoredRegistration;
 pub use restore_confirmation::ConfirmOutcome;
-pub use server_state::{DATABASE, FileStamp, ServerState, StoreHooks};
 pub use success_proof::UnprovenReason;
 pub use timestamp::now;
 
-use server_state::to_json;
+use database_handle::to_json;
 use token::TokenHash;

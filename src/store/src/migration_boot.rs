@@ -3,7 +3,7 @@
 use super::ServerState;
 use super::boot_prohibitions::{NOTHING_OF_ITS_OWN, is_barred};
 use super::boot_target::{BootTarget, FileAllocation};
-use super::migration::MigrationBoot;
+use super::machine_migration::MigrationBoot;
 use super::migration_records::find_live;
 use common::error::Result;
 use rusqlite::{Connection, params};

@@ -3,7 +3,7 @@
 use super::ServerState;
 use super::boots::current_boot;
 use super::json_columns::{parse_column, to_json_column};
-use super::migration::{CurrentBoots, Migration, MigrationState};
+use super::machine_migration::{CurrentBoots, Migration, MigrationState};
 use common::error::Result;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 

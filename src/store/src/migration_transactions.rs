@@ -8,7 +8,7 @@ pub mod install_reports;
 use super::boot_prohibitions::{bar_allocations, lift_bar};
 use super::install_attempt::AttemptStart;
 use super::json_columns::to_json_column;
-use super::migration::{Migration, MigrationEvent, MigrationState};
+use super::machine_migration::{Migration, MigrationEvent, MigrationState};
 use super::migration_records::{explain_migration_block, find_live, read_current_boots, store_migration};
 use super::{ServerState, epoch, restore_confirmation};
 use common::error::Result;

@@ -21,7 +21,7 @@ use super::install_state::InstallState;
 use super::order_records::ReinstallOrder;
 use common::format::truncate_bytes;
 use control::api_types::InstallReport;
-use model::install_marker::attempt::MarkerMismatch;
+use model::install_marker::attempt_proof::MarkerMismatch;
 use model::install_marker::{InstallMarker, RecordedDisk};
 use std::fmt;
 

@@ -4,6 +4,6 @@ pub mod docs;
 pub mod fuzzing;
 pub mod http;
 pub mod images;
-pub mod judge_process;
+pub mod reference_implementation;
 mod sandboxed_workers;
 pub mod sources;

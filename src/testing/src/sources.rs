@@ -16,11 +16,10 @@ fn read_sources(directory: &Path, sources: &mut Vec<(PathBuf, String)>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap();
-        let is_test =
-            ["testing", "tests", "tests.rs", "testing.rs", "recorded_output.rs", "fuzz", "fuzz.rs", "docs", "docs.rs"]
-                .contains(&name)
-                || name == "large_inventories.rs"
-                || name.trim_end_matches(".rs").ends_with("_tests");
+        let is_test = ["testing", "tests", "tests.rs", "testing.rs", "recorded_output.rs", "fuzz", "fuzz.rs"]
+            .contains(&name)
+            || name == "large_inventories.rs"
+            || name.trim_end_matches(".rs").ends_with("_tests");
         if path.is_dir() && !is_test {
             read_sources(&path, sources);
         } else if name.ends_with(".rs") && !is_test {

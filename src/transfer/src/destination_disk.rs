@@ -7,7 +7,7 @@ use common::sync::lock_mutex;
 use image::raw::{AlignedBuffer, HEAD_BYTES, RawTarget, TargetDisk};
 use linux::gpt;
 use linux::storage::{block_device, busy_device_users, image_table_adaptation};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};

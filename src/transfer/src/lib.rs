@@ -8,7 +8,7 @@ mod certificate;
 mod connection;
 mod destination_address;
 mod destination_disk;
-mod ganeti;
+mod ganeti_protocol;
 mod key;
 pub mod machine_migration;
 pub mod options;

@@ -1,6 +1,6 @@
 //! Command-line options of `drophammer move`.
 
-use super::ganeti::{GanetiCompression, GanetiMagic};
+use super::ganeti_protocol::{GanetiCompression, GanetiMagic};
 use super::shared_secret::HmacSignature;
 use clap::{Args, Subcommand};
 use std::path::{Path, PathBuf};

@@ -3,7 +3,7 @@
 use super::connection::{ListeningPort, TlsLink};
 use super::destination_address::Destination;
 use super::destination_disk::TransferDest;
-use super::ganeti::{self, GanetiTerms};
+use super::ganeti_protocol::{self, GanetiTerms};
 use super::options::{self, ReceiveOptions};
 use super::protocol::ConnectionEnd;
 use super::protocol::receive::receive_disk;
@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
-use unauthenticated::{UnauthenticatedLimit, UnauthenticatedSlot};
+use unauthenticated_connections::{UnauthenticatedLimit, UnauthenticatedSlot};
 
-mod unauthenticated;
+mod unauthenticated_connections;
 
 /// Maximum number of concurrent connections.
 const CONNECTIONS: usize = 64;
@@ -238,7 +238,8 @@ impl TransferReceiver {
                 "the sender is Ganeti's import-export, which sends only one disk; specify a single disk",
             ));
         };
-        let taken = disk.receive_at_once(ends.peer_certificate(), |onto| ganeti::receive_disk(link, onto, &self.terms));
+        let taken = disk
+            .receive_at_once(ends.peer_certificate(), |onto| ganeti_protocol::receive_disk(link, onto, &self.terms));
         match taken.context(Phase::Move, || format!("receive from {}", link.peer)) {
             Ok(_) => {
                 // The disk is complete, even if the peer has already disconnected.

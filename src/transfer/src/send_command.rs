@@ -3,7 +3,7 @@
 
 use super::connection::TlsLink;
 use super::destination_address::Destination;
-use super::ganeti::{self, GanetiTerms};
+use super::ganeti_protocol::{self, GanetiTerms};
 use super::options::{self, CommonOptions, SendOptions};
 use super::protocol::send::{SendResult, SentBytes, send_disk};
 use super::protocol::{ConnectionEnd, SenderRun, TransferHello};
@@ -96,7 +96,7 @@ pub(super) fn send_one_disk(
         let began = Instant::now();
         let sent = source
             .open_stream()
-            .and_then(|stream| ganeti::send_disk(&mut link, stream, terms))
+            .and_then(|stream| ganeti_protocol::send_disk(&mut link, stream, terms))
             .context(Phase::Move, what)?;
         return Ok(TransferFigures::from_ganeti(name, sent, began.elapsed()));
     }

@@ -6,7 +6,7 @@ use super::used_blocks;
 use common::error::{Context, Error, Phase, Result};
 use image::raw::AlignedBuffer;
 use linux::storage::{block_device, busy_device_users};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::ops::Range;

@@ -6,7 +6,7 @@ use linux::console::print_line;
 use linux::probe::{self, ProbeDepth};
 use linux::storage::activation_rehearsal::{self, RehearsalResult};
 use linux::storage::{mount, signature_wipe};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::install_report::{EventName, InstallOutcome, InstallResult, StageTime};
 use newroot::boot::kexec;
 use nix::sys::reboot::{RebootMode, reboot};

@@ -5,7 +5,7 @@ use common::error::{Context, Error, Phase, Result};
 use image::raw::{ImageRequirements, RawTarget, TargetDisk, duplicate_uuids};
 use image::{IncomingImage, PayloadKind, ResolvedImage};
 use linux::storage::{disk_identity, filesystem_growth, image_table_adaptation};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::inventory::{DiskPartition, DiskTable};
 use model::layout::{self, FilesystemFormat};
 use newroot::system_setup;

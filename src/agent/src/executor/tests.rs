@@ -1,13 +1,13 @@
 //! Tests of plans on loop devices, and of the state after a failure.
 
 use super::*;
-use control::testing::FakeControl;
+use control::fake_control_plane::FakeControl;
 use linux::storage::test_loop_device::TestLoopDevice;
 use linux::storage::{busy_device_users, disk_identity, signature_wipe};
 use model::allocation::{self, Allocation, FinisherChoice};
-use model::boot_contents::BootContents;
 use model::deploy_steps::StepList;
-use model::device::DevicePath;
+use model::device_name::DevicePath;
+use model::image_boot_contents::BootContents;
 use model::install_marker::RecordedDisk;
 use model::install_report::{HiddenFiles, InstallOutcome, PreservationProof};
 use model::inventory::Inventory;
@@ -25,13 +25,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-mod raw;
-mod told;
+mod raw_images;
+mod run_reports;
 
-use raw::{installed, root_on};
+use raw_images::{installed, root_on};
 
+mod bluestore_label_wipe;
 mod refusals;
-mod wiped;
 
 struct Bench {
     control: Arc<FakeControl>,

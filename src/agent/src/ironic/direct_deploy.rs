@@ -7,7 +7,7 @@ use common::bounded_read::read_whole;
 use common::error::Result;
 use flate2::read::MultiGzDecoder;
 use model::allocation::{AllocatedImage, Allocation, BootOrder, FinisherChoice};
-use model::device::KernelName;
+use model::device_name::KernelName;
 use model::inventory::{Inventory, InventoryDisk};
 use model::layout::hints;
 use serde_json::{Map, Value};

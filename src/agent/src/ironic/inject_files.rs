@@ -7,7 +7,7 @@ use common::bounded_read::read_whole;
 use common::error::{Context, Error, Phase, Result};
 use linux::http;
 use linux::http::proxies::{ProxyScope, describe_proxy};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::install_marker::{InstallMarker, lineage};
 use model::inventory::Inventory;
 use operations::InjectedFile;

@@ -1,6 +1,6 @@
 //! Lookup of the node of this machine, with the retries of Ironic's own agent.
 
-use super::api::{FoundIronicNode, IronicResult};
+use super::api_client::{FoundIronicNode, IronicResult};
 use common::error::{Error, Phase, Result};
 use std::time::Duration;
 

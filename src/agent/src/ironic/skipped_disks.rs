@@ -2,7 +2,7 @@
 
 use super::deploy_args::{IronicNode, plan_refusal};
 use common::error::Result;
-use model::device::KernelName;
+use model::device_name::KernelName;
 use model::inventory::{Inventory, InventoryDisk, MdArray};
 use model::layout::{Layout, hints};
 use model::storage_graph::{DeviceStack, LayoutMatch};

@@ -4,28 +4,28 @@
 
 use super::commands::IronicStepKind;
 use super::deploy_args::{self, IronicNode, RequestedMode};
-use super::executor::StepExecutor;
 use super::logs::StepLog;
 use super::skipped_disks;
+use super::step_executor::StepExecutor;
 use common::error::{Error, Phase, Result};
 use common::format::{CONSOLE_COLUMNS, fold_lines};
 use common::sync::lock_mutex;
 use common::{diagnostic, output};
-use install_mode::decide_install_mode;
 use model::allocation::{Allocation, AssignedMachine};
 use model::deploy_steps::{self, EraseMode, OfferedStep, StepKind};
-use model::device::KernelName;
+use model::device_name::KernelName;
 use model::install_report::DiskChanges;
 use model::inventory::Inventory;
 use model::ironic_raid::RaidConfig;
 use model::layout::Layout;
 use plan::{DiskPlan, DiskVerdict, Plan, PlanSubject, request_from_allocation};
+use reinstall_decision::decide_install_mode;
 use serde_json::{Map, Value, json};
 use std::sync::{Arc, Mutex};
 use uuid::Uuid;
 
-mod install_mode;
-mod standalone;
+mod independent_steps;
+mod reinstall_decision;
 
 /// Placeholder for an image that a later step specifies.
 const LATER: &str = "the image of burn_image";

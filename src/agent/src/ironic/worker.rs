@@ -3,8 +3,8 @@
 use super::command_result::{CommandFault, FaultKind};
 use super::commands::{CommandExecutor, IronicCommand, IronicStepKind};
 use super::deploy_args::IronicNode;
-use super::executor::StepExecutor;
 use super::logs::{self, StepLog};
+use super::step_executor::StepExecutor;
 use super::steps::{self, StepRunner};
 use super::{HeartbeatSignal, rescue};
 use common::error::Error;

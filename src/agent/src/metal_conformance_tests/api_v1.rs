@@ -6,10 +6,10 @@ mod reinstall_tests;
 mod test_certificates;
 
 use super::*;
-use control::metal::firmware_record::FirmwareRecord;
-use control::metal::pixie_config;
-use control::metal::v1::reinstall_note::ReinstallNoteStore;
-use control::metal::v1::{MetalApiV1, V1Timeouts};
+use control::metal_stack::efi_variable_record::FirmwareRecord;
+use control::metal_stack::pixie_config;
+use control::metal_stack::v1::reinstall_note::ReinstallNoteStore;
+use control::metal_stack::v1::{MetalApiV1, V1Timeouts};
 use control::retry::RetryPolicy;
 use model::install_report::{FailureSummary, InstallOutcome, InstallResult};
 use std::net::TcpListener;
@@ -104,7 +104,8 @@ fn allocation(id: &str, layout: &str) -> Value {
         concat!(env!("CARGO_MANIFEST_DIR"), "/../..")
     ))
     .unwrap();
-    let layout = control::metal::v2::layout_defaults::insert_omitted_values(serde_json::from_str(&text).unwrap());
+    let layout =
+        control::metal_stack::v2::omitted_layout_values::insert_omitted_values(serde_json::from_str(&text).unwrap());
     let layout = model::layout::read_json(&layout).unwrap().layout;
     json!({
         "allocationuuid": id, "name": "web", "project": "0d95cd70-0000-4000-8000-000000000001", "hostname": "web-1", "role": "machine",

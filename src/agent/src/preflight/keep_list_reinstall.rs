@@ -16,7 +16,7 @@
 use super::local_state::has_contents;
 use common::error::{Error, Phase, Result};
 use model::allocation::{Allocation, OrderNumber, OrderedReinstall};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::install_marker::{InstallMarker, lineage};
 use model::inventory::Inventory;
 use model::storage_graph;
@@ -116,7 +116,7 @@ pub(crate) fn refuse_data_loss(machine: &str, allocation: &Allocation, inventory
         |_| Error::refusal(Phase::Layout, "drophammer.keep lists disks of an invalid layout; nothing was erased");
     let parsed = allocation.parse_layout().map_err(unread)?;
     let named = parsed.layout.disks.iter().filter(|disk| !disk.wipeonreinstall);
-    let found = named.filter_map(|disk| storage_graph::lookup::find_disk(disk, inventory).ok());
+    let found = named.filter_map(|disk| storage_graph::disk_lookup::find_disk(disk, inventory).ok());
     let held: Vec<DevicePath> = found.filter(|disk| has_contents(disk)).map(|disk| disk.device.clone()).collect();
     if held.is_empty() {
         return Ok(());

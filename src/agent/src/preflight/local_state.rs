@@ -12,7 +12,7 @@
 use super::opaque_objects::refuse_opaque;
 use common::error::{Error, Phase, Result};
 use model::allocation::{Allocation, OrderNumber, RecordSource};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::install_marker::InstallMarker;
 use model::inventory::{Inventory, InventoryDisk};
 use model::layout::Layout;

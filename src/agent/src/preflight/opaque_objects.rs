@@ -2,7 +2,7 @@
 //! therefore refused if installations are recorded only on the disks.
 
 use common::error::{Error, Phase, Result};
-use model::device::KernelName;
+use model::device_name::KernelName;
 use model::inventory::{Inventory, OpaqueObject, UniqueIdentifiers};
 use model::storage_graph::DeviceStack;
 

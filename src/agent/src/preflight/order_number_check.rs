@@ -14,7 +14,7 @@
 
 use common::error::{Error, Phase, Result};
 use model::allocation::{Allocation, OrderNumber};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::inventory::Inventory;
 use plan::InstallClaim;
 

@@ -5,7 +5,7 @@ use crate::preflight::passphrase_prompt::{self, AskPassphrase};
 use common::error::{Context, Phase, Result};
 use linux::{process, storage};
 use model::allocation::Allocation;
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::inventory::{AttemptTarget, FailedAttempt, Inventory, StackedDeviceKind};
 use model::layout::{KeySource, Layout};
 use model::registry_auth::SecretText;

@@ -3,7 +3,7 @@
 use ::http::Request;
 use common::error::{Context, Error, Phase, Result};
 use control::api_types::{ErrorBody, NextBoot};
-use linux::http::{self, privileged};
+use linux::http::{self, privileged_port};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use reqwest::StatusCode;
 use reqwest::blocking::Client;
@@ -77,7 +77,7 @@ impl BootClient {
             let url = boot_url(&self.url, machine.unwrap_or_default(), mac);
             let what = || format!("request boot information from {}", self.url);
             let request = Request::get(&url).body(Vec::new()).context(Phase::Control, what)?;
-            let response = privileged::send_privileged(request, STALL).context(Phase::Control, what)?;
+            let response = privileged_port::send_privileged(request, STALL).context(Phase::Control, what)?;
             let status = response.status();
             if status.is_success() {
                 let boot = serde_json::from_slice(response.body());

@@ -166,7 +166,7 @@ impl LogUpload {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use control::testing::FakeControl;
+    use control::fake_control_plane::FakeControl;
 
     fn said() -> &'static ConsoleLog {
         Box::leak(Box::new(ConsoleLog::new()))

@@ -4,7 +4,7 @@ use super::client::RedfishResource;
 use super::{RedfishMachine, find_settings, with_apply_time};
 use crate::{READS, bmc_refusal, read_until};
 use common::error::Result;
-use common::format::untrusted_text::sanitize_line;
+use common::format::untrusted_text_limits::sanitize_line;
 use model::deploy_steps::{BiosSetting, is_same_value};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};

@@ -7,7 +7,7 @@
 use super::{RedfishMachine, find_settings, with_apply_time};
 use crate::{READS, READS_AFTER_REJECTION, bmc_refusal, read_until};
 use common::error::Result;
-use common::format::untrusted_text::sanitize_line;
+use common::format::untrusted_text_limits::sanitize_line;
 use model::deploy_steps::BootDevice;
 use model::inventory::FirmwareType;
 use serde_json::{Value, json};

@@ -8,7 +8,7 @@ use super::session::Session;
 use crate::bmc_refusal;
 use common::bounded_read::read_whole;
 use common::error::{Context, Phase, Result};
-use common::format::untrusted_text;
+use common::format::untrusted_text_limits;
 use linux::http;
 use model::bmc::Bmc;
 use reqwest::blocking::Client;
@@ -198,7 +198,7 @@ impl<'a> RedfishClient<'a> {
             true => Ok(Some(next)),
             false => Err(refused(format!(
                 "it redirects the {method} to another path, {}",
-                untrusted_text::sanitize_line(next.path())
+                untrusted_text_limits::sanitize_line(next.path())
             ))),
         }
     }
@@ -213,7 +213,8 @@ impl<'a> RedfishClient<'a> {
 
     fn explain_rejection(&self, response: &RedfishResponse) -> String {
         let message = response.message().replace(self.bmc.password.reveal(), "…");
-        let message = untrusted_text::sanitize_line(&untrusted_text::truncate_with_mark(&message, MESSAGE_BYTES));
+        let message =
+            untrusted_text_limits::sanitize_line(&untrusted_text_limits::truncate_with_mark(&message, MESSAGE_BYTES));
         let said = match response.status {
             StatusCode::UNAUTHORIZED if message.is_empty() => "it rejected the username and password".to_owned(),
             StatusCode::UNAUTHORIZED => format!("it rejected the username and password: {message}"),

@@ -4,7 +4,7 @@ use super::RedfishMachine;
 use super::client::RedfishResource;
 use crate::{READS, READS_AFTER_REJECTION, bmc_refusal, read_until};
 use common::error::{Error, Result};
-use common::format::untrusted_text::sanitize_line;
+use common::format::untrusted_text_limits::sanitize_line;
 use serde_json::{Value, json};
 
 const ON: &str = "On";

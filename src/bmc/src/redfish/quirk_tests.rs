@@ -1,6 +1,6 @@
 //! Every quirk of the test double with every operation that it affects: the requests that are sent, and the results.
 
-use super::double::*;
+use super::test_double::*;
 use super::*;
 use crate::switch_power;
 use model::inventory::FirmwareType;

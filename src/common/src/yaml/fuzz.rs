@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 use testing::fuzzing::{Fuzz, folder};
-use testing::judge_process::JudgeProcess;
+use testing::reference_implementation::JudgeProcess;
 
 /// Process that parses documents with PyYAML, and answers requests one after the other.
 static JUDGE: LazyLock<Mutex<JudgeProcess>> = LazyLock::new(|| {

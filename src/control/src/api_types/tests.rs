@@ -3,7 +3,7 @@
 use super::*;
 use model::install_report::{EventName, ProgressEvent, StageShare, TransferProgress};
 use model::inventory::EraseMethod;
-use model::migration::MigrationReport;
+use model::machine_migration::MigrationReport;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 

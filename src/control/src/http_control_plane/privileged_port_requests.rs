@@ -39,7 +39,7 @@ impl HttpControlPlane {
                 Ok(request) => request,
                 Err(error) => return AttemptResult::Permanent(self.unreachable_error(&what, error)),
             };
-            match http::privileged::send_privileged(request, patience) {
+            match http::privileged_port::send_privileged(request, patience) {
                 Ok(answer) if answer.status().is_success() => AttemptResult::Done(()),
                 Ok(answer) => {
                     let refusal = self.status_error(&what, answer.status(), &String::from_utf8_lossy(answer.body()));

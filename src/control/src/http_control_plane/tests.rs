@@ -1,7 +1,7 @@
 //! The calls as a server receives them.
 
 use super::*;
-use crate::testing::ended;
+use crate::fake_control_plane::ended;
 use model::install_report::{EventName, FailureSummary};
 use testing::http::{Request, Server};
 

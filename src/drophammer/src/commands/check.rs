@@ -9,7 +9,7 @@ use common::error::{Context, Error, Phase, Result};
 use common::exit_status::CommandOutcome;
 use common::output::{print_text, to_json};
 use model::inventory::Nic;
-use model::layout::selection::{DuplicateLayout, LayoutCollision, LayoutSet};
+use model::layout::layout_set::{DuplicateLayout, LayoutCollision, LayoutSet};
 use model::layout::{self, ParsedLayout};
 use serde::Serialize;
 use serde_json::json;
@@ -125,8 +125,8 @@ fn read_nics(options: &CheckOptions) -> Result<Option<Vec<Nic>>> {
 
 /// Checks a machine file. Returns `None` for any other file.
 fn check_machine_file(file: &TextFile, nics: Option<&[Nic]>) -> Option<MachineReport> {
-    let text = file.text.as_ref().ok().filter(|text| super::machine_file::is_machine_text(text))?;
-    let problems = super::machine_file::read_allocation(text, nics).err().unwrap_or_default();
+    let text = file.text.as_ref().ok().filter(|text| super::allocation_reader::is_machine_text(text))?;
+    let problems = super::allocation_reader::read_allocation(text, nics).err().unwrap_or_default();
     Some(MachineReport { file: file.path.clone(), valid: problems.is_empty(), problems })
 }
 

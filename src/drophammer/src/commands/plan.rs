@@ -8,7 +8,7 @@ use common::error::{Context, Error, Phase, Result};
 use common::exit_status::{CommandOutcome, report_refusal};
 use common::output::{print_error, print_styled, print_text, to_json};
 use model::deploy_steps::{EraseMode, StepList};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::install_marker::InstallMarker;
 use model::inventory::Inventory;
 use model::layout::ParsedLayout;
@@ -163,7 +163,7 @@ fn choose_layout(
 /// Returns the allocation from the file of `--allocation`, if given. The inner error lists all problems of that file.
 fn read_assignment(options: &PlanArgs, inventory: &Inventory) -> Result<std::result::Result<PlanAssignment, String>> {
     let Some(path) = &options.allocation else { return Ok(Ok(PlanAssignment::default())) };
-    let allocation = match super::machine_file::read_allocation(&read_text(path)?, Some(&inventory.nics)) {
+    let allocation = match super::allocation_reader::read_allocation(&read_text(path)?, Some(&inventory.nics)) {
         Ok(allocation) => allocation.unwrap_or_default(),
         Err(problems) => return Ok(Err(problem_lines(path, &problems))),
     };

@@ -14,7 +14,7 @@ mod tests;
 use clap::{Args, ValueEnum};
 use common::error::Result;
 use common::exit_status::CommandOutcome;
-use common::json_schema::remove_nonstandard_formats;
+use common::json_schema_cleanup::remove_nonstandard_formats;
 use common::output::{print_text, to_json};
 use model::allocation::AssignedMachine;
 use model::layout::Layout;

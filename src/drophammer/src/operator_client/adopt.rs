@@ -2,7 +2,7 @@
 //! of, and records the installations that the operator accepts.
 
 use super::options::AdoptOptions;
-use super::post_for_each::post_for_each;
+use super::per_machine_requests::post_for_each;
 use super::{OperatorClient, print_json};
 use common::error::Result;
 use common::exit_status::CommandOutcome;
@@ -38,7 +38,7 @@ fn describe_adopted(before: &MachineSummary, now: &MachineSummary) -> String {
     format!(
         "Allocation {} of {} is recorded as installed. At its next boot over PXE, the machine boots its disks and reports the installation.\n",
         now.allocation.as_deref().unwrap_or_default(),
-        format::terminal::escape_line(if before.name.is_empty() { &before.id } else { &before.name })
+        format::terminal_escaping::escape_line(if before.name.is_empty() { &before.id } else { &before.name })
     )
 }
 

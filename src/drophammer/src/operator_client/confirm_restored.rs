@@ -1,11 +1,11 @@
 //! `drophammer machine confirm`: confirms that the records of a restored server are up to date.
 
 use super::options::ConfirmOptions;
-use super::post_for_each::post_for_each;
+use super::per_machine_requests::post_for_each;
 use super::{OperatorClient, OperatorResponse, print_json, print_refusal};
 use common::error::Result;
 use common::exit_status::CommandOutcome;
-use common::format::terminal::escape_line;
+use common::format::terminal_escaping::escape_line;
 use common::output::print_text;
 use reqwest::Method;
 use server::operator::MachineSummary;

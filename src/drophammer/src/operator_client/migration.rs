@@ -93,7 +93,7 @@ fn parse_disks(said: &[String]) -> Result<BTreeMap<String, String>, String> {
 
 /// Describes the state of the migration and the next steps.
 fn describe_migration(all: &[MachineSummary], shown: &MigrationView) -> String {
-    let [a, b] = [&shown.from, &shown.to].map(|id| format::terminal::escape_line(machine_name(all, id)));
+    let [a, b] = [&shown.from, &shown.to].map(|id| format::terminal_escaping::escape_line(machine_name(all, id)));
     let stands = |stands: bool| if stands { "is ready in its ramdisk" } else { "is not yet in its ramdisk" };
     let mut text = format!("Migration of {a} to {b}: {}; order {}.\n", shown.state, shown.id);
     for disk in &shown.disks {

@@ -6,7 +6,7 @@ use ::server::operator::MachineSummary;
 use ::server::operator::reinstalls::ReinstallRequest;
 use common::error::Result;
 use common::exit_status::CommandOutcome;
-use common::format::terminal::escape_line;
+use common::format::terminal_escaping::escape_line;
 use common::output::print_text;
 use reqwest::Method;
 use site::effective_allocation::{AllocationDifference, UNRECORDED};

@@ -1,9 +1,9 @@
 //! Resolution of an image before anything is written: existence, size, digest and signature.
 
-use super::image_head::{ImageHead, fetch_head};
+use super::head_request::{ImageHead, fetch_head};
 use super::oci::{self, ImageReference};
 use super::retry::FetchRetryPolicy;
-use super::{ImagePart, ImageSource, ResolvedImage, local_file, sidecar, signature};
+use super::{ImagePart, ImageSource, ResolvedImage, local_file, sidecar, sidecar_verification};
 use common::error::{Error, Phase, Result};
 use reqwest::Url;
 use reqwest::blocking::Client;
@@ -94,9 +94,14 @@ fn resolve_stream(client: &Client, url: &Url, source: &ImageSource, pace: &Fetch
     let ImageHead { size_bytes, etag } = fetch_head(client, url, pace)?;
     let documents = |url: &str| sidecar::read_document(client, url, pace);
     let ImageSource { id, keys, minimum, digest: given, .. } = source;
-    let asked =
-        signature::KnownImage { url: url.as_str(), digest: given.as_ref(), size_bytes, id: id.as_deref(), minimum };
-    let verified = signature::verify_documents(&documents, keys, &asked)?;
+    let asked = sidecar_verification::KnownImage {
+        url: url.as_str(),
+        digest: given.as_ref(),
+        size_bytes,
+        id: id.as_deref(),
+        minimum,
+    };
+    let verified = sidecar_verification::verify_documents(&documents, keys, &asked)?;
     let (signed_by, signed_as) =
         verified.iter().map(|it| (it.signed_by.clone(), it.signed_as.clone())).next().unwrap_or_default();
     let (digest, manifest) = match (verified, given) {
@@ -131,7 +136,7 @@ fn with_mirrors(mut reached: ResolvedImage, urls: &[&String], index: usize) -> R
 
 #[cfg(test)]
 mod tests {
-    use super::super::signature::SignatureKeys;
+    use super::super::sidecar_verification::SignatureKeys;
     use super::super::source::parse_given_digest;
     use super::*;
     use crate::testing::pace;

@@ -2,7 +2,7 @@
 
 use crate::pipeline::{Digest, DigestKind};
 use common::encoding::{decode_hex, encode_hex};
-use model::boot_contents::BootContents;
+use model::image_boot_contents::BootContents;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};

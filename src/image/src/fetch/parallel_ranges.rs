@@ -17,7 +17,7 @@ mod lane_count;
 
 pub(crate) use lane_count::{LaneChooser, LaneRules};
 
-use super::image_head::header_text;
+use super::head_request::header_text;
 use common::error::{Error, Phase};
 use model::registry_auth::SecretText;
 use reqwest::StatusCode;

@@ -1,6 +1,6 @@
 //! Reads single ranges of an image before the whole image is fetched.
 
-use super::image_head::header_text;
+use super::head_request::header_text;
 use super::retry::FetchRetryPolicy;
 use super::{ImagePart, local_file};
 use common::bounded_read::read_prefix;

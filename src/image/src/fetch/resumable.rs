@@ -10,7 +10,7 @@
 mod mirrors;
 mod parallel_switch;
 
-use super::image_head::header_text;
+use super::head_request::header_text;
 use super::oci::renew_authorization;
 use super::parallel_ranges::{LaneChooser, ParallelRanges};
 use super::retry::{FetchRetryPolicy, is_hopeless};

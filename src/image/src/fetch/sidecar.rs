@@ -2,7 +2,7 @@
 
 use super::local_file;
 use super::retry::{DocumentAnswer, FetchRetryPolicy};
-use super::signature::{self, DOCUMENT_BYTES};
+use super::sidecar_verification::{self, DOCUMENT_BYTES};
 use crate::pipeline::Digest;
 use common::bounded_read::read_whole;
 use common::error::{Context, Error, Phase, Result};
@@ -76,7 +76,8 @@ pub(crate) fn read_digest(client: &Client, image: &Url, pace: &FetchRetryPolicy)
                 let text = String::from_utf8_lossy(&bytes);
                 let name = image.path_segments().and_then(Iterator::last).unwrap_or_default();
                 // The content is shortened, since it may be anything.
-                let digest = signature::find_checksum(&text, name).and_then(|sum| format!("{kind}:{sum:.130}").parse());
+                let digest = sidecar_verification::find_checksum(&text, name)
+                    .and_then(|sum| format!("{kind}:{sum:.130}").parse());
                 if kind == "md5" {
                     tracing::warn!("{image}: only an md5 digest is available, which detects damage but not forgery");
                 }

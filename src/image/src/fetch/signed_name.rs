@@ -2,7 +2,7 @@
 //! that the allocation requests, and its version must not be older than the minimum version in the ramdisk or on the
 //! kernel command line.
 
-use super::signature::SignatureKeys;
+use super::sidecar_verification::SignatureKeys;
 use common::error::{Context, Error, Phase, Result};
 use model::layout::{ImageId, ImageVersion};
 use std::collections::BTreeMap;

@@ -1,11 +1,11 @@
 //! Source of an image: as requested by the allocation ([`ImageSource`]), and as resolved ([`ResolvedImage`]).
 
 use super::manifest::ImageManifest;
-use super::signature::SignatureKeys;
+use super::sidecar_verification::SignatureKeys;
 use super::signed_name::MinimumVersions;
 use crate::pipeline::{Digest, DigestKind};
 use common::error::{Error, Phase, Result};
-use model::boot_contents::BootContents;
+use model::image_boot_contents::BootContents;
 use model::registry_auth::{PullSecret, SecretText};
 use std::sync::Arc;
 

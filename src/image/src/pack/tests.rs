@@ -12,8 +12,8 @@ use tempfile::TempDir;
 use testing::http::{Act, Server};
 
 mod any_tree;
-mod others;
 mod signed;
+mod tool_interoperability;
 
 const KEYS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/trust");
 
@@ -95,7 +95,7 @@ fn the_manifest_of_a_tree_tells_what_of_it_boots() {
     let manifest = || {
         let made = pack_image(&options(tree.path(), &image)).unwrap();
         let text = fs::read(with_suffix(&image, ".manifest")).unwrap();
-        let contents = model::boot_contents::read_manifest_contents(&text, &made.digest).unwrap();
+        let contents = model::image_boot_contents::read_manifest_contents(&text, &made.digest).unwrap();
         assert_eq!(ImageManifest::parse(&text).unwrap().contents, contents);
         serde_json::to_value(contents).unwrap()
     };

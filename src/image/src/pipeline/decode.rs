@@ -6,7 +6,7 @@
 //!                           └─> frames decoded in place ────┘
 //! ```
 
-mod empty_input;
+mod empty_frame_limit;
 mod error;
 mod format;
 mod input;

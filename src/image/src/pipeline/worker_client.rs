@@ -16,7 +16,7 @@ use super::buffer_pipe::{
     WITHOUT_A_WORD,
 };
 use super::decode::PayloadKind;
-use super::shared_buffer::LentBuffers;
+use super::lent_buffers::LentBuffers;
 use super::shm::{SharedRegion, SharedSpan, create_memory, seal_writes};
 use super::stage_clock::StageClocks;
 use super::worker_protocol::{PACKET_BYTES, WorkerEvent, WorkerRequest, WorkerSocket};

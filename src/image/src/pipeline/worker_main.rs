@@ -2,8 +2,8 @@
 
 use super::buffer_pipe::{BufferChunk, BufferMemory, BufferOwner, BufferPool, PipeSender, create_pipe};
 use super::decode::{self, PayloadKind, RefusePayload};
+use super::lent_buffers::LentBuffers;
 use super::pipe_reader::PipelineReader;
-use super::shared_buffer::LentBuffers;
 use super::shm::{SharedRegion, SharedSpan};
 use super::stage_clock::{StageClock, StageClocks};
 use super::worker_client::{PACKED_BYTES, PLAIN_BYTES, SOURCE};

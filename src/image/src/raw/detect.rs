@@ -5,7 +5,7 @@ use crate::foreign_format::ForeignFormat;
 use crate::qcow2::MAGIC;
 use linux::gpt::{PROTECTIVE, SECTORS_BYTES, read_claimed_disk_size};
 use linux::storage::image_table_adaptation;
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use operations::AddedPartition;
 use std::collections::BTreeMap;
 use std::io;

@@ -2,7 +2,7 @@
 //! another disk to which this image was written is still attached, a mount by UUID may find the wrong disk.
 
 use super::detect::rejection;
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::inventory::DiskTable;
 use std::collections::BTreeMap;
 use std::io;

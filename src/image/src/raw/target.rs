@@ -3,7 +3,7 @@
 use super::write::{BUFFER_BYTES, ZEROS_BYTES};
 use common::error::{Context, Phase, Result};
 use linux::storage::block_device;
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use std::fs::{File, OpenOptions};

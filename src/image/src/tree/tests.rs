@@ -12,19 +12,19 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 mod acls;
-mod bad;
 mod disagreements;
 mod escapes;
+mod faulty_archives;
 mod fuzz;
 mod fuzz_structure;
-mod judges;
-mod merge;
-mod seen;
-mod trees;
+mod preserved_files;
+mod random_trees;
+mod reference_readers;
+mod tree_state;
 mod whiteouts;
 
-pub(crate) use merge::{kept, mounted, text};
-pub(crate) use seen::{Seen, assert_same, look};
+pub(crate) use preserved_files::{kept, mounted, text};
+pub(crate) use tree_state::{Seen, assert_same, look};
 
 /// Unpacks a tar that is received in buffers of `cut` bytes.
 fn unpack_into(root: &Path, tar: &[u8], cut: usize, layered: bool) -> std::io::Result<UnpackResult> {

@@ -1,8 +1,8 @@
 use super::testing::crowded_image;
 use super::*;
-use mutated::{Mutated, mutated};
+use mutated_tables::{Mutated, mutated};
 
-pub(crate) mod mutated;
+pub(crate) mod mutated_tables;
 
 fn from(disk: &[u8]) -> impl Fn(&mut [u8], u64) -> io::Result<()> {
     |bytes, at| {

@@ -5,7 +5,7 @@ use super::blkid::{BlkidPartition, BlkidProbe, BlkidSignature, BlkidTable, Devic
 use super::device_users::DeviceUsers;
 use super::sysfs::{ProbeRoots, list_names, parse_sectors, read_attribute};
 use common::error::Result;
-use model::device::{DevicePath, KernelName};
+use model::device_name::{DevicePath, KernelName};
 use model::inventory::{DeviceSignature, DeviceUse, DiskPartition, DiskTable};
 use std::io;
 use std::path::{Path, PathBuf};

@@ -3,7 +3,7 @@
 use super::proc_mounts::{self, MountEntry};
 use super::sysfs::{ProbeRoots, format_device_number, list_names, read_attribute, read_proc_file};
 use common::error::{Context, Phase, Result};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::inventory::DeviceUse;
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

@@ -5,7 +5,7 @@ use super::device_users::DeviceUsers;
 use super::sysfs::{ProbeRoots, list_names, parse_sectors, read_attribute, to_printable};
 use super::{ProbeDepth, ata_identity, by_id, disk_connection};
 use common::error::{Context, Error, Phase, Result};
-use model::device::KernelName;
+use model::device_name::KernelName;
 use model::inventory::InventoryDisk;
 use std::path::Path;
 use std::thread;

@@ -6,7 +6,7 @@ mod array_name_check;
 use super::sysfs::{ProbeRoots, read_attribute};
 use crate::process::ToolCommand;
 use array_name_check::require_plain_names;
-use model::device::{DevicePath, KernelName};
+use model::device_name::{DevicePath, KernelName};
 use model::inventory::{
     ArrayMember, Inventory, MdArray, MemberRole, StackedDevice, StackedDeviceKind, UnassignedDevices,
 };

@@ -4,7 +4,7 @@
 
 use super::device_contents::device_node;
 use super::sysfs::ProbeRoots;
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::inventory::{ComponentRole, DeviceSignature, Inventory, SpanningComponent, XFS_LOG, XFS_REALTIME};
 use std::fs::File;
 use std::os::unix::fs::FileExt;

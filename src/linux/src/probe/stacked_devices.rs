@@ -4,7 +4,7 @@ use super::device_contents::{self, DeviceContents, ProbeTarget};
 use super::device_users::DeviceUsers;
 use super::sysfs::{ProbeRoots, list_names, parse_sectors, read_attribute};
 use common::error::Result;
-use model::device::KernelName;
+use model::device_name::KernelName;
 use model::inventory::{OVERLAY, StackedDevice, StackedDeviceKind};
 use std::path::Path;
 

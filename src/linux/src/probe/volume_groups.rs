@@ -3,11 +3,11 @@
 
 mod allocation;
 
-use super::raid1_copies;
+use super::lvm_raid1_copies;
 use super::sysfs::{ProbeRoots, format_device_number, list_names, read_attribute, read_link_name};
 use crate::process::ToolCommand;
 use allocation::{PhysicalSegment, build_allocation};
-use model::device::{DevicePath, KernelName};
+use model::device_name::{DevicePath, KernelName};
 use model::inventory::{
     HAS_SNAPSHOT, Inventory, LvmLogicalVolume, LvmPhysicalVolume, LvmVolumeGroup, SHARED_GROUP, StackedDeviceKind,
     UnassignedDevices, VolumeHealth,
@@ -49,13 +49,13 @@ pub(super) fn read_groups(roots: &ProbeRoots, inventory: &Inventory) -> (Vec<Lvm
         Ok(report) => {
             let unknown = find_unlisted_volumes(&devices, inventory, &report, &|path| read_device_number(roots, path));
             let whole = |row: &LvmReportRow, name: &str| {
-                let legs = raid1_copies::find_copies(row, name);
-                let superblocks = raid1_copies::read_superblocks(roots, &legs);
+                let legs = lvm_raid1_copies::find_copies(row, name);
+                let superblocks = lvm_raid1_copies::read_superblocks(roots, &legs);
                 // A volume without any superblock was never activated and contains no data yet, so all its copies are
                 // complete.
                 let fresh = superblocks.iter().all(Option::is_none) && legs.iter().all(|leg| leg.data.is_some());
                 (
-                    if fresh { legs.len() } else { raid1_copies::find_complete_copies(&legs, &superblocks).len() },
+                    if fresh { legs.len() } else { lvm_raid1_copies::find_complete_copies(&legs, &superblocks).len() },
                     legs.len(),
                 )
             };

@@ -2,7 +2,7 @@
 //! of a raid1, the origin of a snapshot, or a linear volume in a group that is exported or belongs to another host. The
 //! mappings are derived from LVM's metadata, and nothing in the group is activated.
 
-use super::raid1_copies::{self, DeviceRange};
+use super::lvm_raid1_copies::{self, DeviceRange};
 use super::sysfs::ProbeRoots;
 use super::volume_groups::{join_uuids, read_report};
 use model::inventory::{HAS_SNAPSHOT, LvmLogicalVolume, LvmVolumeGroup};
@@ -33,15 +33,15 @@ pub(crate) fn find_volume_mappings(group: &LvmVolumeGroup) -> Result<Vec<VolumeM
     let mapping = |volume: &&LvmLogicalVolume| {
         let pieces = match volume.kind.as_str() {
             "raid1" => {
-                let mut legs = raid1_copies::find_copies(row, &volume.name);
-                let best = *raid1_copies::find_complete_copies(
+                let mut legs = lvm_raid1_copies::find_copies(row, &volume.name);
+                let best = *lvm_raid1_copies::find_complete_copies(
                     &legs,
-                    &raid1_copies::read_superblocks(&ProbeRoots::default(), &legs),
+                    &lvm_raid1_copies::read_superblocks(&ProbeRoots::default(), &legs),
                 )
                 .first()?;
                 legs.swap_remove(best).data?
             }
-            _ => raid1_copies::find_linear_ranges(row, &volume.name)?,
+            _ => lvm_raid1_copies::find_linear_ranges(row, &volume.name)?,
         };
         Some(VolumeMapping { name: volume.name.clone(), uuid: join_uuids(&group.uuid, &volume.uuid), pieces })
     };

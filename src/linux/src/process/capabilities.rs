@@ -1,7 +1,7 @@
 //! Processes restricted to a few capabilities. A process started by root changes to an unprivileged user. A process
 //! started by any other user keeps its user, and must already have the capabilities that it retains.
 
-use super::unprivileged::{describe_failure, drop_user};
+use super::privilege_drop::{describe_failure, drop_user};
 use nix::errno::Errno;
 use nix::libc;
 use nix::unistd::geteuid;

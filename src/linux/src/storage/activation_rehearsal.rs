@@ -6,7 +6,7 @@ use super::overlay::{self, OverlayUsage};
 use super::{btrfs_scan, ext_journal, luks, lvm, mdadm, teardown};
 use crate::kernel_log::{EXCERPT_PREFIX, KernelLog};
 use common::error::{Context, Error, Phase, Result};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::layout::FilesystemFormat;
 use nix::sys::statvfs::{FsFlags, statvfs};
 use operations::{ActivateGroup, AssembleArray, CreateVolume, MountFilesystem, Rehearsal, RestoreOp};

@@ -2,7 +2,7 @@
 
 use crate::probe::format_device_number;
 use common::error::{Context, Phase, Result};
-use model::device::{DevicePath, KernelName};
+use model::device_name::{DevicePath, KernelName};
 use nix::errno::Errno;
 use nix::libc::{c_int, c_longlong, c_void};
 use std::fs::{self, File};

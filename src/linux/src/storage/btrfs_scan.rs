@@ -3,7 +3,7 @@
 //! therefore not stay on the list, or the kernel would treat the disk itself as an outdated copy.
 
 use super::block_device;
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use std::fs::File;
 
 /// Makes the kernel forget all unmounted btrfs devices, and scan only these devices. Devices without btrfs are ignored.

@@ -3,7 +3,7 @@
 
 use super::block_device;
 use crate::probe::{self, proc_mounts::MountEntry};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

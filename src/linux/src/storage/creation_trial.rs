@@ -8,7 +8,7 @@ use super::scratch_disk::ScratchDisk;
 use super::{mdadm, mkfs};
 use crate::process::{CommandError, ProcessFailure};
 use common::error::{Context, Error, Phase, Result};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::layout::FilesystemFormat;
 use operations::{ArraySlot, CreateArray, MakeFilesystem, MountFilesystem, TryArray, TryFilesystem};
 use std::fs::{self, File};

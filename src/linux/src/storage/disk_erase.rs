@@ -10,7 +10,7 @@ pub(super) mod zeroing;
 use super::{block_device, disk_identity, signature_wipe};
 use crate::probe;
 use common::error::{Context, Error, Phase, Result};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::install_report::ErasedDisk;
 use model::inventory::EraseMethod;
 use nix::errno::Errno;

@@ -5,7 +5,7 @@ use super::block_device;
 use crate::probe;
 use common::error::{Context, Error, Phase, Result};
 use common::serde_empty;
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::inventory::OVERLAY;
 use model::storage_graph::layer_graph::traversal;
 use operations::DiskIdentity;

@@ -1,7 +1,7 @@
 //! Location of the journal of an ext3 or ext4 filesystem.
 
 use common::error::{Context, Phase, Result};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 

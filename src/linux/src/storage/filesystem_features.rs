@@ -2,7 +2,7 @@
 //! mkfs in the ramdisk may be newer than the kernel of the image, and may enable features that this kernel does not
 //! support.
 
-use model::boot_contents::{LinuxVersion, parse_linux_version};
+use model::image_boot_contents::{LinuxVersion, parse_linux_version};
 use model::layout::FilesystemFormat;
 use std::fs::File;
 use std::io;

@@ -3,7 +3,7 @@
 
 use super::block_device;
 use common::error::{Context, Error, Phase, Result};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::layout::FilesystemFormat;
 use std::fs::File;
 use std::path::Path;
@@ -40,7 +40,7 @@ mod tests {
     use crate::process::ToolCommand;
     use crate::storage::block_device::read_size_bytes;
     use crate::storage::test_loop_device::TestLoopDevice;
-    use crate::storage::vmdisks::TestDisks;
+    use crate::storage::vm_test_disks::TestDisks;
     use std::fs;
     use std::io::Write;
 

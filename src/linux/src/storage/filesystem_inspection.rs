@@ -4,7 +4,7 @@
 use super::mount;
 use crate::probe;
 use common::error::{Context, Phase, Result};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::inventory::{AttemptTarget, FailedAttempt, Inventory};
 use model::storage_graph::{self, StackUnit};
 use std::path::{Path, PathBuf};

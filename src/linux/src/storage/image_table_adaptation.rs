@@ -8,7 +8,7 @@ use super::{block_device, partition_table, signature_wipe};
 use crate::gpt::{ENTRIES, Gpt, GptEntry, is_header, resize_protective_mbr};
 use crate::probe;
 use common::error::{Context, Phase, Result};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::inventory::{DiskPartition, DiskTable};
 use model::layout::PartitionType;
 use operations::AddedPartition;

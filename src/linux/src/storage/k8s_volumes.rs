@@ -4,7 +4,7 @@ use super::{block_device, disk_identity, lvm, mkfs, partition_table, signature_w
 use crate::gpt::{Gpt, GptEntry, protective_mbr};
 use crate::probe;
 use common::error::{Context, Error, Phase, Result};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::layout::PartitionType;
 use operations::{NewPartition, PartitionTable, PreparePersistent, VolumeFilling, VolumePath};
 use std::fs::{self, File};

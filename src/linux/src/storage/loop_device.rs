@@ -1,6 +1,6 @@
 //! Loop devices over files, with a specified sector size. The kernel detaches a loop device when it is no longer open.
 
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use nix::errno::Errno;
 use std::fs::{self, File};
 use std::io;

@@ -6,7 +6,7 @@ pub mod tpm;
 use crate::process::{self, ToolCommand};
 use crate::storage::block_device;
 use common::error::{Context, Error, Phase, Result};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::layout::KeySource;
 use model::registry_auth::SecretText;
 use operations::{DATA_OFFSET_BYTES, LuksContainer, OpenContainer};

@@ -6,7 +6,7 @@
 use super::{busy_device_users, signature_wipe, teardown};
 use crate::process::ToolCommand;
 use common::error::{Context, Error, Phase, Result};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::layout::{LvmType, RequestedSize};
 use operations::{CreateGroup, CreateVolume};
 use std::collections::BTreeSet;

@@ -4,7 +4,7 @@
 use super::{block_device, busy_device_users, signature_wipe};
 use crate::process::{CommandError, ToolCommand};
 use common::error::{Context, Error, Phase, Result};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::inventory::format_array_uuid as text;
 use model::layout::RaidLevel;
 use operations::{ArraySlot, CreateArray};

@@ -5,7 +5,7 @@ use super::{block_device, signature_wipe};
 use crate::atomic_file::remove_if_present;
 use crate::process::{CommandError, ToolCommand};
 use common::error::{Context, Error, Phase, Result};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::layout::FilesystemFormat;
 use operations::MakeFilesystem;
 use std::fs::{self, File};

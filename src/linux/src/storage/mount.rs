@@ -5,7 +5,7 @@ use super::{block_device, busy_device_users};
 use crate::kernel_log::KernelLog;
 use crate::safe_open::{self, PathRestriction};
 use common::error::{Context, Error, Phase, Result};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::layout::FilesystemFormat;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;

@@ -4,7 +4,7 @@
 use super::{block_device, memory_device, teardown};
 use crate::process::ToolCommand;
 use common::error::{Context, Error, Phase, Result};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::inventory::OVERLAY;
 use std::fs::{self, File};
 
@@ -82,7 +82,7 @@ fn parse_status(status: &str) -> Option<OverlayUsage> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::vmdisks::{TestDisks, fingerprints};
+    use crate::storage::vm_test_disks::{TestDisks, fingerprints};
     use nix::errno::Errno;
     use std::os::unix::fs::FileExt;
 

@@ -3,7 +3,7 @@
 use super::{block_device, disk_identity, signature_wipe};
 use crate::gpt::{ENTRIES, Gpt, GptEntry, NAME_UNITS, protective_mbr};
 use common::error::{Context, Error, Phase, Result};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use operations::{NewPartition, PartitionTable};

@@ -3,7 +3,7 @@
 use super::disk_erase::zeroing;
 use super::{block_device, busy_device_users};
 use common::error::{Context, Error, Phase, Result};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use nix::errno::Errno;
 use operations::ByteRange;
 use std::fs::{File, OpenOptions};

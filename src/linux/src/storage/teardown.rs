@@ -3,7 +3,7 @@
 use super::{block_device, busy_device_users, mdadm, signature_wipe};
 use crate::process::ToolCommand;
 use common::error::{Context, Error, Phase, Result};
-use model::device::{DevicePath, KernelName};
+use model::device_name::{DevicePath, KernelName};
 use model::storage_graph::layer_graph::traversal;
 use nix::errno::Errno;
 use operations::Holder;

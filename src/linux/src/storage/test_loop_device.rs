@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::process::ToolCommand;
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use operations::{DiskIdentity, NewPartition, PartitionTable};
 use std::path::Path;
 use tempfile::NamedTempFile;

@@ -2,7 +2,7 @@
 
 use common::error::{Context, Error, Phase, Result};
 use common::format::format_bytes;
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use nix::libc::O_DIRECT;
 use operations::{ByteRange, ZeroProof};
 use std::fs::{File, OpenOptions};

@@ -1,6 +1,6 @@
 //! Process that enters the sandbox and executes `verify`.
 
-use crate::process::sandbox::{self, SandboxFile};
+use crate::process::program_sandbox::{self, SandboxFile};
 use model::os_definition::DefinitionFiles;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
@@ -32,7 +32,7 @@ fn enter_and_exec() -> io::Result<std::convert::Infallible> {
         executable: file.executable,
         content: file.text.as_bytes(),
     });
-    sandbox::enter_sandbox(&seen.collect::<Vec<_>>())?;
+    program_sandbox::enter_sandbox(&seen.collect::<Vec<_>>())?;
     let program = Path::new(FOLDER).join("verify");
     let error = Command::new(&program).arg("parameters").current_dir(FOLDER).stdin(Stdio::null()).exec();
     let first = files.get("verify").and_then(|file| file.text.lines().next()).unwrap_or_default();

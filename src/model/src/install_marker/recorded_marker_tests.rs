@@ -93,7 +93,7 @@ fn a_recorded_marker_claims_nothing_about_fields_that_it_lacks() {
     assert_eq!((&marker.fencing, &marker.secret, &marker.volumes), (&None, &None, &None));
     assert_eq!(marker.definition, None);
     let attempt = AttemptRecord { secret_digest: DIGEST.to_owned() + "2", image: None };
-    assert_eq!(marker.check_attempt(&attempt, &[]), Err(attempt::MarkerMismatch::Secret));
+    assert_eq!(marker.check_attempt(&attempt, &[]), Err(attempt_proof::MarkerMismatch::Secret));
     let (_, least) = recorded("least");
     assert!(!marker.has_superseded(&least) && lineage::find_newest(&[&marker, &least]).is_none());
     assert_eq!(lineage::collect_superseded([&marker].into_iter()), [marker.digest()]);

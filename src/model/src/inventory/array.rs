@@ -1,6 +1,6 @@
 //! Software RAID arrays (md).
 
-use crate::device::{DevicePath, KernelName};
+use crate::device_name::{DevicePath, KernelName};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 

@@ -1,7 +1,7 @@
 //! Failed attempts to inspect objects, and devices that cannot be assigned to an object. A reinstall is refused if it
 //! may destroy data that could not be inspected.
 
-use crate::device::DevicePath;
+use crate::device_name::DevicePath;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 

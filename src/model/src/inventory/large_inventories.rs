@@ -5,7 +5,7 @@ use super::{
     FilesystemContents, Inventory, InventoryDisk, LvmLogicalVolume, LvmPhysicalVolume, LvmVolumeGroup, MdArray,
     MemberRole, Nic, SpanningComponent, StackedDevice, StackedDeviceKind, UnassignedDevices,
 };
-use crate::device::KernelName;
+use crate::device_name::KernelName;
 use crate::install_marker::InstallMarker;
 use uuid::Uuid;
 

@@ -22,7 +22,7 @@ use super::{
     AttemptTarget, DeviceSignature, FilesystemContents, Inventory, InventoryDisk, MdArray, MemberRole,
     StackedDeviceKind, UnassignedDevices,
 };
-use crate::device::DevicePath;
+use crate::device_name::DevicePath;
 use device_index::{DeviceIndex, IndexedDevice, all_devices};
 use serde::Serialize;
 use std::fmt;

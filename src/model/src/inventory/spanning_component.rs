@@ -1,6 +1,6 @@
 //! Components of filesystems and other objects that span several devices.
 
-use crate::device::DevicePath;
+use crate::device_name::DevicePath;
 use serde::{Deserialize, Serialize};
 
 /// Value of [`SpanningComponent::whole`] for an xfs with an external log, and for its log device.

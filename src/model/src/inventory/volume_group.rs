@@ -1,6 +1,6 @@
 //! LVM volume groups.
 
-use crate::device::{DevicePath, KernelName};
+use crate::device_name::{DevicePath, KernelName};
 use serde::{Deserialize, Serialize};
 
 /// Value of [`LvmLogicalVolume::entangled`] for the origin of a snapshot. The content of the origin is current, and a

@@ -3,7 +3,7 @@
 
 use super::RaidConfig;
 use super::members::{select_members, unique_hint};
-use crate::device::LayoutPath;
+use crate::device_name::LayoutPath;
 use crate::inventory::{FirmwareType, Inventory, InventoryDisk};
 use crate::layout::{
     self, ArraySpec, FilesystemFormat, FilesystemSpec, Layout, LayoutConstraints, OnReinstall, PartitionSpec,

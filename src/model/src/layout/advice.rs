@@ -4,8 +4,8 @@
 use super::graph::LayoutGraph;
 use super::hints::advice;
 use super::{DiskSpec, FilesystemFormat, FilesystemSpec, Layout, PartitionType, RaidLevel, RequestedSize};
-use crate::device::LayoutPath;
-use crate::device::identifiers::names_placeholder;
+use crate::device_name::LayoutPath;
+use crate::device_name::identifiers::names_placeholder;
 use common::diagnostic::Diagnostic;
 
 /// Size in MiB (64 TiB) that exceeds every existing disk.

@@ -69,7 +69,7 @@ impl Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::LayoutPath;
+    use crate::device_name::LayoutPath;
     use crate::layout::RaidLevel;
 
     fn array(options: &[&str]) -> ArraySpec {

@@ -1,7 +1,7 @@
 //! Objects of a layout that a device depends on, down to the disks.
 
 use super::graph::LayoutGraph;
-use crate::device::LayoutPath;
+use crate::device_name::LayoutPath;
 use std::collections::BTreeSet;
 use std::ops::Range;
 

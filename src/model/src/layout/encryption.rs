@@ -3,7 +3,7 @@
 use super::field_reader::{FieldNames, LayoutFields, LayoutReader};
 use super::parser::read_one_of;
 use super::{Layout, VolumeGroupSpec};
-use crate::device::LayoutPath;
+use crate::device_name::LayoutPath;
 use serde::Serialize;
 use std::fmt;
 

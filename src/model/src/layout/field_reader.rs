@@ -1,7 +1,9 @@
 //! Field-by-field access to a document. It supports alternative names of fields, checks the types of values, and collects all problems.
 
-use super::text::{convert_to_mib, find_nearest, is_number_or_boolean, normalize_name, parse_integer, quote_words};
 use super::text_edits::{EditReplacement, SpellingEdit};
+use super::value_syntax::{
+    convert_to_mib, find_nearest, is_number_or_boolean, normalize_name, parse_integer, quote_words,
+};
 use super::yaml_document::{DocumentEntry, DocumentNode, NodeValue, SourceLocation, located_problem};
 use common::diagnostic::{Diagnostic, child_path};
 use std::collections::HashMap;

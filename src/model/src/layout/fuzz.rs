@@ -4,8 +4,8 @@
 
 mod mutate;
 
-use super::selection::LayoutSet;
-use super::version_constraints::{ImageVersion, VersionPattern, VersionSet, tests::kept};
+use super::image_version_constraints::{ImageVersion, VersionPattern, VersionSet, tests::kept};
+use super::layout_set::LayoutSet;
 use super::{Layout, canonical_yaml, read_all_layouts, read_json, read_yaml, respell_canonically, validate_layout};
 use common::diagnostic::{Diagnostic, join_problems};
 use mutate::{Mutator, Random};

@@ -9,7 +9,7 @@ pub mod testing;
 mod tests;
 
 use super::{ArraySpec, DiskSpec, FilesystemSpec, Layout, LogicalVolumeSpec, PartitionSpec, VolumeGroupSpec};
-use crate::device::LayoutPath;
+use crate::device_name::LayoutPath;
 use crate::storage_graph::layer_graph;
 use std::ops::Range;
 

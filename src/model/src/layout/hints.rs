@@ -8,8 +8,8 @@
 //! requests it explicitly.
 
 pub(super) mod advice;
-mod alternatives;
 mod expression;
+mod identifier_spellings;
 mod placeholders;
 #[cfg(test)]
 mod tests;
@@ -17,7 +17,7 @@ mod tests;
 pub(crate) use advice::collect_doubts;
 pub use placeholders::{PlaceholderHint, find_placeholder};
 
-use crate::device::identifiers::{is_placeholder_serial, is_placeholder_wwn};
+use crate::device_name::identifiers::{is_placeholder_serial, is_placeholder_wwn};
 use crate::inventory::InventoryDisk;
 use common::format;
 use expression::{ComparisonOperator, FlagCondition, HintCondition, SizeCondition, TextCondition};
@@ -246,7 +246,7 @@ impl HintCondition {
                     TextCondition::Differs(other) => {
                         !values.is_empty()
                             && values.iter().all(|value| word.matches_text(value))
-                            && !alternatives::is_alternative(hint, disk, other)
+                            && !identifier_spellings::is_alternative(hint, disk, other)
                     }
                     _ => values.iter().any(|value| word.matches_text(value)) || equals_alternative(word, hint, disk),
                 }
@@ -259,7 +259,7 @@ impl HintCondition {
 /// spelling of the disk's attribute. Other conditions, such as `<in>`, are compared only with the spelling in the
 /// inventory.
 fn equals_alternative(word: &TextCondition, hint: &str, disk: &InventoryDisk) -> bool {
-    let is_alternative = |wanted: &String| alternatives::is_alternative(hint, disk, wanted);
+    let is_alternative = |wanted: &String| identifier_spellings::is_alternative(hint, disk, wanted);
     match word {
         TextCondition::Compared(ComparisonOperator::Equal, wanted) => is_alternative(wanted),
         TextCondition::OneOf(words) => words.iter().any(is_alternative),
@@ -278,7 +278,7 @@ fn is_evidently_other(word: &TextCondition, hint: &str, disk: &InventoryDisk) ->
         _ => return false,
     };
     let TextCondition::Compared(ComparisonOperator::Equal, wanted) = word else { return false };
-    value.is_ascii() && !value.eq_ignore_ascii_case(wanted) && !alternatives::is_alternative(hint, disk, wanted)
+    value.is_ascii() && !value.eq_ignore_ascii_case(wanted) && !identifier_spellings::is_alternative(hint, disk, wanted)
 }
 
 /// Returns whether a size satisfies the condition. Sizes are not rounded to GiB: a disk of 894.25 GiB does not match 894.

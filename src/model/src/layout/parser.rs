@@ -8,11 +8,11 @@ mod filesystems;
 mod raid_lvm;
 
 use super::field_reader::{FieldNames, LayoutFields, LayoutReader, SourceMap};
-use super::text::{normalize_name, quote_words};
 use super::text_edits::{self, EditReplacement, SpellingEdit};
 use super::validate::validate_except;
+use super::value_syntax::{normalize_name, quote_words};
 use super::yaml_document::{self, DocumentNode, NodeValue, located_problem};
-use super::{Layout, LayoutConstraints, version_constraints};
+use super::{Layout, LayoutConstraints, image_version_constraints};
 use common::diagnostic::{Diagnostic, child_path};
 
 const fn plain_field(name: &'static str) -> FieldNames {
@@ -231,7 +231,7 @@ fn read_constraints(reader: &mut LayoutReader, node: &DocumentNode) -> Option<La
 
 fn read_image_constraint(reader: &mut LayoutReader, node: &DocumentNode, place: &str) -> Option<String> {
     let constraint = reader.read_text(node, place)?;
-    Some(match version_constraints::insert_blank(&constraint) {
+    Some(match image_version_constraints::insert_blank(&constraint) {
         Some(canonical) => {
             let message = format!("write a blank between operator and version: \"{canonical}\"");
             reader.note_respelling(node, EditReplacement::Raw(format!("{canonical:?}")), message);

@@ -3,7 +3,7 @@
 mod random;
 
 use super::*;
-use crate::device::LayoutPath;
+use crate::device_name::LayoutPath;
 use common::diagnostic::{Diagnostic, join_problems};
 use serde_json::json;
 use std::path::{Path, PathBuf};

@@ -10,7 +10,7 @@ pub use formats::{FilesystemFormat, LvmType, PartitionType, RaidLevel};
 
 use super::encryption::EncryptionSpec;
 use super::size::RequestedSize;
-use crate::device::LayoutPath;
+use crate::device_name::LayoutPath;
 use crate::install_marker::WipePolicy;
 use serde::Serialize;
 use std::collections::BTreeMap;

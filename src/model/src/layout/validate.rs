@@ -7,18 +7,18 @@
 mod disks;
 mod encrypted;
 mod filesystems;
-mod layout_check;
 mod lvm;
 mod raid;
 mod raw_image;
 mod reinstall;
 mod sizes;
+mod validation_state;
 
 pub use sizes::{MIN_BTRFS_MIB, MIN_EXT3_MIB, MIN_XFS_MIB};
 
-use super::{Layout, version_constraints};
+use super::{Layout, image_version_constraints};
 use common::diagnostic::Diagnostic;
-use layout_check::LayoutCheck;
+use validation_state::LayoutCheck;
 
 /// Returns all violations of rules. The list is empty if the layout is valid.
 pub fn validate_layout(layout: &Layout) -> Vec<Diagnostic> {
@@ -68,7 +68,7 @@ fn check_constraints(check: &mut LayoutCheck, layout: &Layout) {
         } else if os.trim().is_empty() {
             check.report_problem("constraints.images", "the os of an image constraint should not be empty");
         }
-        if let Some(message) = version_constraints::find_syntax_error(constraint) {
+        if let Some(message) = image_version_constraints::find_syntax_error(constraint) {
             check.report_problem(&place, message);
         }
     }

@@ -1,7 +1,7 @@
 //! Programs that the `create` program of a definition requires. The agent checks that they exist before it writes anything.
 
 use super::SelectedDefinition;
-use super::directory::{CREATE, NEEDS, parse_list};
+use super::directory_parser::{CREATE, NEEDS, parse_list};
 
 impl SelectedDefinition {
     /// Returns the required programs: the path of the interpreter of `create`, and the names of the programs that `create` calls. The list

@@ -1,10 +1,10 @@
 //! Graph of the block devices of a machine: disks, partitions, and the devices on top of them. Nodes are named by kernel names.
 
-use super::device_index::InventoryIndex;
+use super::device_name_index::InventoryIndex;
 use super::layer_graph::reachability::{DistinctNodes, Reachability};
 use super::layer_graph::{LayerGraph, LayerNode, traversal};
 use super::step_budget::StepBudget;
-use crate::device::{DevicePath, KernelName};
+use crate::device_name::{DevicePath, KernelName};
 use crate::inventory::{
     DeviceSignature, DeviceUse, DiskPartition, DiskTable, Inventory, InventoryDisk, LvmLogicalVolume, LvmVolumeGroup,
     MdArray, StackedDevice,

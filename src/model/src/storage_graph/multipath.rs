@@ -1,6 +1,6 @@
 //! Detection of disks that are visible through two paths. Data that are written through one path are then visible through the other.
 
-use crate::device::identifiers::is_same_wwn;
+use crate::device_name::identifiers::is_same_wwn;
 use crate::inventory::{Inventory, InventoryDisk};
 
 /// Returns another path to the same disk; `None` if there is no other path. Equal serial numbers do not prove that two

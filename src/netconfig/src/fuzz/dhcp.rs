@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 use testing::fuzzing::{Fuzz, folder};
-use testing::judge_process::JudgeProcess;
+use testing::reference_implementation::JudgeProcess;
 
 const SCRIPT: &str = include_str!("../../../../initramfs/agent/root/usr/lib/dhcp-event");
 

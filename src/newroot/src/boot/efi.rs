@@ -1,13 +1,13 @@
 //! Boot entries of the firmware, read and written through efivarfs. Load options are described in section 3.1.3 of the
 //! UEFI specification, and device paths in section 10.3.
 
-mod apply;
+mod boot_variable_writer;
 mod entry_changes;
 pub mod loader;
 mod network;
 mod removal;
 
-pub(crate) use apply::apply_changes;
+pub(crate) use boot_variable_writer::apply_changes;
 pub(crate) use entry_changes::{add_label_prefix, decide_changes};
 pub use network::{NetworkEntry, find_pxe_entry, set_boot_next};
 pub use removal::remove_variables;

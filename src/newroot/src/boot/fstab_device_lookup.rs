@@ -1,7 +1,7 @@
 //! Finds the devices that an fstab names. The inventory is used instead of udev's links, since udev does not run in the
 //! ramdisk.
 
-use model::device::{DevicePath, KernelName};
+use model::device_name::{DevicePath, KernelName};
 use model::inventory::{DeviceSignature, DiskPartition, Inventory};
 use model::storage_graph::{StackUnit, all_units};
 

@@ -8,7 +8,7 @@ use crate::fstab::{self, FstabLine};
 use common::error::{Context, Error, Phase, Result};
 use linux::storage::filesystem_inspection;
 use linux::storage::mount::{INERT, MountStack};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::install_marker::{self, InstallMarker};
 use model::inventory::{FilesystemContents, Inventory};
 use std::io::ErrorKind;

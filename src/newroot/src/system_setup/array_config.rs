@@ -1,8 +1,8 @@
 //! Configuration of mdadm and LVM in the target. Entries for arrays and devices of the machine on which the image was
 //! built are removed.
 
-use super::boot_requirements::{BootArray, BootRequirements};
 use super::log_sink::LogSink;
+use super::machine_boot_requirements::{BootArray, BootRequirements};
 use crate::NewRoot;
 use common::error::{Context, Phase, Result};
 pub(crate) use model::inventory::format_array_uuid as uuid_text;

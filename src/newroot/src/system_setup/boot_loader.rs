@@ -11,7 +11,7 @@ mod uki;
 pub(crate) use grub_bios::{find_modules as grub_for_bios, reinstall_grub_bios as renew_grub_bios};
 pub(crate) use uki::describe_missing_tools as uki_in_vain;
 
-use super::boot_requirements::BootRequirements;
+use super::machine_boot_requirements::BootRequirements;
 
 use super::esp::{self, EspFile};
 use super::loader_context::LoaderContext;

@@ -5,8 +5,8 @@ use super::boot_loader::BootLoader;
 use super::{array_config, boot_kernel, boot_loader, command_line, initramfs};
 use crate::NewRoot;
 use crate::chroot::TargetRunner;
-use crate::system_setup::boot_requirements::BootRequirements;
 use crate::system_setup::loader_context::LoaderContext;
+use crate::system_setup::machine_boot_requirements::BootRequirements;
 use common::error::Result;
 use model::install_report::{BootEntryRequest, BootInfo};
 
@@ -68,7 +68,7 @@ pub(crate) fn make_bootable(
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::system_setup::boot_requirements::FilesystemByUuid;
+    use crate::system_setup::machine_boot_requirements::FilesystemByUuid;
     use model::inventory::FirmwareType;
     use model::layout::FilesystemFormat;
 

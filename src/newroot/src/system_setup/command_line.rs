@@ -2,12 +2,12 @@
 
 use super::array_config;
 use super::boot_kernel::BootKernel;
-use super::boot_requirements::BootRequirements;
 use super::file_search::find_program;
 use super::grub_variables::format_grub_line;
 use super::image_arguments::{
     CONFIGURES_NIC, GRUB_DEFAULTS, KERNEL_INSTALL, find_removal_reason, read_image_arguments,
 };
+use super::machine_boot_requirements::BootRequirements;
 use crate::NewRoot;
 use common::error::{Error, Phase, Result};
 use model::kernel_command_line::{parameter_name, parameter_value};
@@ -151,10 +151,10 @@ pub(crate) fn persist_for_kernel_install(root: &NewRoot, whole: &str) -> Result<
 
 #[cfg(test)]
 mod tests {
-    use super::super::boot_requirements::FilesystemByUuid;
     use super::super::boot_setup::tests::wants;
     use super::super::file_search::tests::tree;
     use super::super::image_arguments::read_grub_arguments;
+    use super::super::machine_boot_requirements::FilesystemByUuid;
     use super::*;
     use model::layout::FilesystemFormat;
 
@@ -194,7 +194,8 @@ mod tests {
         let mut wants = wants();
         (wants.consoles, wants.arguments) = (Vec::new(), Vec::new());
         wants.arrays = vec![array_config::tests::array("root", true), array_config::tests::array("efi", false)];
-        wants.group = Some(super::super::boot_requirements::RootGroup { name: "vg".into(), is_mirrored: false });
+        wants.group =
+            Some(super::super::machine_boot_requirements::RootGroup { name: "vg".into(), is_mirrored: false });
         let line = build_command_line(&root, &wants, &kernel(""), true, &|_| ()).unwrap();
         assert_eq!(line.to_line_without_root(), "rd.md.uuid=01234567:89abcdef:01234567:89abcdef rd.lvm.vg=vg");
         assert!(

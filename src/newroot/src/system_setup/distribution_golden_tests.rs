@@ -6,7 +6,7 @@ use super::distribution::Distribution;
 use super::initramfs::cpio;
 use super::os_installer_settings::OsInstallerSettings;
 use super::testing::said;
-use super::{boot_requirements, boot_setup, host_identity, network_config};
+use super::{boot_setup, host_identity, machine_boot_requirements, network_config};
 use crate::NewRoot;
 use crate::chroot::TargetRunner;
 use linux::process::{CommandError, ToolOutput};
@@ -130,7 +130,7 @@ fn story(tree: &str, firmware: FirmwareType) -> String {
     let before = all_files(&root);
     let finishing = finishing(firmware);
     let (distribution, overrides) = (Distribution::detect(&root), OsInstallerSettings::read_settings(&root).unwrap());
-    let wants = boot_requirements::collect_boot_requirements(&finishing, &distribution, &overrides, "r-uuid");
+    let wants = machine_boot_requirements::collect_boot_requirements(&finishing, &distribution, &overrides, "r-uuid");
     let tools = Tools(&root, Mutex::default());
     let (made, lines) = said(|say| {
         let made = boot_setup::find_boot_components(&root, &wants, say)

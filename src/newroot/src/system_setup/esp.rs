@@ -1,7 +1,7 @@
 //! Writes files to EFI system partitions (ESPs). All ESPs receive the same files, so that each disk can boot the
 //! machine alone.
 
-use super::boot_requirements::BootEsp;
+use super::machine_boot_requirements::BootEsp;
 use crate::NewRoot;
 use common::error::{Context, Error, Phase, Result};
 use linux::storage::mount::{INERT, MountStack};
@@ -113,7 +113,7 @@ mod tests {
     use super::super::file_search::tests::tree;
     use super::*;
     use linux::process::ToolCommand;
-    use linux::storage::vmdisks::TestDisks;
+    use linux::storage::vm_test_disks::TestDisks;
 
     fn esp(device: &str, path: Option<&str>) -> BootEsp {
         BootEsp { device: device.into(), path: path.map(str::to_owned) }

@@ -6,7 +6,7 @@ use crate::NewRoot;
 use common::error::{Error, Phase, Result};
 use linux::probe::proc_mounts::{self, MountEntry};
 use linux::storage::filesystem_features::Superblock;
-use model::boot_contents::parse_linux_version;
+use model::image_boot_contents::parse_linux_version;
 use model::layout::FilesystemFormat;
 use operations::FstabEntry;
 use std::fs::File;

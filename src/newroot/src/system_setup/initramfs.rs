@@ -5,7 +5,7 @@ mod content;
 mod disk_drivers;
 
 use super::boot_kernel::BootKernel;
-use super::boot_requirements::BootRequirements;
+use super::machine_boot_requirements::BootRequirements;
 use super::{array_config, file_search};
 use crate::NewRoot;
 use crate::chroot::TargetRunner;

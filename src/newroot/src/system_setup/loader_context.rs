@@ -1,7 +1,7 @@
 //! Inputs that all types of boot loader need for their installation.
 
 use super::boot_kernel::BootKernel;
-use super::boot_requirements::BootRequirements;
+use super::machine_boot_requirements::BootRequirements;
 use crate::NewRoot;
 use crate::chroot::TargetRunner;
 

@@ -6,18 +6,18 @@ mod mac_addresses;
 
 use super::boot_kernel::{self, BootKernel};
 use super::boot_loader::{self, BootLoader};
-use super::boot_requirements::BootRequirements;
 use super::distribution::Distribution;
 use super::loader_context::LoaderContext;
+use super::machine_boot_requirements::BootRequirements;
 use super::os_installer_settings::OsInstallerSettings;
-use super::{Finisher, array_config, boot_requirements, command_line, initramfs, selinux};
+use super::{Finisher, array_config, command_line, initramfs, machine_boot_requirements, selinux};
 use crate::NewRoot;
 use crate::chroot::{Chroot, TargetRunner};
 use crate::system_setup::log_sink::LogSink;
 use common::error::Result;
 use model::install_report::{BootEntryRequest, BootInfo};
 use model::inventory::FirmwareType;
-use model::migration::MigratedMachine;
+use model::machine_migration::MigratedMachine;
 use operations::FinishInputs;
 
 /// Boot configuration of a migrated system.
@@ -84,7 +84,7 @@ fn adapt_boot(
 ) -> Result<AdaptedBoot> {
     let overrides = OsInstallerSettings::read_settings(root)?;
     let distribution = Distribution::detect_or_named(root, overrides.system.as_deref());
-    let wants = boot_requirements::collect_boot_requirements(finishing, &distribution, &overrides, root_uuid);
+    let wants = machine_boot_requirements::collect_boot_requirements(finishing, &distribution, &overrides, root_uuid);
     let is_ours = matches!(Finisher::choose(root, finishing.way), Ok(Finisher::Builtin)) && !wants.keeps_loader;
     let kernel = match boot_kernel::find_kernel(root, say) {
         // The kernel of an image with an installer may have an unusual path. The boot information of the system is then

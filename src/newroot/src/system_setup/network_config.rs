@@ -1,6 +1,6 @@
 //! Network configuration of the target, written for the network system that the image contains.
 
-mod cloud_settings;
+mod cloud_init_removal;
 mod image_files;
 
 use super::file_search::find_matching;
@@ -113,7 +113,7 @@ pub(crate) fn write_cloud_init_network(
     say: &dyn Fn(&str),
 ) -> Result<()> {
     let RequestedNetwork::Described(network) = wanted else { return Ok(()) };
-    cloud_settings::remove_network_settings(root, say)?;
+    cloud_init_removal::remove_network_settings(root, say)?;
     let files = network.render(NetworkBackend::CloudInit, nics).into_iter();
     files.into_iter().try_for_each(|file| root.write_file(&file.path, file.mode, file.content.as_bytes()))
 }

@@ -135,7 +135,8 @@ fn a_tree_for_os_installer_is_finished_as_that_would_do_it() {
     let overrides = OsInstallerSettings::read_settings(&root).unwrap();
     let distribution = Distribution::detect_or_named(&root, overrides.system.as_deref());
     assert_eq!((distribution.id.as_str(), distribution.doubt.as_deref()), ("ubuntu", None));
-    let wants = boot_requirements::collect_boot_requirements(&of_metal_stack(), &distribution, &overrides, "r-uuid");
+    let wants =
+        machine_boot_requirements::collect_boot_requirements(&of_metal_stack(), &distribution, &overrides, "r-uuid");
     assert_eq!((wants.bootloader_id.as_str(), wants.keeps_loader), ("metal-own", false));
     let unknown = Distribution::detect_or_named(&root, Some("plan9"));
     assert_eq!(unknown.id, "debian");
@@ -168,8 +169,13 @@ fn what_a_tree_for_os_installer_leaves_out_is_left_out_and_said() {
     let (_dir, root) = metal_tree("except: [write booatloader config]\n");
     let overrides = OsInstallerSettings::read_settings(&root).unwrap();
     assert!(
-        boot_requirements::collect_boot_requirements(&firewall, &Distribution::detect(&root), &overrides, "r-uuid")
-            .keeps_loader
+        machine_boot_requirements::collect_boot_requirements(
+            &firewall,
+            &Distribution::detect(&root),
+            &overrides,
+            "r-uuid"
+        )
+        .keeps_loader
     );
 }
 

@@ -1,6 +1,6 @@
 //! Table of the disks: the verdict and current content of each, followed by a tree of that content.
 use crate::{DiskPlan, DiskVerdict};
-use common::format::terminal::{TextStyle, escape_line};
+use common::format::terminal_escaping::{TextStyle, escape_line};
 use common::format::{display_width, format_bytes, format_columns};
 use operations::operation_text::strip_dev;
 use std::fmt;

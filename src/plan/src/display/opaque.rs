@@ -1,6 +1,6 @@
 //! Prints each object whose content could not be inspected, with the reason and the remedy.
 
-use common::format::terminal::escape_line;
+use common::format::terminal_escaping::escape_line;
 use model::inventory::OpaqueObject;
 use std::fmt;
 

@@ -9,7 +9,7 @@ use crate::guard_ranges::foreign_partitions;
 use crate::luks::{self};
 use crate::plan_decisions::{ArrayFate, GroupFate, LuksFate, PlanDecisions};
 use crate::preservation_proof::{PreservedObjects, find_content};
-use model::device::{DevicePath, KernelName};
+use model::device_name::{DevicePath, KernelName};
 use model::inventory::{
     self, DeviceSignature, DiskPartition, LvmLogicalVolume, LvmVolumeGroup, MdArray, StackedDeviceKind,
 };

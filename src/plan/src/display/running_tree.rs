@@ -3,7 +3,7 @@
 use super::tree_lines::TreeLines;
 use crate::content_text::{describe_signature, describe_unrecognized};
 use crate::{arrays, lvm};
-use model::device::{DevicePath, KernelName};
+use model::device_name::{DevicePath, KernelName};
 use model::inventory::{
     DeviceUse, DiskTable, Inventory, InventoryDisk, LvmLogicalVolume, MdArray, StackedDevice, StackedDeviceKind,
 };

@@ -2,7 +2,7 @@
 
 use crate::DiskVerdict;
 use crate::plan_decisions::PlanDecisions;
-use model::device::{DevicePath, KernelName};
+use model::device_name::{DevicePath, KernelName};
 use model::inventory::{DiskPartition, DiskTable, Inventory};
 use model::storage_graph::DeviceStack;
 use std::collections::{BTreeMap, BTreeSet};

@@ -4,11 +4,11 @@ use super::super::plan_decisions::ArrayFate;
 use crate::content_text;
 
 use super::super::PersistentVerdict;
-use super::super::decider::PlanDecider;
 use super::super::planned_devices::{DeviceFate, DeviceSize, PlannedDevice};
+use super::super::planner_state::PlanDecider;
 use super::super::unusual_disks::explain_unsupported;
 use super::{VolumeDecision, VolumeRefusal, as_preserved, is_of_disk, is_wiped_later, list_disks, udev_path};
-use model::device::{DevicePath, KernelName, LayoutPath};
+use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::inventory::InventoryDisk;
 use model::k8s_volume::{K8sVolume, VolumeContent};
 use model::layout::graph::LayoutItem;

@@ -1,8 +1,8 @@
 //! Records of Kubernetes volumes for the install marker.
 
-use super::super::decider::PlanDecider;
+use super::super::planner_state::PlanDecider;
 use super::super::{PersistentVerdict, PersistentVolume, install_marker};
-use model::device::KernelName;
+use model::device_name::KernelName;
 use model::install_marker::{RecordedDisk, RecordedVolume};
 
 impl PlanDecider<'_> {

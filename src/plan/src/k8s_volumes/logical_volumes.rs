@@ -1,15 +1,15 @@
 //! Kubernetes volumes that are separate logical volumes in a group of the layout.
 
 use super::super::PersistentVerdict;
-use super::super::decider::PlanDecider;
 use super::super::device_capacity::{self, CapacityShortage, EXTENT_BYTES};
+use super::super::partition_placement::MIB;
 use super::super::plan_decisions::GroupFate;
 use super::super::planned_devices::{DeviceFate, DeviceSize as Known};
-use super::super::sectors::MIB;
+use super::super::planner_state::PlanDecider;
 use super::{VolumeDecision, VolumeRefusal, as_preserved, group_space, is_wiped_later, udev_path};
 use crate::content_text;
 use common::format;
-use model::device::{DevicePath, KernelName, LayoutPath};
+use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::PendingCreation;
 use model::inventory::{self, VolumeHealth};
 use model::k8s_volume::{K8sVolume, VolumeContent};

@@ -8,13 +8,13 @@
 //! | neither control plane nor marker records volumes, and an object that could not be inspected may contain it | refused |
 //! | none of these | allowed |
 
-use super::super::decider::PlanDecider;
 use super::super::disk_descriptions::describe_record;
+use super::super::planner_state::PlanDecider;
 use super::super::recorded_disk_match::{SharedIdentifiers, looks_like, may_be};
 use super::super::{DiskVerdict, InstallClaim, InstallMode};
 use super::volume_devices::has_uuid;
 use super::{VolumeDecision, VolumeRefusal};
-use model::device::identifiers::{comparable_serial, is_same_serial};
+use model::device_name::identifiers::{comparable_serial, is_same_serial};
 use model::install_marker::{InstallMarker, RecordedDisk, RecordedVolume};
 use model::inventory::{self, InventoryDisk, OpaqueObject};
 use model::k8s_volume::{K8sVolume, VolumeContent, VolumeSource};

@@ -24,10 +24,10 @@
 //! nodiscard,lazy_itable_init=0` writes 2.2 GB to a file of 100 GiB. With such options, all inode tables are assumed to
 //! be written. A block volume gets a partition table, for which 1 MiB is enough. vfat does not support sparse files.
 
-use super::super::decider::PlanDecider;
 use super::super::filesystem_fate::{FilesystemFate, NewFilesystem};
+use super::super::partition_placement::MIB;
 use super::super::planned_devices::DeviceSize;
-use super::super::sectors::MIB;
+use super::super::planner_state::PlanDecider;
 use common::format;
 use model::layout::{FilesystemFormat, FilesystemSpec};
 use operations::{MakeFilesystem, VolumeFilling};

@@ -1,13 +1,13 @@
 //! Kubernetes volumes in files of the installed system.
 
-use super::super::decider::PlanDecider;
 use super::super::filesystem_fate::FilesystemFate;
 use super::super::planned_devices::DeviceSize;
+use super::super::planner_state::PlanDecider;
 use super::super::preserved_activation::mount_path;
 use super::super::{InstallMode, PersistentVerdict};
 use super::{VolumeDecision, VolumeRefusal, udev_path};
 use common::format;
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::inventory::AttemptTarget;
 use model::k8s_volume::{K8sVolume, SPARSE, VolumeSource};
 use model::layout::{FilesystemFormat, FilesystemSpec};

@@ -1,11 +1,11 @@
 //! Kubernetes volumes that are marked for deletion (`metadata.deletionTimestamp`): existing data are preserved, and
 //! nothing is prepared. Kubernetes decides when the data may be deleted; the volume is then no longer in the list.
 
-use super::super::decider::PlanDecider;
 use super::super::planned_devices::{DeviceFate, DeviceSize};
+use super::super::planner_state::PlanDecider;
 use super::super::{DiskVerdict, FilesystemFate, InstallMode, PersistentVerdict};
 use super::{VolumeDecision, VolumeRefusal, is_wiped_later, udev_path};
-use model::device::{DevicePath, LayoutPath};
+use model::device_name::{DevicePath, LayoutPath};
 use model::k8s_volume::{K8sVolume, VolumeContent, VolumeSource};
 use model::layout::graph::LayoutItem;
 use operations::{VolumePath, logical_volume_link};

@@ -1,10 +1,10 @@
 //! Devices that have the UUID of a Kubernetes volume.
 
-use super::super::decider::PlanDecider;
+use super::super::planner_state::PlanDecider;
 use super::super::{DiskVerdict, InstallMode};
 use super::as_preserved;
 use crate::content_text;
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::k8s_volume::{K8sVolume, VolumeContent};
 use model::storage_graph::{StackUnit, all_units};
 use uuid::Uuid;

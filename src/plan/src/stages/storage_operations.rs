@@ -2,7 +2,7 @@
 
 use super::super::plan_decisions::{ArrayFate, GroupFate, PlanDecisions};
 use super::super::{DiskPlan, DiskVerdict, guard_ranges, luks};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::storage_graph::LayoutMatch;
 use operations::{
     AssertFree, DeactivateGroup, DeviceOp, FlushDisks, LockDisk, Operation, ProveZeros, SessionOp, StopArray,

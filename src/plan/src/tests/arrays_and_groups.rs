@@ -1,7 +1,7 @@
 //! Arrays, groups and volumes: created, preserved, released.
 
 use super::*;
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::inventory::{LvmLogicalVolume as FoundVolume, LvmPhysicalVolume};
 use model::layout::{ArraySpec, LogicalVolumeSpec, LvmType, RaidLevel, VolumeGroupSpec};
 use operations::{

@@ -3,7 +3,7 @@
 use super::arrays_and_groups::{five, group, installed, layout, operations, volume, whole};
 use super::*;
 use crate::missing_disks::has_all_data;
-use model::device::{KernelName, LayoutPath};
+use model::device_name::{KernelName, LayoutPath};
 use model::inventory::{MemberRole, VolumeHealth};
 use model::layout::{LvmType, RaidLevel};
 use operations::{ActivateGroup, AssembleArray, DeviceOp, Operation, SessionOp, StageName, UnlockDisk};

@@ -2,8 +2,8 @@
 
 use super::*;
 use model::allocation::{Allocation, FinisherChoice};
-use model::boot_contents::BootContents;
-use model::device::{DevicePath, LayoutPath};
+use model::device_name::{DevicePath, LayoutPath};
+use model::image_boot_contents::BootContents;
 use model::inventory::FirmwareType;
 use model::layout::{ArraySpec, LogicalVolumeSpec, RaidLevel, VolumeGroupSpec};
 use operations::{AdaptImage, BootDisk, ByteRange, FinishInputs, Operation, PlanAssignment, SessionOp};

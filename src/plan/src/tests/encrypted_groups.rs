@@ -4,7 +4,7 @@ use super::arrays_and_groups::{group, volume};
 use super::luks::{on_device, planned, request_with_key};
 use super::*;
 use crate::luks::containers_to_open;
-use model::device::{DevicePath, KernelName};
+use model::device_name::{DevicePath, KernelName};
 use model::inventory::{AttemptTarget, FailedAttempt};
 use model::layout::{EncryptionSpec, KeySource, LvmType};
 use operations::{

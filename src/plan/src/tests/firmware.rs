@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::firmware::{self as boot_variables, RemovalPolicy};
-use crate::pool_erasure::{self, PoolAllocation};
+use crate::pool_machine_erasure::{self, PoolAllocation};
 use LoadOptionClass::{Boot, Driver, OsRecovery, PlatformRecovery, SysPrep};
 use model::inventory::{
     FirmwareLoadOption, FirmwareType, FirmwareVariables, LoadOptionClass, LoadTarget, OtherFirmwareVariable,
@@ -163,7 +163,8 @@ fn a_layout_that_cleans_the_firmware_keeps_preserved_systems_and_the_firmwares_o
 
 #[test]
 fn a_pool_machine_loses_everything_that_its_last_tenant_could_leave() {
-    let plan = pool_erasure::plan_emptying(&hostile(), PoolAllocation::Unallocated, &[], subject()).unwrap().unwrap();
+    let plan =
+        pool_machine_erasure::plan_emptying(&hostile(), PoolAllocation::Unallocated, &[], subject()).unwrap().unwrap();
     let removed = removed(&plan);
     let expected = [
         "Boot0001",
@@ -196,7 +197,8 @@ fn a_pool_machine_loses_everything_that_its_last_tenant_could_leave() {
 fn the_uri_that_the_machine_has_booted_from_stays_and_is_named() {
     let mut inventory = hostile();
     inventory.firmware_variables.as_mut().unwrap().boot_current = Some(4);
-    let plan = pool_erasure::plan_emptying(&inventory, PoolAllocation::Unallocated, &[], subject()).unwrap().unwrap();
+    let plan =
+        pool_machine_erasure::plan_emptying(&inventory, PoolAllocation::Unallocated, &[], subject()).unwrap().unwrap();
     assert!(!names(&removed(&plan)).contains(&"Boot0004"));
     let text = plan.to_string();
     assert!(
@@ -259,8 +261,9 @@ fn variables_that_cannot_be_read_are_not_absent() {
     {
         let inventory = with(variables);
         let install = reinstall(&layout(), &inventory).unwrap();
-        let pool =
-            pool_erasure::plan_emptying(&inventory, PoolAllocation::Unallocated, &[], subject()).unwrap().unwrap();
+        let pool = pool_machine_erasure::plan_emptying(&inventory, PoolAllocation::Unallocated, &[], subject())
+            .unwrap()
+            .unwrap();
         for plan in [install, pool] {
             assert!(plan.warnings.iter().any(|warning| warning.contains(words)), "{plan}");
         }

@@ -2,7 +2,7 @@
 
 use super::arrays_and_groups::{group, raid, volume};
 use super::*;
-use model::device::{DevicePath, KernelName, LayoutPath};
+use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::layout::{
     ArraySpec, EncryptionSpec, KeySource, LogicalVolumeSpec, LvmType, MAX_PARTITION_NUMBER, RaidLevel, RequestedSize,
 };

@@ -2,7 +2,7 @@
 
 use super::arrays_and_groups::{five, installed, layout, operations};
 use super::*;
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::inventory::{LvmPhysicalVolume, MemberRole, StackedDevice, StackedDeviceKind};
 use operations::{DeviceOp, Holder, Operation, StageName};
 

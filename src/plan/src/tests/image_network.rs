@@ -3,7 +3,7 @@
 use super::bootable_images::{by, contents, finished};
 use super::*;
 use model::allocation::{AllocatedImage, Allocation, FinisherChoice};
-use model::boot_contents::BootContents;
+use model::image_boot_contents::BootContents;
 use model::inventory::FirmwareType;
 use serde_json::{Value, json};
 

@@ -1,14 +1,14 @@
 //! Kubernetes volumes: the verdict on each, and a check that nothing else is written for them.
 
-mod cut_off;
+mod added_volumes;
 mod devices;
-mod extending;
-mod found;
-mod leaving;
-mod many;
-mod random;
+mod many_volumes;
+mod random_layouts;
 mod refusals;
-mod second;
+mod second_preparation;
+mod terminating_volumes;
+mod unfinished_volumes;
+mod volume_recognition;
 
 use super::arrays_and_groups::{group, raid, volume as logical, whole};
 use super::properties::assert_sound;

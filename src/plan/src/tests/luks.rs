@@ -4,7 +4,7 @@ use super::installation_identity::{claim, empty, marked, reinstall};
 use super::interrupted_mkfs::next;
 use super::*;
 use crate::luks::containers_to_open;
-use model::device::KernelName;
+use model::device_name::KernelName;
 use model::inventory::{AttemptTarget, FailedAttempt};
 use model::layout::{EncryptionSpec, KeySource};
 use model::registry_auth::SecretText;

@@ -7,7 +7,7 @@ use model::install_marker::InstallMarker;
 use model::inventory::{
     AttemptTarget, ComponentRole, FilesystemContents, LvmLogicalVolume, LvmVolumeGroup, MdArray, Nic, SpanningComponent,
 };
-use model::migration::MigratedMachine;
+use model::machine_migration::MigratedMachine;
 use operations::{Operation, SessionOp, StageName, WriteMarker};
 
 /// Returns a machine to migrate, with mirrors, a volume group, whole disks and a marker, and its layout.
@@ -52,7 +52,8 @@ fn all_that_the_layout_has_goes_by_the_ids_that_it_has() {
     let (layout, inventory) = moved();
     let (carried, from) = carried(&layout, &inventory);
     assert_eq!(carried.marker.machine, "m-1");
-    let told = |is: &model::migration::MigratedFilesystem| format!("{} {} {}", is.device, is.format, is.uuid.len());
+    let told =
+        |is: &model::machine_migration::MigratedFilesystem| format!("{} {} {}", is.device, is.format, is.uuid.len());
     let told: Vec<String> = carried.filesystems.iter().map(told).collect();
     assert_eq!(
         told,

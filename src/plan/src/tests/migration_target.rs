@@ -8,10 +8,10 @@ use super::property_counts::Judged;
 use super::*;
 use crate::simulator::cut;
 use model::allocation::Allocation;
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::install_marker::{InstallMarker, RecordedDisk, lineage};
 use model::inventory::{FilesystemContents, FirmwareType};
-use model::migration::{MigratedMachine, MigrationOffer, MigrationPeer, MigrationSide, certificate_digest};
+use model::machine_migration::{MigratedMachine, MigrationOffer, MigrationPeer, MigrationSide, certificate_digest};
 use model::storage_graph::LayoutMatch;
 use operations::{
     DeviceOp, GrowFilesystem, MoveStands, Operation, PlanAssignment, SessionOp, StageName, TellPointOfNoReturn,
@@ -288,7 +288,7 @@ fn what_is_larger_grows_and_what_is_not_does_not() {
     let sizes = receive(&layout, &same, moving.clone(), of_other()).unwrap().sizes;
     // md uses more of its members than the lower bound in the plan.
     for device in ["/dev/md/root", "/dev/vg00/srv"] {
-        filesystem(&mut moving, device).size_bytes = sizes[&model::device::DevicePath::from(device)] + 4 * MIB;
+        filesystem(&mut moving, device).size_bytes = sizes[&model::device_name::DevicePath::from(device)] + 4 * MIB;
     }
     let plan = receive(&layout, &same, moving, of_other()).unwrap_or_else(|refusal| panic!("{refusal}"));
     assert_eq!(grown(&plan), Vec::<String>::new());
@@ -393,7 +393,10 @@ fn a_plan_that_receives_is_approved_as_an_installation() {
     assert_eq!(again.digest(), verdicts.digest());
 }
 
-fn filesystem<'a>(moving: &'a mut MigrationOffer, device: &str) -> &'a mut model::migration::MigratedFilesystem {
+fn filesystem<'a>(
+    moving: &'a mut MigrationOffer,
+    device: &str,
+) -> &'a mut model::machine_migration::MigratedFilesystem {
     let carried = moving.carried.as_mut().unwrap();
     carried.filesystems.iter_mut().find(|is| is.device == device).unwrap()
 }

@@ -2,7 +2,7 @@
 
 use super::installation_identity::{claim, marked, reinstall};
 use super::*;
-use model::device::{DevicePath, KernelName};
+use model::device_name::{DevicePath, KernelName};
 use model::inventory::{AttemptTarget, ComponentRole, FailedAttempt, SpanningComponent};
 
 const ID: &str = "7d2f1c1e-0000-4000-8000-000000000001";

@@ -2,7 +2,7 @@
 //! must be added here.
 
 use super::*;
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use operations::{
     ActivateGroup, AdaptImage, AdaptMoved, AssembleArray, BurnDisk, DeviceOp, GrowFilesystem, LuksContainer,
     MountFilesystem, MountReadOnly, OpenContainer, Operation, SessionOp,

@@ -106,7 +106,7 @@ fn the_plan_ends_with_what_is_lost_and_what_stays() {
 #[test]
 fn on_a_terminal_what_is_wiped_has_a_colour() {
     let plan = make(&layout(), &installed(), InstallMode::Reinstall).unwrap();
-    let coloured = common::format::terminal::render_styles(&format!("{plan:#}"));
+    let coloured = common::format::terminal_escaping::render_styles(&format!("{plan:#}"));
     assert_eq!(coloured.matches("\x1b[1;31mWIPE\x1b[0m").count(), 1, "{coloured}");
     assert_eq!(coloured.replace("\x1b[1;31m", "").replace("\x1b[0m", ""), plan.to_string());
 }

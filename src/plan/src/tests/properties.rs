@@ -6,7 +6,7 @@ use super::installation_identity::{claim, marker, reinstall};
 use super::operation_effects::{Brought, brought, effect};
 use super::property_counts::Judged;
 use super::*;
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::storage_graph::DeviceStack;
 use operations::{
     AssertFree, BurnDisk, ByteRange, DeviceOp, Holder, LockDisk, NewPartition, Operation, PartitionTable,

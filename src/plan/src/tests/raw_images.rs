@@ -3,7 +3,7 @@
 
 use super::*;
 use model::allocation::{Allocation, AssignedMachine};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::inventory::StackedDevice;
 use operations::{
     AdaptImage, BurnDisk, DeviceOp, DiskIdentity, ExpectedFilesystem, ExtendFstab, GrowFilesystem, Operation,

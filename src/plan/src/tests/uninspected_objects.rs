@@ -2,7 +2,7 @@
 
 use super::installation_identity::{claim, install, marked};
 use super::*;
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::inventory::{
     ArrayMember, AttemptTarget, FailedAttempt, LvmLogicalVolume, LvmPhysicalVolume, LvmVolumeGroup, MdArray,
     MemberRole, StackedDevice, StackedDeviceKind, UnassignedDevices,

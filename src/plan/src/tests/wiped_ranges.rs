@@ -4,7 +4,7 @@
 use super::properties::assert_sound;
 use super::*;
 use crate::erased_ranges::wipe_disk;
-use crate::sectors::place_partitions;
+use crate::partition_placement::place_partitions;
 use model::deploy_steps::EraseMode;
 use model::inventory::{DiskPartition, FirmwareType, InventoryDisk};
 use operations::{ByteRange, DeviceOp, LockDisk, Operation, SessionOp, StageName, WipeDisk};

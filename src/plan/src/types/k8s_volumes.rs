@@ -1,6 +1,6 @@
 //! Kubernetes volumes: the verdict on each volume, and the operations for it.
 
-use model::device::{DevicePath, KernelName};
+use model::device_name::{DevicePath, KernelName};
 use serde::Serialize;
 use uuid::Uuid;
 

@@ -1,6 +1,6 @@
 //! Data that is received from another machine instead of an image.
 
-use model::device::{DevicePath, LayoutPath};
+use model::device_name::{DevicePath, LayoutPath};
 use model::layout::FilesystemFormat;
 
 /// A device whose content is sent to another machine.

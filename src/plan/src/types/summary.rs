@@ -2,7 +2,7 @@
 //! data lost.
 
 use super::{DiskPlan, DiskVerdict};
-use model::device::KernelName;
+use model::device_name::KernelName;
 use model::inventory::{DeviceSignature, DiskTable, InventoryDisk};
 use serde::Serialize;
 

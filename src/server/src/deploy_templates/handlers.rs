@@ -7,7 +7,7 @@ use super::listing::list_templates;
 use super::representation::{TemplateForm, parse_fields, render_template};
 use super::{changes, microversions};
 use crate::AppState;
-use crate::api::request_body::read_body;
+use crate::agent_api::request_body::read_body;
 use crate::api_error::ApiError;
 use crate::base_url::BaseUrls;
 use crate::operator::OperatorAuth;

@@ -2,7 +2,7 @@
 //! versions in effect when the turn of the request starts.
 
 use crate::AppState;
-use crate::api::request_body::read_operator_document;
+use crate::agent_api::request_body::read_operator_document;
 use crate::api_error::ApiError;
 use crate::operator::OperatorAuth;
 use crate::quotas::ClientAddress;

@@ -7,7 +7,7 @@ use super::edited_files::{
 use super::references;
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
-use crate::api::request_body::read_operator_document;
+use crate::agent_api::request_body::read_operator_document;
 use crate::openapi::SchemaGenerators;
 use crate::operator::OperatorAuth;
 use crate::quotas::ClientAddress;
@@ -18,7 +18,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use common::diagnostic::Diagnostic;
 use common::yaml::edit::{self, EditedYaml};
-use model::layout::selection::LayoutSet;
+use model::layout::layout_set::LayoutSet;
 use model::layout::{self, Layout, ParsedLayout, PartitionType};
 use plan::disk_capacity::find_capacity_problems;
 use schemars::JsonSchema;

@@ -4,12 +4,12 @@ use super::edited_files::{self, EditedObject, change_text, log_removed_comments,
 use super::machines::{FIELDS, KIND};
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
-use crate::full_install_state::add_template_results;
+use crate::allocation_state::add_template_results;
 use common::yaml::edit;
 use serde_json::{Map, Value};
+use site::allocation_resolution::{SiteObjects, resolve_allocation};
 use site::operator_files::{self, AllocationSpec, MachineSpec};
 use site::os_definition_state::DefinitionState;
-use site::resolve::{SiteObjects, resolve_allocation};
 use std::path::Path as File;
 use store::InstallState;
 

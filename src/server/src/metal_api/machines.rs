@@ -7,11 +7,11 @@ use super::machine_file::rewrite_machine_file;
 use super::machine_response::{MachineResponse, ReinstallResponse, machine_response};
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
-use crate::api;
-use crate::api::request_body::{EVENT_BYTES, read_operator_document};
+use crate::agent_api;
+use crate::agent_api::request_body::{EVENT_BYTES, read_operator_document};
 use crate::api_error::ApiError;
 use crate::base_url::BaseUrls;
-use crate::free_machine::end_previous_system;
+use crate::freed_machine_shutdown::end_previous_system;
 use crate::openapi::SchemaGenerators;
 use crate::operator::OperatorAuth;
 use crate::operator::reinstalls::{parse_request, place_order};
@@ -116,7 +116,7 @@ pub(crate) async fn list_machines(
 pub(crate) async fn get_machine_for_caller(State(app): State<Arc<AppState>>, request: Request) -> Response {
     match OperatorAuth::is_authorized(&app, request.headers()) {
         true => show_machine.call(request, app).await,
-        false => api::get_machine.call(request, app).await,
+        false => agent_api::get_machine.call(request, app).await,
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::refusal::ApiResult;
 use crate::AppState;
+use site::allocation_resolution::layout_id;
 use site::operator_files::MachineSpec;
-use site::resolve::layout_id;
 use site::snapshot::SiteSnapshot;
 use store::InstallState;
 

@@ -8,7 +8,7 @@ use super::edited_files::{
 };
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
-use crate::api::request_body::read_operator_document;
+use crate::agent_api::request_body::read_operator_document;
 use crate::openapi::{SchemaGenerators, fields_schema};
 use crate::operator::OperatorAuth;
 use crate::quotas::ClientAddress;

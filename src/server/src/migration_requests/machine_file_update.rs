@@ -7,7 +7,7 @@ use crate::AppState;
 use crate::metal_api::machines::FIELDS;
 use crate::metal_api::{ApiRefusal, edited_files};
 use common::yaml::edit;
-use model::migration::MigrationSide;
+use model::machine_migration::MigrationSide;
 use serde_json::Value;
 use site::operator_files::{self, MachineSpec};
 use std::collections::BTreeSet;

@@ -1,29 +1,29 @@
 //! Requests that the two machines of a migration send, and the responses to them.
 
 use super::certificate_approval::CertificateTrust;
-use super::offer::{self, Assignment, MigrationForecast};
+use super::migration_assignment::{self, Assignment, MigrationForecast};
 use super::{Migration, MigrationEndpoint, MigrationEvent, MigrationRole, MigrationState};
 use crate::AppState;
-use crate::api::request_body::read_machine_document;
-use crate::api::wire_allocation;
+use crate::agent_api::request_body::read_machine_document;
+use crate::agent_api::wire_allocation;
+use crate::allocation_state;
 use crate::api_error::ApiError;
 use crate::approval_check;
-use crate::auth::MachineCaller;
-use crate::full_install_state;
+use crate::machine_auth::MachineCaller;
 use crate::out_of_band;
 use crate::quotas::ClientAddress;
-use crate::status_log::MachineOrigin;
+use crate::server_log::MachineOrigin;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
-use common::format::untrusted_text::truncate_with_mark;
+use common::format::untrusted_text_limits::truncate_with_mark;
 use control::ReportAcknowledgement;
 use control::api_types::InstallReport;
 use model::allocation::ApprovedPlan;
-use model::migration::{MigrationReport as Stands, MigrationSide};
+use model::machine_migration::{MigrationReport as Stands, MigrationSide};
 use serde_json::{Value, json};
-use site::resolve::ResolvedAllocation;
+use site::allocation_resolution::ResolvedAllocation;
 use site::snapshot::SiteSnapshot;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -203,12 +203,12 @@ pub(crate) async fn find_migration_response(
         return Ok(MigrationResponse::NoAllocation);
     };
     let given = match part {
-        MigrationSide::Send => offer::assign_source(is, now, assigned, standing),
+        MigrationSide::Send => migration_assignment::assign_source(is, now, assigned, standing),
         MigrationSide::Receive => {
             let Ok(approved) = find_target_approval(app, directory, &is).await? else {
                 return Ok(MigrationResponse::NoAllocation);
             };
-            offer::assign_target(is, now, assigned, standing, approved, directory)
+            migration_assignment::assign_target(is, now, assigned, standing, approved, directory)
         }
     };
     Ok(MigrationResponse::Assigned(Box::new(given)))
@@ -220,7 +220,7 @@ async fn read_source_allocation(
     is: &Migration,
 ) -> Result<Option<(ResolvedAllocation, InstallState)>, ApiError> {
     let Some(standing) = read_source_state(app, directory, is).await? else { return Ok(None) };
-    Ok(offer::resolve_installed(directory, is, &standing).map(|assigned| (assigned, standing)))
+    Ok(migration_assignment::resolve_installed(directory, is, &standing).map(|assigned| (assigned, standing)))
 }
 
 /// Returns the state of the allocation on the source machine, or `None` if the file of that machine cannot be read, or
@@ -230,9 +230,9 @@ async fn read_source_state(
     directory: &SiteSnapshot,
     is: &Migration,
 ) -> Result<Option<InstallState>, ApiError> {
-    let machine = offer::find_source(directory, is).filter(|machine| machine.allocation.is_some());
+    let machine = migration_assignment::find_source(directory, is).filter(|machine| machine.allocation.is_some());
     let Some(machine) = machine else { return Ok(None) };
-    full_install_state::read_full_state(app, machine, &directory.known).await.map(Some)
+    allocation_state::read_full_state(app, machine, &directory.known).await.map(Some)
 }
 
 /// Returns the approval that is in force for the target's plan, or `None` if none is required. The inner error is the
@@ -243,7 +243,7 @@ async fn find_target_approval(
     is: &Migration,
 ) -> Result<Result<Option<ApprovedPlan>, String>, ApiError> {
     let own =
-        full_install_state::add_approval(app, &is.b, &is.allocation, InstallState::default(), &directory.known).await?;
+        allocation_state::add_approval(app, &is.b, &is.allocation, InstallState::default(), &directory.known).await?;
     Ok(directory.known.approvals.approval_for_agent(&is.b, &own))
 }
 
@@ -259,9 +259,9 @@ pub(crate) async fn forecast_migration(
     let Some(is) = app.state.find_live_migration(id).await? else { return Ok(MigrationForecast::Unaffected) };
     let standing = read_source_state(app, directory, &is).await?.unwrap_or_default();
     Ok(match find_target_approval(app, directory, &is).await? {
-        Ok(approved) => offer::forecast_for_machine(is, id, standing, approved, directory),
+        Ok(approved) => migration_assignment::forecast_for_machine(is, id, standing, approved, directory),
         Err(why) if is.b == id => MigrationForecast::Unknown(why),
-        Err(_) => offer::forecast_for_machine(is, id, standing, None, directory),
+        Err(_) => migration_assignment::forecast_for_machine(is, id, standing, None, directory),
     })
 }
 

@@ -1,28 +1,28 @@
 //! Creation and cancellation of reinstall orders, with the checks that precede them.
 
 use super::{MachineSummary, OperatorAuth, find_allocated, invalid_reinstall, summarize_machine};
+use crate::allocation_state;
 use crate::api_error::ApiError;
-use crate::full_install_state;
 use crate::quotas::ClientAddress;
-use crate::status_log::MachineOrigin;
+use crate::server_log::MachineOrigin;
 use crate::{AppState, metrics, out_of_band};
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use model::allocation::Allocation;
-use model::device::identifiers::{is_placeholder_serial, is_placeholder_wwn};
+use model::device_name::identifiers::{is_placeholder_serial, is_placeholder_wwn};
 use model::layout;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use site::allocation_resolution::{SiteObjects, resolve_allocation, resolve_created_image};
 use site::effective_allocation::{NOT_KEEPABLE, UNRECORDED, effective_allocation, with_effective_allocation};
 use site::operator_files::{MachineSpec, suggest_name};
 use site::os_definition_state::DefinitionState;
 use site::requested_steps::check_enabled_templates;
-use site::resolve::{SiteObjects, resolve_allocation, resolve_created_image};
 use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
 use std::time::Duration;
-use store::promise_check::{contradiction_remedy, find_contradiction};
+use store::wipe_policy_check::{contradiction_remedy, find_contradiction};
 use store::{CancelOutcome, InstallState, OrderOutcome, ReinstallOrder, ReinstallOverrides, restore_confirmation};
 
 /// Maximum time that a request for a reinstall waits for the `verify` program of an OS definition.
@@ -152,7 +152,7 @@ pub(crate) async fn check_orderable(app: &AppState, asked: &ReinstallRequest) ->
     let in_file = machine.allocation.as_ref();
     let of_order = state_for_order(standing.clone(), &words);
     let effective = in_file.map(|in_file| effective_allocation(in_file, &of_order).allocation);
-    let of_order = full_install_state::add_template_results(app, &machine, of_order, &directory.known).await?;
+    let of_order = allocation_state::add_template_results(app, &machine, of_order, &directory.known).await?;
     let standing = InstallState { generated: of_order.generated, unsupported: of_order.unsupported, ..standing };
     let made = effective.as_ref().and_then(|allocation| Some((allocation, allocation.definition.created_os()?)));
     match (made, directory.known.images.get(&asked.imageid)) {

@@ -2,7 +2,7 @@
 //! performs no I/O.
 
 use bmc::redfish::bios::{BiosState, SystemState};
-use common::format::untrusted_text::sanitize_line;
+use common::format::untrusted_text_limits::sanitize_line;
 use model::deploy_steps::{BiosSetting, OutOfBandStep, is_same_value};
 use std::time::Duration;
 use store::{OutOfBandRun, RunPhase};

@@ -2,7 +2,7 @@
 
 use super::decision::RunAction;
 use bmc::redfish::bios::{BiosState, SystemState};
-use common::format::untrusted_text::sanitize_line;
+use common::format::untrusted_text_limits::sanitize_line;
 use model::deploy_steps::{OutOfBandStep, is_same_value};
 use serde::{Deserialize, Serialize};
 use store::{OutOfBandRun, RunPhase};

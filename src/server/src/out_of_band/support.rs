@@ -1,7 +1,7 @@
 //! Checks whether a Redfish service can run steps, before the first step changes anything. The module performs no I/O.
 
 use bmc::redfish::bios::{BiosAttribute, BiosState, SystemState};
-use common::format::untrusted_text::sanitize_line;
+use common::format::untrusted_text_limits::sanitize_line;
 use model::deploy_steps::{BiosSetting, OutOfBandStep};
 use serde_json::Value;
 

@@ -4,7 +4,7 @@ use super::boot_network_attackers::MACHINE;
 use super::impersonation_by_processes::Process;
 use super::secret_release::with_secrets;
 use super::*;
-use bmc::redfish::double::{Ignores, RedfishDouble, SYSTEM};
+use bmc::redfish::test_double::{Ignores, RedfishDouble, SYSTEM};
 
 impl Running {
     async fn free(&self) -> Answer {

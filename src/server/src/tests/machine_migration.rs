@@ -158,7 +158,7 @@ async fn from_the_order_to_the_release() {
     let moving = given.moving.clone().unwrap();
     assert_eq!(
         (moving.order.as_str(), moving.part, moving.begun, moving.peer),
-        (order.as_str(), model::migration::MigrationSide::Send, false, None)
+        (order.as_str(), model::machine_migration::MigrationSide::Send, false, None)
     );
     assert!(given.succeeded && !given.reinstall && given.image.url.is_empty() && given.order.is_none());
     // Nothing may be erased, whatever an agent requests.
@@ -180,7 +180,7 @@ async fn from_the_order_to_the_release() {
     let moving = given.moving.clone().unwrap();
     assert_eq!(
         (moving.part, moving.begun, moving.disks[0].serial.as_str()),
-        (model::migration::MigrationSide::Receive, false, "N1")
+        (model::machine_migration::MigrationSide::Receive, false, "N1")
     );
     assert_eq!(moving.peer.unwrap().certificate, certificate(ONE));
     assert_eq!(moving.carried.unwrap().marker.machine, ONE);

@@ -70,7 +70,7 @@ impl Running {
             }
             let (path, body) = match operation {
                 SessionOp::WriteMarker(WriteMarker(written)) => {
-                    let received_from = Some(model::migration::certificate_digest(&certificate(ONE)));
+                    let received_from = Some(model::machine_migration::certificate_digest(&certificate(ONE)));
                     marker = Some(InstallMarker { received_from, ..written.clone() });
                     continue;
                 }

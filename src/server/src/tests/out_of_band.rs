@@ -1,7 +1,7 @@
 //! Steps over Redfish before an installation: a machine with BIOS settings, from its first boot to its installation, and its refusals.
 
 use super::*;
-use bmc::redfish::double::{ActionInfo, Ignores, RedfishDouble, SYSTEM, SettingsOnly, Types};
+use bmc::redfish::test_double::{ActionInfo, Ignores, RedfishDouble, SYSTEM, SettingsOnly, Types};
 use testing::http::{Act, Request, Server as Controller};
 
 /// Redfish service of a machine, whose changes apply at the next restart.
@@ -269,7 +269,7 @@ fn machines_whose_controller_cannot_run_the_steps_are_refused() {
         (&*service.bmc(), vec![apply("Other", "On")], "Other: the machine has no such BIOS attribute"),
     ] {
         let dir = with_template(bmc, &steps);
-        let report = check_site::find_problems(&options(dir.path())).unwrap();
+        let report = site_check::find_problems(&options(dir.path())).unwrap();
         let problems = format!("{:?}", report.problems);
         assert!(!report.good && problems.contains(expected), "{expected}: {problems}");
         assert!(problems.contains("machines/one.yaml") && !problems.contains("hunter2"), "{problems}");
@@ -277,7 +277,7 @@ fn machines_whose_controller_cannot_run_the_steps_are_refused() {
     // Steps that only the service could check are not a problem while the service cannot be reached.
     let gone = "bmc: {url: 'https://127.0.0.1:1/redfish/v1/Systems/1', username: a, password: b}\n";
     let dir = with_template(gone, std::slice::from_ref(&reset));
-    let report = check_site::find_problems(&options(dir.path())).unwrap();
+    let report = site_check::find_problems(&options(dir.path())).unwrap();
     let notes = format!("{:?}", report.notes);
     assert!(report.good && notes.contains("the steps over Redfish cannot be checked"), "{report:?}");
 }

@@ -1,7 +1,7 @@
 //! Power control of machines through the server.
 
 use super::*;
-use bmc::redfish::double::{Ignores, Quirk, RedfishDouble, SYSTEM};
+use bmc::redfish::test_double::{Ignores, Quirk, RedfishDouble, SYSTEM};
 use control::api_types::RegisterRequest;
 use model::inventory::{FirmwareType, Inventory};
 

@@ -8,13 +8,13 @@ pub(super) use firmware::{ARM64, BIOS, Client, IA32, IPXE_BIOS, IPXE_UEFI, UEFI}
 pub(super) use leases::assert_one_address;
 
 use super::*;
-use crate::control_server::start_pxe;
+use crate::server_lifecycle::start_pxe;
 use firmware::{Firmware, OTHER, UEFI_HTTP};
 use linux::process::ToolCommand;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use pxe::pxe_options::PxeOptions;
+use pxe::command_line_options::PxeOptions;
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::thread;

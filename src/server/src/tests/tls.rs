@@ -201,8 +201,8 @@ async fn an_expiring_certificate_is_reported_by_the_check_the_start_and_the_metr
         let options = ServerConfig { tls: Some(tls), ..options(dir.path()) };
 
         let checked = options.clone();
-        let found = tokio::task::spawn_blocking(move || check_site::find_problems(&checked)).await.unwrap().unwrap();
-        let names = |all: &[check_site::SiteProblem]| {
+        let found = tokio::task::spawn_blocking(move || site_check::find_problems(&checked)).await.unwrap().unwrap();
+        let names = |all: &[site_check::SiteProblem]| {
             all.iter()
                 .any(|one| format!("{}: {}", one.file.clone().unwrap_or_default(), one.message).starts_with(words))
         };

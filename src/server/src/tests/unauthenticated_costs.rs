@@ -232,7 +232,7 @@ async fn events_of_boots_that_have_not_registered_are_bounded_and_those_of_other
     let known = server.token(ONE).await;
     let token = token_of(&server.from(FLOOD, "GET", &format!("/boot.ipxe?uuid={TWO}"), "", "").await.text());
     let event = json!({ "event": "Alive", "message": "m" }).to_string();
-    let most = anonymous_events::EVENTS;
+    let most = anonymous_event_limit::EVENTS;
     for _ in 0..most + 50 {
         let path = format!("/v1/machine/{TWO}/event");
         assert_eq!(server.from(FLOOD, "POST", &path, &token, &event).await.status, 200);

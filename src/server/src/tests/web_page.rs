@@ -1,6 +1,6 @@
 //! Web pages: their authorization and contents, and escaping of text that machines send.
 
-mod live;
+mod live_updates;
 mod machine;
 mod reinstall;
 

@@ -2,7 +2,7 @@
 
 use super::session::{LoggedIn, is_cross_site};
 use crate::AppState;
-use crate::api::request_body::{EVENT_BYTES, read_body};
+use crate::agent_api::request_body::{EVENT_BYTES, read_body};
 use crate::api_error::ApiError;
 use crate::quotas::ClientAddress;
 use axum::body::Body;

@@ -1,14 +1,14 @@
 //! `/machines/ID`: page of a machine.
 
-use super::differences::AllocationChanges;
+use super::allocation_differences::AllocationChanges;
 use super::machines::MachineRow;
 use super::phase::ObjectFate;
 use super::plan_preview::{self, PlanPreview};
 use super::session::LoggedIn;
 use super::{disks, history, page_frame, volumes};
+use crate::allocation_state;
 use crate::api_error::ApiError;
 use crate::base_url::BaseUrls;
-use crate::full_install_state;
 use crate::migration_requests::certificate_approval::CertificateTrust;
 use crate::operator::{self, MachineSummary, ReinstallOrder};
 use crate::{AppState, metal_api};
@@ -145,7 +145,7 @@ async fn pending_plan(
     if !is_busy && row.listed.order.is_none() && (row.listed.installed || is_reported) {
         return Ok(None);
     }
-    let standing = full_install_state::read_full_state(app, machine, &app.directory().known).await?;
+    let standing = allocation_state::read_full_state(app, machine, &app.directory().known).await?;
     let installs = standing.will_install();
     match installs {
         true => plan_preview::load_preview(app, base, machine, standing, is_busy).await.map(Some),

@@ -1,7 +1,7 @@
 //! Preview of the plan that a machine's agent would make, based on the registered inventory.
 
 use crate::AppState;
-use crate::api::wire_allocation::to_wire_allocation;
+use crate::agent_api::wire_allocation::to_wire_allocation;
 use crate::api_error::ApiError;
 use crate::base_url::BaseUrls;
 use crate::plan_input::{RegisteredInventory, WAITS, parse_registration};
@@ -12,8 +12,8 @@ use model::allocation;
 use plan::approval_summary::ObjectFate;
 use plan::request_from_allocation::preview::{NOBODY_LOOKED, PlannedDisk, PreviewPlan, preview_plan};
 use plan::{DiskPlan, DiskVerdict};
+use site::allocation_resolution::resolve_allocation;
 use site::operator_files::MachineSpec;
-use site::resolve::resolve_allocation;
 use store::{InstallState, ReinstallOrder, StoredRegistration as Row};
 
 pub(crate) enum PlanPreview {

@@ -1,15 +1,15 @@
 //! Reinstall from the web page. The operator selects options, reviews the plan with the data that would be lost and
 //! preserved, and confirms the plan by typing the machine's name.
 
-use super::differences::AllocationChanges;
+use super::allocation_differences::AllocationChanges;
 use super::form::SubmittedForm;
 use super::page_frame;
 use super::plan_preview::{self, PlanPreview};
 use super::session::LoggedIn;
 use crate::AppState;
+use crate::allocation_state;
 use crate::api_error::ApiError;
 use crate::base_url::BaseUrls;
-use crate::full_install_state;
 use crate::operator::reinstalls::{self, OrderableReinstall, ReinstallRequest};
 use crate::operator::{OperatorAuth, find_machine};
 use crate::quotas::ClientAddress;
@@ -59,10 +59,10 @@ async fn preview_reinstall(
     if let Some(begun) = standing.order.as_ref().filter(|order| order.begun && !order.given_up) {
         return Err(reinstalls::already_started(begun));
     }
-    let mut standing = full_install_state::read_full_state(app, &machine, &app.directory().known).await?;
+    let mut standing = allocation_state::read_full_state(app, &machine, &app.directory().known).await?;
     let earlier = standing.order.take().filter(|order| order.begun);
     standing.order = Some(build_order(asked.imageid.clone(), words, earlier));
-    let standing = full_install_state::add_template_results(app, &machine, standing, &app.directory().known).await?;
+    let standing = allocation_state::add_template_results(app, &machine, standing, &app.directory().known).await?;
     let changes = AllocationChanges {
         differences: find_allocation_differences(allocation, &standing),
         is_unrecorded: is_unrecorded(&standing),

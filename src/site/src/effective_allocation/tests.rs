@@ -1,6 +1,6 @@
 use super::*;
+use crate::allocation_resolution::{SiteObjects, find_differences, resolve_allocation};
 use crate::operator_files::{MachineSpec, parse_machine};
-use crate::resolve::{SiteObjects, find_differences, resolve_allocation};
 use serde_json::json;
 use store::{InstalledAllocation, ReinstallOrder};
 

@@ -2,7 +2,7 @@
 //! documents. These functions distinguish machine files from the other documents.
 
 use super::yaml_node::{get_field, to_json};
-use super::{network_field, yaml_node};
+use super::{network_config_validation, yaml_node};
 use marked_yaml::Node;
 use model::inventory::Nic;
 use netconfig::NetworkConfig;
@@ -27,7 +27,7 @@ pub fn is_agent_document(text: &str) -> bool {
 /// Returns the problems of the allocation's network configuration, without comparing it with the machine's NICs. Each
 /// problem begins with its line and column.
 pub fn find_network_problems(text: &str) -> Vec<String> {
-    check_network(text, |node| network_field::find_problems(NETWORK, node))
+    check_network(text, |node| network_config_validation::find_problems(NETWORK, node))
 }
 
 /// Returns the problems of the allocation's network configuration on a machine with these NICs. Each problem begins
@@ -35,7 +35,7 @@ pub fn find_network_problems(text: &str) -> Vec<String> {
 pub fn find_network_misfits(text: &str, nics: &[Nic]) -> Vec<String> {
     check_network(text, |node| {
         let misfits = NetworkConfig::parse(&to_json(node)).map(|network| network.check_nics(nics)).unwrap_or_default();
-        misfits.iter().map(|problem| network_field::format_problem(NETWORK, node, problem)).collect()
+        misfits.iter().map(|problem| network_config_validation::format_problem(NETWORK, node, problem)).collect()
     })
 }
 

@@ -2,16 +2,16 @@
 
 use super::yaml_node::{format_at, format_position, get_field, parse_document, suggest_name, to_json};
 use super::{
-    AllocationSpec, MachineSpec, bmc, error_collection, k8s_resources, machine_networks, network_field, os_parameters,
-    pull_secret,
+    AllocationSpec, MachineSpec, bmc, error_collection, k8s_volumes, machine_networks, network_config_validation,
+    os_parameters, pull_secret,
 };
-use crate::boot_values;
+use crate::boot_value_validation;
 use marked_yaml::{Node, Spanned};
 use model::allocation::{
     ServerKind, find_argument_error, find_hostname_error, find_public_key_error, normalize_servers,
 };
 use model::deploy_steps::traits;
-use model::device::identifiers::{is_placeholder_serial, is_placeholder_wwn};
+use model::device_name::identifiers::{is_placeholder_serial, is_placeholder_wwn};
 use model::os_definition::OsSelector;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -62,7 +62,7 @@ pub fn parse_machine(text: &str) -> Result<MachineSpec, String> {
     let Some(raw) = raw else { return Err(wrong.join("\n")) };
     let mut check = |value: &Spanned<String>, found| add_problem(&mut wrong, value, found);
     let usable = |given: &Spanned<String>| {
-        boot_values::parse_uuid(given).and_then(|id| id.ok_or(format!("{} {DEFAULT_ID}", given.as_str())))
+        boot_value_validation::parse_uuid(given).and_then(|id| id.ok_or(format!("{} {DEFAULT_ID}", given.as_str())))
     };
     let id = usable(&raw.id);
     let smbios_uuid = raw.smbios_uuid.as_ref().map(|given| (given, usable(given)));
@@ -70,7 +70,7 @@ pub fn parse_machine(text: &str) -> Result<MachineSpec, String> {
     check(&raw.id, id.as_ref().map(|_| ()).map_err(String::clone));
     let macs: Vec<_> = raw.macs.iter().map(|mac| (mac, model::machine_identity::parse_mac(mac))).collect();
     macs.iter().for_each(|(given, mac)| check(given, mac.as_ref().map(|_| ()).map_err(String::clone)));
-    raw.consoles.iter().flatten().for_each(|console| check(console, boot_values::validate_console(console)));
+    raw.consoles.iter().flatten().for_each(|console| check(console, boot_value_validation::validate_console(console)));
     let locked = raw.locked.as_ref().map(|given| (given, parse_lock_reason(given)));
     locked.iter().for_each(|(given, locked)| check(given, locked.as_ref().map(|_| ()).map_err(String::clone)));
     raw.traits.iter().for_each(|given| check(given, traits::check_trait(given).map_or(Ok(()), Err)));
@@ -80,8 +80,8 @@ pub fn parse_machine(text: &str) -> Result<MachineSpec, String> {
     }
     let bmc = raw.bmc.zip(get_field(&node, "bmc")).map(|(raw, given)| raw.validate(given));
     wrong.extend(bmc.as_ref().and_then(|bmc| bmc.as_ref().err()).cloned());
-    let ramdisk_network =
-        get_field(&node, "ramdisk_network").map(|given| network_field::encode_argument("ramdisk_network", given));
+    let ramdisk_network = get_field(&node, "ramdisk_network")
+        .map(|given| network_config_validation::encode_argument("ramdisk_network", given));
     wrong.extend(ramdisk_network.iter().filter_map(|read| read.as_ref().err()).flatten().cloned());
     let networks = get_field(&node, "networks").map(machine_networks::parse_networks);
     wrong.extend(networks.iter().filter_map(|read| read.as_ref().err()).flatten().cloned());
@@ -151,9 +151,11 @@ fn check_allocation(
     }
     wrong.extend(allocation.disk_key.as_ref().and_then(pull_secret::check_disk_key));
     wrong.extend(
-        get_field(given, "network").map(|given| network_field::find_problems("network", given)).unwrap_or_default(),
+        get_field(given, "network")
+            .map(|given| network_config_validation::find_problems("network", given))
+            .unwrap_or_default(),
     );
-    wrong.extend(get_field(given, "volumes").map(k8s_resources::find_problems).unwrap_or_default());
+    wrong.extend(get_field(given, "volumes").map(k8s_volumes::find_problems).unwrap_or_default());
     let has_image = get_field(given, "image").is_some();
     wrong.extend(check_definition(allocation, has_image, format_position(given.span().start())));
     wrong

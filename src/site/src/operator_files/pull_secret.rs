@@ -2,7 +2,7 @@
 
 use super::format_at;
 use super::yaml_node::format_position;
-use crate::boot_values;
+use crate::boot_value_validation;
 use marked_yaml::{Node, Spanned};
 use model::registry_auth::{PullSecret, SecretText, registry_of};
 use serde::Deserialize;
@@ -88,7 +88,8 @@ impl RawPullSecret {
         if username.as_ref().is_some_and(|name| name.contains(':')) {
             return wrong("the username in the pull_secret contains a colon, which would end the username (RFC 7617)");
         }
-        if let Some(given) = token_service.as_ref().filter(|given| boot_values::validate_host(given).is_err()) {
+        if let Some(given) = token_service.as_ref().filter(|given| boot_value_validation::validate_host(given).is_err())
+        {
             return Err(format_at(
                 given,
                 "the token_service of the pull_secret is not a host such as gitlab.example.org or gitlab.example.org:8443",

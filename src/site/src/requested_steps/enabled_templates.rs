@@ -3,9 +3,9 @@
 //! them.
 
 use super::{RequestedArrays, RequestedTemplate, find_arrays, out_of_band};
+use crate::allocation_resolution::SiteObjects;
 use crate::effective_allocation::with_effective_allocation;
 use crate::operator_files::{MachineSpec, format_at};
-use crate::resolve::SiteObjects;
 use common::diagnostic::Diagnostic;
 use model::deploy_steps::{CATALOGUE, StepList, merge_templates};
 use store::InstallState;

@@ -3,8 +3,8 @@
 
 use super::enabled_templates::find_unrequested;
 use super::{RequestedTemplate, find_templates};
+use crate::allocation_resolution::SiteObjects;
 use crate::operator_files::MachineSpec;
-use crate::resolve::SiteObjects;
 use common::diagnostic::Diagnostic;
 use model::bmc::{Bmc, BmcAddress};
 use model::deploy_steps::{OutOfBandStep, PlannedStep, TemplateStep, find_misplaced_step};

@@ -3,7 +3,7 @@
 use super::{MigrationUpdate, apply_event};
 use crate::boot_prohibitions::bar_allocations;
 use crate::json_columns::{parse_column, to_json_column};
-use crate::migration::{Migration, MigrationEvent, MigrationState};
+use crate::machine_migration::{Migration, MigrationEvent, MigrationState};
 use crate::migration_records::{find_live, read_current_boots};
 use crate::{ServerState, TokenHash, to_json};
 use common::error::Result;
@@ -62,7 +62,7 @@ pub fn handle_report(
 fn success_event(
     transaction: &Transaction,
     is: &Migration,
-    part: model::migration::MigrationSide,
+    part: model::machine_migration::MigrationSide,
     boot: TokenHash,
     report: &InstallReport,
 ) -> rusqlite::Result<MigrationEvent> {
@@ -92,8 +92,8 @@ fn handle_repeated_report(
     }
     let has_begun = is.begun.as_ref().is_some_and(|begun| begun.by == boot);
     match is.role_of(machine) {
-        model::migration::MigrationSide::Receive if has_begun => {
-            let word = success_event(transaction, &is, model::migration::MigrationSide::Receive, boot, report)?;
+        model::machine_migration::MigrationSide::Receive if has_begun => {
+            let word = success_event(transaction, &is, model::machine_migration::MigrationSide::Receive, boot, report)?;
             Ok(Some(is.apply_event(&word).map(|after| MigrationUpdate { is: after, news: false })))
         }
         _ => Ok(None),

@@ -1,7 +1,7 @@
 //! Tests that every record in a database written by commit 7cf8cba (`testdata/recorded`) keeps its meaning.
 
 use super::*;
-use crate::migration::MigrationState;
+use crate::machine_migration::MigrationState;
 use ::model::install_marker::{RecordedDisk, WipePolicy};
 use std::path::PathBuf;
 

@@ -1,9 +1,9 @@
 //! Sender and receiver run in one process, connected over the loopback interface.
 
+mod certificate_signatures;
+mod concurrent_sender_runs;
 mod interruptions;
 mod refusals;
-mod sender_runs;
-mod signatures;
 
 use super::super::options::{CommonOptions, NamedDisk, SendOptions, SigningOptions};
 use super::super::{key, send_command};
@@ -45,7 +45,7 @@ impl Room {
             signing: SigningOptions { secret: None, unsigned: true },
             keep_key: true,
             magic: None,
-            compress: super::super::ganeti::GanetiCompression::None,
+            compress: super::super::ganeti_protocol::GanetiCompression::None,
             wait: 3,
         }
     }

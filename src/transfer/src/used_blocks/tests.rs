@@ -2,11 +2,11 @@
 
 mod attacks;
 mod btrfs_extents;
-mod built;
-mod doubtful;
+mod built_filesystems;
+mod doubtful_filesystems;
 mod fuzz;
-mod mounted;
-mod stale;
+mod mounted_filesystems;
+mod stale_signatures;
 mod vfat_clusters;
 
 use super::disk_view::ReadIntegers;

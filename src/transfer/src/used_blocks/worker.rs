@@ -3,10 +3,10 @@
 //!
 //! If the worker exits before its answer is complete, the whole disk is treated as used.
 
+mod child_process;
 mod protocol;
-mod sandboxed;
 
-pub use sandboxed::run_worker;
+pub use child_process::run_worker;
 
 use super::limits::{MOST_BYTES, MOST_READS};
 use super::{UsedBlocks, mark_all_used, ranges, round_ranges};

@@ -1,7 +1,7 @@
 //! Tests of steps on inventories, with an executor that accesses no device.
 
 mod arrays;
-mod paper;
+mod simulated_executor;
 mod whole_disk_images;
 
 use super::*;
@@ -9,9 +9,9 @@ use model::cmdline::AgentSettings;
 use model::install_marker::{InstallMarker, lineage};
 use model::inventory::FilesystemContents;
 use operations::StageName;
-pub use paper::Paper;
 use proptest::prelude::*;
 use proptest::{collection, sample};
+pub use simulated_executor::Paper;
 
 pub(crate) fn machine(name: &str) -> Inventory {
     let path = format!("{}/testdata/inventories/{name}.json", concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
@@ -260,7 +260,7 @@ fn a_reinstall_means_the_installation_that_replaced_the_other_one() {
 fn settings_make_hands() {
     // Checks only that the executor can be created. Its operations belong to the session, and are tested there.
     let settings = AgentSettings::from_cmdline("ipa-api-url=http://h").unwrap();
-    drop(super::super::executor::MachineExecutor::new(&settings));
+    drop(super::super::step_executor::MachineExecutor::new(&settings));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use super::*;
 use model::install_marker::InstallMarker;
-use model::pool_disks::KnownDisk;
+use model::recorded_disks::KnownDisk;
 
 /// Tests an accidental PXE boot, and a reinstall that is refused for lack of a marker, after an installation by
 /// metal-hammer. Both preserve the installation and its record.

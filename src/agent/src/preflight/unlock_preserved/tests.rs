@@ -1,6 +1,6 @@
 use super::*;
 use crate::preflight::read_assembled_with;
-use linux::storage::vmdisks::{TestDisks, fingerprints};
+use linux::storage::vm_test_disks::{TestDisks, fingerprints};
 use linux::storage::{activation_rehearsal, lvm, mkfs};
 use model::inventory;
 use model::layout::{FilesystemFormat, LvmType, read_yaml};

@@ -2,7 +2,7 @@
 
 use super::{RackOutcome, RackRow, RackSummary};
 use common::format::{format_bytes, format_columns, format_count, replace_hidden};
-use model::device::identifiers::{comparable_serial, comparable_wwn};
+use model::device_name::identifiers::{comparable_serial, comparable_wwn};
 use plan::DiskVerdict;
 use plan::request_from_allocation::preview::PlannedDisk;
 

@@ -1,7 +1,7 @@
 //! JSON Schema of `IMAGE.manifest`, which `image pack` writes next to an image. It is written by hand, because builds
 //! without the code that reads manifests lack the Rust types from which a schema could be derived.
 
-use model::boot_contents::BootContents;
+use model::image_boot_contents::BootContents;
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! Tests of the schemas with all valid and invalid layouts of the repository, and comparison with the reader.
 
-mod others;
+mod allocations_and_templates;
 
 use super::*;
 use jsonschema::Validator;

@@ -3,7 +3,7 @@
 //! An object on several devices is drawn under the first of these devices. The rows of the other devices refer to the
 //! object.
 
-use common::format::terminal::TextStyle;
+use common::format::terminal_escaping::TextStyle;
 use common::format::{display_width, format_count, pad_to_width};
 use diagram::node_text;
 use model::layout::graph::{LayoutGraph, LayoutItem};

@@ -143,7 +143,7 @@ fn colour_is_only_there_when_asked_for() {
         let graph = LayoutGraph::from_layout(&layout);
         let plain = terminal::draw_tree(&graph, false);
         assert!(!plain.contains('\x1b'));
-        let coloured = common::format::terminal::render_styles(&terminal::draw_tree(&graph, true));
+        let coloured = common::format::terminal_escaping::render_styles(&terminal::draw_tree(&graph, true));
         assert!(coloured.contains("\x1b["));
         let mut stripped = String::new();
         for part in coloured.split('\x1b') {

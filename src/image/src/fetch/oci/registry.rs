@@ -1,6 +1,6 @@
 //! Requests to a registry, with a token or password if the registry requires one.
 
-use super::super::image_head::{HeadAnswer, ImageHead, request_head};
+use super::super::head_request::{HeadAnswer, ImageHead, request_head};
 use super::super::retry::{DocumentAnswer, FetchRetryPolicy};
 use super::document::accepted_types;
 use super::reference::ImageReference;

@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Barrier, LazyLock, Mutex};
 use testing::http::{Act, Request, Server};
 
-mod bad;
+mod faulty_servers;
 
 /// Policy that adds lanes from the second read on. They are kept if `growth` is 0, and removed if it is unreachably
 /// high.

@@ -1,7 +1,7 @@
 //! Reader of the compressed stream with lookahead. To avoid copies, the decoders read directly from the fetched
 //! buffers, and parts that are cut from the stream refer to these buffers.
 
-use super::empty_input::{EmptyInputLimit, MOST_BYTES};
+use super::empty_frame_limit::{EmptyInputLimit, MOST_BYTES};
 use super::error::damaged_error;
 use crate::pipeline::buffer_pipe::BufferChunk;
 use crate::pipeline::pipe_reader::PipelineReader;

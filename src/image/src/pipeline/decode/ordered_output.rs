@@ -1,7 +1,7 @@
 //! Restores the output of the decoder threads to stream order.
 
 use super::CompressionFormat;
-use super::empty_input::EmptyInputLimit;
+use super::empty_frame_limit::EmptyInputLimit;
 use super::lz4_blocks::{ContentSum, ContentTrailer};
 use crate::pipeline::buffer_pipe::{BufferChunk, PipeSender, WritableBuffer};
 use crate::pipeline::stage_clock::StageClock;

@@ -1,9 +1,9 @@
 //! Each format complete, in several frames, truncated, damaged, and followed by other data, decoded by one thread and
 //! by several.
 
-mod barren;
 mod cli;
-mod forge;
+mod corrupt_streams;
+mod endless_empty_frames;
 mod fuzz;
 mod property;
 

@@ -5,7 +5,7 @@
 //! must be sent next always has its buffer.
 
 use super::CompressionFormat;
-use super::empty_input::EmptyInputLimit;
+use super::empty_frame_limit::EmptyInputLimit;
 use super::input::CompressedInput;
 use super::lz4_blocks::{ContentSum, Lz4Block};
 use super::ordered_output::{DecodedItem, OrderedOutput};

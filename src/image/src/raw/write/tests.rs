@@ -15,8 +15,8 @@ use testing::http::{Act, Server};
 
 const MIB: usize = 1 << 20;
 
-mod ahead;
 mod download;
+mod early_rejection;
 
 /// Requirements that [`image`] meets.
 fn partitioned() -> ImageRequirements {

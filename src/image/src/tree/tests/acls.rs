@@ -1,6 +1,6 @@
 //! ACLs in the image are restored, and files do not inherit ACLs that the image does not contain.
 
-use super::trees::{acl_of, pack};
+use super::random_trees::{acl_of, pack};
 use super::*;
 use linux::storage::test_loop_device::TestLoopDevice;
 

@@ -1,6 +1,6 @@
 //! Archives whose members readers of tar name or measure differently, and archives that all of them read alike.
 
-use super::judges::{Judges, assert_agreement, disagree, read_ours};
+use super::reference_readers::{Judges, assert_agreement, disagree, read_ours};
 use super::*;
 
 const HIDDEN: [u8; 512] = [b'h'; 512];
@@ -300,7 +300,7 @@ fn sparse_files_whose_names_do_not_fit_into_a_header_are_accepted() {
             let path = directory.join(std::ffi::OsStr::from_bytes(name));
             std::fs::File::create(source.path().join(&path)).unwrap().set_len(1 << 19).unwrap();
             let producer = ["tar", "--format=posix", "--sparse", "--sparse-version=1.0"];
-            let tar = super::trees::pack(source.path(), &producer);
+            let tar = super::random_trees::pack(source.path(), &producer);
             let ours = read_ours(&tar).unwrap_or_else(|error| panic!("{path:?}: {error}"));
             let file = ours.members.last().unwrap();
             assert_eq!((file.1, file.2), ('-', 1 << 19), "{path:?}");

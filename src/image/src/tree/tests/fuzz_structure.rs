@@ -1,7 +1,7 @@
 //! Fuzzing the reading of tars by structure: headers, records and sparse maps with right checksums and lengths, and few contradictions.
 //! What is accepted must be read alike by GNU tar, libarchive and Python.
 
-use super::judges::{Judges, assert_agreement, disagree, read_ours};
+use super::reference_readers::{Judges, assert_agreement, disagree, read_ours};
 use super::*;
 use fastrand::Rng;
 use std::sync::{LazyLock, Mutex};

@@ -2,7 +2,7 @@
 
 use super::super::simulated_machine::FakeMachine;
 use super::*;
-use crate::gpt::tests::mutated::{Mutated, mutated};
+use crate::gpt::tests::mutated_tables::{Mutated, mutated};
 use crate::gpt::{Gpt, GptEntry, protective_mbr};
 use model::layout::PartitionType;
 use std::os::unix::fs::FileExt;

@@ -277,7 +277,8 @@ fn copies_of_a_recorded_group() {
         start_bytes: (1 << 20) + first * EXTENT,
         size_bytes: count * EXTENT,
     };
-    let found = |name: &str| raid1_copies::find_copies(row, name).into_iter().map(|leg| leg.data).collect::<Vec<_>>();
+    let found =
+        |name: &str| lvm_raid1_copies::find_copies(row, name).into_iter().map(|leg| leg.data).collect::<Vec<_>>();
     // The first copy has two segments, and the second is on a missing device.
     assert_eq!(found("safe"), [Some(vec![piece("/dev/vda", 3, 3), piece("/dev/vda", 8, 2)]), None]);
     assert_eq!(found("other"), [None, Some(vec![piece("/dev/vdc", 1, 3)])]);

@@ -3,8 +3,8 @@
 
 use super::*;
 use crate::process::ToolCommand;
-use crate::storage::vmdisks::{TestDisks, fingerprints};
-use crate::storage::write_lock::WriteLocks;
+use crate::storage::vm_test_disks::{TestDisks, fingerprints};
+use crate::storage::write_protection::WriteLocks;
 use crate::storage::{block_device, signature_wipe};
 use model::layout::RaidLevel;
 use operations::{ArraySlot, CreateArray};
@@ -13,7 +13,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use uuid::Uuid;
 
-mod extensions;
+mod added_volumes;
 
 const MIB: u64 = 1 << 20;
 
@@ -109,7 +109,7 @@ fn vm_rehearsed_are_journals_arrays_and_groups_and_no_disk_changes() {
     cut_off(&parts[2][0], "mkfs.btrfs -q -f", FilesystemFormat::Btrfs);
     let all = disks.all().to_vec();
     // State in which the agent finds the disks.
-    crate::storage::assembly::assemble_read_only(&all).unwrap().unlock_disks().unwrap();
+    crate::storage::read_only_assembly::assemble_read_only(&all).unwrap().unlock_disks().unwrap();
     let assemble = RestoreOp::AssembleArray(AssembleArray {
         device: array.device.clone(),
         uuid: array.uuid,

@@ -180,7 +180,7 @@ fn root_what_takes_more_memory_than_there_is_is_tried_smaller_and_said() {
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_raid_options_are_tried_in_memory_and_leave_no_array() {
     use model::layout::RaidLevel::{self, Raid0, Raid1, Raid5, Raid6, Raid10};
-    crate::storage::vmdisks::assert_test_machine();
+    crate::storage::vm_test_disks::assert_test_machine();
     let trial = |level: RaidLevel, metadata: &str, members: &str, options: &str, sector_bytes| {
         let devices = ArraySlot::parse_list(members.split(' '));
         let size = |member: &ArraySlot| member.device().map_or(0, |_| 8 << 40);

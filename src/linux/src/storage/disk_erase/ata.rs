@@ -8,7 +8,7 @@ use super::{EraseDeadline, EraseFailure};
 use crate::probe::ata_security::{self, AtaSecurity};
 use crate::process::ToolCommand;
 use common::error::{Error, Phase};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::inventory::EraseMethod;
 use std::path::Path;
 use std::time::Duration;

@@ -4,7 +4,7 @@ use super::*;
 use crate::probe::ProbeDepth;
 use crate::storage::test_loop_device::TestLoopDevice;
 use EraseMethod::*;
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use operations::ByteRange;
 use std::os::unix::fs::FileExt;
 
@@ -239,7 +239,7 @@ fn offered(device: &DevicePath) -> Vec<EraseMethod> {
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_erase_formats_an_nvme_disk() {
-    crate::storage::vmdisks::assert_test_machine();
+    crate::storage::vm_test_disks::assert_test_machine();
     let device = &DevicePath::from("/dev/nvme0n1");
     let size = fill(device);
     let methods = offered(device);
@@ -257,7 +257,7 @@ fn vm_erase_formats_an_nvme_disk() {
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_erase_refuses_what_an_nvme_disk_does_not_offer() {
-    crate::storage::vmdisks::assert_test_machine();
+    crate::storage::vm_test_disks::assert_test_machine();
     let device = &DevicePath::from("/dev/nvme1n1");
     let size = fill(device);
     let offered = offered(device);
@@ -277,7 +277,7 @@ fn vm_erase_refuses_what_an_nvme_disk_does_not_offer() {
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_erase_empties_a_virtio_disk_by_what_it_offers() {
-    crate::storage::vmdisks::assert_test_machine();
+    crate::storage::vm_test_disks::assert_test_machine();
     let device = &DevicePath::from("/dev/vda");
     assert_eq!(offered(device), [Discard]);
     for method in [Discard, WriteZeroes] {
@@ -293,7 +293,7 @@ fn vm_erase_empties_a_virtio_disk_by_what_it_offers() {
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_erase_takes_no_discard_that_leaves_the_content_for_success() {
-    crate::storage::vmdisks::assert_test_machine();
+    crate::storage::vm_test_disks::assert_test_machine();
     let device = &DevicePath::from("/dev/sda");
     let size = fill(device);
     assert_eq!(offered(device), [Discard]);

@@ -3,7 +3,7 @@
 use super::EraseDeadline;
 use crate::storage::block_device;
 use common::error::{Context, Error, Phase, Result};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use nix::errno::Errno;
 use operations::ByteRange;
 use std::fs::File;

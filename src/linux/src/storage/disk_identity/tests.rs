@@ -156,7 +156,7 @@ fn loop_the_name_of_a_disk_that_is_held_is_given_to_no_other() {
 #[test]
 #[ignore = "needs md and LVM: scripts/test vm runs it in a machine"]
 fn vm_every_disk_of_the_inventory_is_itself_and_no_other() {
-    crate::storage::vmdisks::assert_test_machine();
+    crate::storage::vm_test_disks::assert_test_machine();
     let inventory = probe::read_inventory(ProbeDepth::Deep).unwrap();
     let identities: Vec<DiskIdentity> = inventory.disks.iter().map(DiskIdentity::from_disk).collect();
     assert!(identities.len() >= 11, "{identities:?}");

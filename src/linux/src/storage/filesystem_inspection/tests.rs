@@ -4,8 +4,8 @@ use super::*;
 use crate::process::ToolCommand;
 use crate::storage::block_device;
 use crate::storage::test_loop_device::TestLoopDevice;
-use crate::storage::vmdisks::TestDisks;
-use crate::storage::write_lock::WriteLocks;
+use crate::storage::vm_test_disks::TestDisks;
+use crate::storage::write_protection::WriteLocks;
 use model::install_marker::InstallMarker;
 use model::inventory::{
     DeviceSignature, DeviceUse, DiskPartition, DiskTable, FilesystemContents, InventoryDisk, StackedDevice,

@@ -1,6 +1,6 @@
 use super::*;
 use crate::gpt::testing::crowded;
-use crate::gpt::tests::mutated::{Mutated, mutated};
+use crate::gpt::tests::mutated_tables::{Mutated, mutated};
 use crate::process::ToolCommand;
 use crate::storage::test_loop_device::TestLoopDevice;
 use std::fs;

@@ -138,7 +138,7 @@ fn a_partition_covers_whole_mebibytes() {
 #[test]
 #[ignore = "needs root, LVM and disks: scripts/vm-tests"]
 fn vm_volumes_of_lvm_are_prepared() {
-    use crate::storage::vmdisks::TestDisks;
+    use crate::storage::vm_test_disks::TestDisks;
     use model::layout::LvmType;
     use operations::{CreateGroup, CreateVolume};
     let disks = TestDisks::take("vda");

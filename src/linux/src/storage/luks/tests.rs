@@ -1,5 +1,5 @@
 use super::*;
-use crate::storage::vmdisks;
+use crate::storage::vm_test_disks;
 use model::layout::KeySource;
 use model::registry_auth::SecretText;
 use std::fs;
@@ -51,7 +51,7 @@ fn first_bytes(mapping: &DevicePath) -> Vec<u8> {
 #[test]
 #[ignore = "needs a disk and the device mapper: scripts/vm-tests"]
 fn vm_luks_a_container_is_made_closed_and_opened_without_a_write() {
-    let disks = vmdisks::TestDisks::take("vda");
+    let disks = vm_test_disks::TestDisks::take("vda");
     let mut container = container("/dev/vda", KEY);
     create_container(&container).unwrap();
     fs::write(&container.mapping, vec![0xA5; 4096]).unwrap();
@@ -61,7 +61,7 @@ fn vm_luks_a_container_is_made_closed_and_opened_without_a_write() {
     assert!(!Path::new(&container.mapping).exists());
     close_mapping(&container.mapping).expect("twice is no error");
 
-    let before = vmdisks::fingerprints(disks.all());
+    let before = vm_test_disks::fingerprints(disks.all());
     let reading = OpenContainer { container: container.clone(), read_only: true };
     open_container(&reading, &container.device).unwrap();
     assert_eq!(first_bytes(&container.mapping), vec![0xA5; 4096]);
@@ -71,7 +71,7 @@ fn vm_luks_a_container_is_made_closed_and_opened_without_a_write() {
     let refused = open_container(&OpenContainer { container: container.clone(), read_only: true }, &container.device);
     let said = refused.unwrap_err().to_string();
     assert!(said.contains("No key available with this passphrase") && !said.contains("another key"), "{said}");
-    assert_eq!(vmdisks::fingerprints(disks.all()), before, "not a byte has changed");
+    assert_eq!(vm_test_disks::fingerprints(disks.all()), before, "not a byte has changed");
 }
 
 /// Returns the numbers of the key slots, and the types of the tokens.
@@ -86,7 +86,7 @@ fn slots_and_tokens(device: &str) -> (Vec<String>, Vec<String>) {
 #[test]
 #[ignore = "needs a disk, the device mapper and a TPM: scripts/vm-tests"]
 fn vm_luks_a_tpm_opens_what_it_has_sealed() {
-    let disks = vmdisks::TestDisks::take("vda");
+    let disks = vm_test_disks::TestDisks::take("vda");
     let mut sealed = container("/dev/vda", "");
     sealed.source = KeySource::Tpm2;
     check_requirements(std::slice::from_ref(&sealed)).unwrap();
@@ -95,12 +95,12 @@ fn vm_luks_a_tpm_opens_what_it_has_sealed() {
     close_mapping(&sealed.mapping).unwrap();
     assert_eq!(slots_and_tokens("/dev/vda"), (vec!["1".to_owned()], vec!["systemd-tpm2".to_owned()]));
 
-    let before = vmdisks::fingerprints(disks.all());
+    let before = vm_test_disks::fingerprints(disks.all());
     open_container(&OpenContainer { container: sealed.clone(), read_only: true }, &sealed.device).unwrap();
     assert_eq!(first_bytes(&sealed.mapping), vec![0x5A; 4096]);
     assert!(fs::write(&sealed.mapping, b"x").is_err(), "it is open for reading");
     close_mapping(&sealed.mapping).unwrap();
-    assert_eq!(vmdisks::fingerprints(disks.all()), before, "not a byte has changed");
+    assert_eq!(vm_test_disks::fingerprints(disks.all()), before, "not a byte has changed");
 
     // The container has a second key, in slot 0.
     sealed.key = SecretText::new(KEY);

@@ -7,7 +7,7 @@
 
 use crate::process::{self, ToolCommand};
 use common::error::{Context, Error, Phase, Result};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use model::registry_auth::SecretText;
 use operations::{LuksContainer, OpenContainer};
 use std::fs::{self, OpenOptions};

@@ -3,7 +3,7 @@
 use super::*;
 use crate::probe::{self, ProbeDepth};
 use crate::storage::teardown::{release_above, verify_unused};
-use crate::storage::vmdisks::TestDisks;
+use crate::storage::vm_test_disks::TestDisks;
 use crate::storage::{block_device, mdadm, mkfs};
 use operations::MakeFilesystem;
 use std::fs::File;
@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 mod activation;
-mod others;
+mod foreign_volumes;
 
 fn words<T: for<'a> From<&'a str>>(text: &str) -> Vec<T> {
     text.split_whitespace().map(T::from).collect()

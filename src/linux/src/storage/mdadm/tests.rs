@@ -1,7 +1,7 @@
 use super::*;
 use crate::probe::{self, ProbeDepth};
 use crate::storage::teardown::{release_above, verify_unused};
-use crate::storage::vmdisks::TestDisks;
+use crate::storage::vm_test_disks::TestDisks;
 use crate::storage::{block_device, mkfs};
 use model::layout::RaidLevel;
 use operations::MakeFilesystem;
@@ -361,7 +361,7 @@ fn vm_raid_members_that_are_behind_or_disagree_do_not_count() {
             (Faulty, Faulty),
             "each went on without the other: {metadata}"
         );
-        let mut looked = crate::storage::assembly::assemble_read_only(all).unwrap();
+        let mut looked = crate::storage::read_only_assembly::assemble_read_only(all).unwrap();
         looked.unlock_disks().unwrap();
         assert!(looked.notes[0].contains("none of its members"), "{:?}", looked.notes);
         all.iter().for_each(|disk| signature_wipe::wipe_ends(disk).unwrap());

@@ -1,5 +1,5 @@
 use super::*;
-use crate::storage::vmdisks::TestDisks;
+use crate::storage::vm_test_disks::TestDisks;
 use crate::storage::{lvm, mdadm};
 use model::layout::{LvmType, RaidLevel};
 use operations::{ArraySlot, CreateArray, CreateGroup, CreateVolume};

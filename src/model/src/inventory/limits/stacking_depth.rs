@@ -1,6 +1,6 @@
 //! Detection of cycles and excessive depth of stacked devices.
 
-use crate::device::KernelName;
+use crate::device_name::KernelName;
 use crate::inventory::{DeviceUse, DiskPartition, DiskTable, Inventory};
 use std::collections::BTreeMap;
 

@@ -2,7 +2,7 @@
 
 use super::device_index::{DeviceIndex, IndexedDevice};
 use super::{OpaqueKind, OpaqueObject, format_signature};
-use crate::device::DevicePath;
+use crate::device_name::DevicePath;
 use crate::inventory::{AttemptTarget, DeviceSignature, StackedDeviceKind};
 
 /// Signature types of usage `raid` that this module ignores. mdadm and lvm report the devices with these signatures,

@@ -1,6 +1,6 @@
 //! Index of an inventory's devices, with their holders, filesystems and failed attempts.
 
-use crate::device::{DevicePath, KernelName};
+use crate::device_name::{DevicePath, KernelName};
 use crate::inventory::{AttemptTarget, DeviceSignature, DeviceUse, FilesystemContents, Inventory, StackedDeviceKind};
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;

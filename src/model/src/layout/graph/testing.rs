@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::device::LayoutPath;
+use crate::device_name::LayoutPath;
 use crate::layout::{FilesystemFormat, LayoutConstraints, LvmType, OnReinstall, PartitionType, RaidLevel, read_yaml};
 use proptest::collection::{btree_map, vec};
 use proptest::option;

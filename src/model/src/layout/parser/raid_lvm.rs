@@ -1,7 +1,7 @@
 //! Parser for arrays, volume groups and logical volumes.
 
 use super::{SIZE_MISSING, plain_field, read_create_options, read_one_of};
-use crate::device::LayoutPath;
+use crate::device_name::LayoutPath;
 use crate::layout::field_reader::{FieldNames, LayoutFields, LayoutReader};
 use crate::layout::text_edits::EditReplacement;
 use crate::layout::yaml_document::{DocumentNode, NodeValue};

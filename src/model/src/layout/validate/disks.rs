@@ -1,9 +1,9 @@
 //! Rules for disks and their partitions.
 
-use super::layout_check::{DeviceSource, LayoutCheck};
+use super::validation_state::{DeviceSource, LayoutCheck};
 
 use super::is_device_path;
-use crate::device::LayoutPath;
+use crate::device_name::LayoutPath;
 use crate::layout::{DiskSpec, MAX_PARTITION_NUMBER, PartitionSpec, RequestedSize, hints};
 use std::collections::BTreeSet;
 

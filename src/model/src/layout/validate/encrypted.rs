@@ -1,7 +1,7 @@
 //! Rules for encrypted filesystems and groups.
 
-use super::layout_check::{DeviceSource, LayoutCheck};
-use crate::device::LayoutPath;
+use super::validation_state::{DeviceSource, LayoutCheck};
+use crate::device_name::LayoutPath;
 use crate::layout::{FilesystemFormat, FilesystemSpec, Layout};
 
 /// Directories that the system needs before it can unlock filesystems. The same applies to all their subdirectories.

@@ -1,6 +1,6 @@
 //! Rules for filesystems, swap areas and their mounts.
 
-use super::layout_check::{DeviceSource, LayoutCheck};
+use super::validation_state::{DeviceSource, LayoutCheck};
 use crate::layout::{FilesystemFormat, FilesystemSpec};
 
 /// PATH_MAX of the kernel, without the closing NUL.

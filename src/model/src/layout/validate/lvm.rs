@@ -1,7 +1,7 @@
 //! Rules for volume groups and logical volumes.
 
-use super::layout_check::{DeviceSource, LayoutCheck};
-use crate::device::LayoutPath;
+use super::validation_state::{DeviceSource, LayoutCheck};
+use crate::device_name::LayoutPath;
 use crate::layout::mapper_name::{explain_excessive_name, mapper_name};
 use crate::layout::{Layout, LogicalVolumeSpec, LvmType, RequestedSize, VolumeGroupSpec};
 

@@ -1,6 +1,6 @@
 //! Rules for RAID arrays.
 
-use super::layout_check::{DeviceSource, LayoutCheck};
+use super::validation_state::{DeviceSource, LayoutCheck};
 use crate::layout::{ArraySpec, Layout, RaidLevel};
 use std::collections::BTreeSet;
 

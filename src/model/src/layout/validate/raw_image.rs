@@ -1,7 +1,7 @@
 //! Rules for a disk to which a raw image is written. A layout can mount the partitions of the image and enlarge one filesystem, but cannot
 //! change them otherwise.
 
-use super::layout_check::LayoutCheck;
+use super::validation_state::LayoutCheck;
 use crate::layout::{DiskSpec, FilesystemFormat, FilesystemSpec, Layout, OnReinstall};
 
 pub(super) fn check_raw_image(check: &mut LayoutCheck, layout: &Layout) {

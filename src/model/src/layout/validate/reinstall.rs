@@ -1,7 +1,7 @@
 //! Rules for `reinstall: merge`. Files of the image can be added only to a preserved filesystem that is mounted before the image is
 //! unpacked.
 
-use super::layout_check::LayoutCheck;
+use super::validation_state::LayoutCheck;
 use crate::layout::graph::LayoutGraph;
 use crate::layout::{FilesystemFormat, FilesystemSpec, Layout, OnReinstall};
 

@@ -3,8 +3,8 @@
 //! Computed sizes are upper bounds, because the actual metadata of arrays take more space than these rules deduct for
 //! the metadata.
 
-use super::layout_check::LayoutCheck;
-use crate::device::LayoutPath;
+use super::validation_state::LayoutCheck;
+use crate::device_name::LayoutPath;
 use crate::layout::{
     ArraySpec, FilesystemFormat, Layout, LogicalVolumeSpec, LvmType, RaidLevel, VolumeGroupSpec, max_filesystem_bytes,
 };

@@ -99,7 +99,7 @@ fn efibootmgr(arguments: &[&str]) -> String {
 
 /// Returns the variables of a test machine's firmware, which does not contain entries of drophammer yet.
 fn firmware() -> (&'static Path, BootVariables) {
-    linux::storage::vmdisks::assert_test_machine();
+    linux::storage::vm_test_disks::assert_test_machine();
     let path = Path::new(VARIABLES);
     let before = BootVariables::read(path).unwrap();
     assert!(!before.order.is_empty() && !before.to_string().contains("drophammer"), "{before}");
@@ -138,7 +138,7 @@ fn vm_uefi_another_tool_reads_what_is_written_and_writes_the_same() {
     assert_eq!(one.order.len(), before.order.len() + 1);
     assert!(one.entries[&one.order[0]] == after.entries[&one.order[0]], "{one}");
 
-    let disks = linux::storage::vmdisks::TestDisks::take("vda");
+    let disks = linux::storage::vm_test_disks::TestDisks::take("vda");
     disks.partition(&[64]);
     efibootmgr(&["-c", "-d", "/dev/vda", "-p", "1", "-L", "theirs", "-l", r"\EFI\debian\shimx64.efi"]);
     let theirs = BootVariables::read(path).unwrap();

@@ -3,8 +3,8 @@
 use super::*;
 use linux::probe::{self, ProbeDepth};
 use linux::storage::test_loop_device::TestLoopDevice;
-use linux::storage::vmdisks::{TestDisks, fingerprints};
-use linux::storage::{assembly, busy_device_users, mkfs, mount as storage_mount, partition_table};
+use linux::storage::vm_test_disks::{TestDisks, fingerprints};
+use linux::storage::{busy_device_users, mkfs, mount as storage_mount, partition_table, read_only_assembly};
 use model::inventory::{DeviceSignature, DiskPartition, DiskTable, InventoryDisk};
 use model::layout::FilesystemFormat;
 use operations::{MakeFilesystem, MountFilesystem};
@@ -231,7 +231,7 @@ fn vm_back_to_a_root_on_lvm_and_a_boot_on_an_array() {
     ran("mdadm --stop /dev/md/boot");
     let before = fingerprints(&parts.concat());
 
-    let mut assembled = assembly::assemble_read_only(disks.all()).unwrap();
+    let mut assembled = read_only_assembly::assemble_read_only(disks.all()).unwrap();
     let mut inventory = probe::read_inventory(ProbeDepth::Deep).unwrap();
     assembled.mark_inventory(&mut inventory);
     assembled.inspect_filesystems(&mut inventory).unwrap();

@@ -6,7 +6,7 @@ use super::super::loader_context::LoaderContext;
 use crate::NewRoot;
 use common::bounded_read::read_prefix;
 use common::error::{Context, Phase, Result};
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use operations::ByteRange;
 use std::io;
 use std::time::Duration;

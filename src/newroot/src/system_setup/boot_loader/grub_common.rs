@@ -1,6 +1,6 @@
 //! Parts of GRUB's configuration that are common to BIOS and UEFI: directory, menu, and search commands.
 
-use super::super::boot_requirements::FilesystemByUuid;
+use super::super::machine_boot_requirements::FilesystemByUuid;
 
 use super::super::file_search::{find_first, find_program, is_directory};
 use super::super::grub_variables::{self, format_grub_line};

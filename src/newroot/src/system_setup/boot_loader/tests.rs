@@ -1,7 +1,7 @@
-use super::super::boot_requirements::{BootEsp, BootRequirements, FilesystemByUuid};
 use super::super::boot_setup::tests::wants;
 use super::super::boot_setup::{BootSetup, find_boot_components, make_bootable};
 use super::super::file_search::tests::tree;
+use super::super::machine_boot_requirements::{BootEsp, BootRequirements, FilesystemByUuid};
 use super::super::{bls, grub_variables};
 use super::*;
 use crate::chroot::TargetRunner;

@@ -1,6 +1,6 @@
 //! Drivers required to access a disk, which are the drivers of all devices above it in sysfs.
 
-use model::device::DevicePath;
+use model::device_name::DevicePath;
 use std::fs;
 use std::path::Path;
 

@@ -1,6 +1,6 @@
-use super::super::boot_requirements::RootGroup;
 use super::super::boot_setup::tests::wants;
 use super::super::file_search::tests::tree;
+use super::super::machine_boot_requirements::RootGroup;
 use super::super::testing::Programs;
 use super::content::tests::cpio;
 use super::*;

@@ -6,7 +6,7 @@ use crate::NewRoot;
 use crate::system_setup::log_sink::LogSink;
 use common::error::Result;
 use model::inventory::Nic;
-use model::migration::MigratedNic;
+use model::machine_migration::MigratedNic;
 
 /// Files in which systems store MAC addresses.
 const FILES: [&str; 10] = [

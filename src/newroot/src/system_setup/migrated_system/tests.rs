@@ -7,7 +7,7 @@ use crate::testing;
 use model::allocation::Allocation;
 use model::inventory::Nic;
 use model::layout::FilesystemFormat;
-use model::migration::{MigratedNic, MigrationOffer, MigrationSide};
+use model::machine_migration::{MigratedNic, MigrationOffer, MigrationSide};
 use operations::{BootDisk, Esp, MachineFiles, PlanAssignment, RootFilesystem};
 use std::fs;
 

@@ -29,7 +29,7 @@ pub(crate) fn assert_sound(plan: &Plan, inventory: &Inventory) {
         assert!(found.blank || (found.table.is_some() && partitions.into_iter().all(|part| part.blank)), "{disk:?}");
     }
     assert_parents_first(plan);
-    extents::assert_just_what_is_written(plan, inventory);
+    writable_extents::assert_just_what_is_written(plan, inventory);
 }
 
 fn assert_on_device(operation: &DeviceOp, inventory: &Inventory, verdict: impl Fn(&str) -> DiskVerdict) {

@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::migration_requests::{MigrationRole, MigrationState};
-use model::migration::{MigrationAnswer, MigrationOffer, MigrationSide, interpret_answer as heard};
+use model::machine_migration::{MigrationAnswer, MigrationOffer, MigrationSide, interpret_answer as heard};
 use proptest::prelude::*;
-use site::resolve::resolve_allocation;
+use site::allocation_resolution::resolve_allocation;
 use std::time::Duration;
 use store::boot_token::RequestedBoot;
-use store::migration::Migration;
+use store::machine_migration::Migration;
 use store::testing::*;
 use store::{BootTarget, FileAllocation, MachineBoot, boots};
 use time::OffsetDateTime;

@@ -1,7 +1,7 @@
 //! Steps of the operator, the server and the two machines, in the usual order or in random order.
 
 use super::*;
-use model::migration::MigrationSide;
+use model::machine_migration::MigrationSide;
 use proptest::prelude::*;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

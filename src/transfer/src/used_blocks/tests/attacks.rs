@@ -1,7 +1,7 @@
 //! Filesystems crafted to cause much work: the work is bounded by the size of the filesystem, which is treated as used
 //! entirely.
 
-use super::built::{Image, Meaning, Reads, btrfs, ext, xfs};
+use super::built_filesystems::{Image, Meaning, Reads, btrfs, ext, xfs};
 use super::*;
 use crate::used_blocks::disk_view::ReadIntegers;
 use fastrand::Rng;

@@ -4,7 +4,7 @@
 //!
 //! `scripts/fuzz SECONDS SEED used_blocks` runs longer (DROPHAMMER_FUZZ_SECONDS, DROPHAMMER_FUZZ_SEED).
 
-use super::built::{Image, Meaning, Reads, btrfs, ext, fat, xfs};
+use super::built_filesystems::{Image, Meaning, Reads, btrfs, ext, fat, xfs};
 use super::*;
 use crate::used_blocks::limits::MOST_NODES;
 use fastrand::Rng;

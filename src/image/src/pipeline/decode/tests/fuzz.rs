@@ -1,7 +1,7 @@
 //! Fuzzing with mutations of small valid streams. The decoder must not panic or hang, its memory must be bounded, and
 //! several threads must give the same result as one.
 
-use super::forge::specimens;
+use super::corrupt_streams::specimens;
 use super::*;
 use fastrand::Rng;
 use std::time::Duration;

@@ -41,7 +41,7 @@ fn vm_lvm_a_group_without_one_of_its_disks_is_activated() {
         signature_wipe::wipe_ends(&all[gone]).unwrap();
         let left: Vec<DevicePath> = all.iter().filter(|disk| **disk != all[gone]).cloned().collect();
         // The disks were assembled for inspection before.
-        let mut assembled = crate::storage::assembly::assemble_read_only(&left).unwrap();
+        let mut assembled = crate::storage::read_only_assembly::assemble_read_only(&left).unwrap();
         assembled.unlock_disks().unwrap();
         assert_eq!(assembled.notes, Vec::<String>::new());
         assert_eq!(get("/dev/mapper/vg--0-safe", 8 << 20, 4096), [7; 4096]);
@@ -114,7 +114,7 @@ fn vm_lvm_what_was_assembled_to_look_inside_starts_anew() {
     deactivate_group("vg00", &physical).unwrap();
     mdadm::stop_array(&"/dev/md/below".into()).unwrap();
 
-    let mut looked = crate::storage::assembly::assemble_read_only(all).unwrap();
+    let mut looked = crate::storage::read_only_assembly::assemble_read_only(all).unwrap();
     looked.unlock_disks().unwrap();
     let found = probe::read_inventory(ProbeDepth::Deep).unwrap();
     assert!(found.arrays.iter().filter(|array| [uuid, above].contains(&array.uuid)).all(|it| it.running.is_some()));

@@ -1,0 +1,275 @@
+//! Control plane of metal-stack. Pixie provides the address and the API version of the control plane. This module
+//! contains the code that both API versions share, and [`MetalApi`] is the interface to the code for one version.
+
+pub(crate) mod bmc_record;
+pub mod efi_variable_record;
+pub(crate) mod event_filter;
+mod loki;
+pub mod pixie_config;
+pub(crate) mod registration;
+pub mod v1;
+pub mod v2;
+
+use super::clock;
+use super::retry::PATIENT;
+use super::{AttemptNotice, ControlPlane, MachinePool, ReportAcknowledgement};
+use bmc_record::{BmcRecord, KnownBmc};
+use common::error::{Context, Error, Phase, Result};
+use common::output;
+use common::sync::lock_mutex;
+use efi_variable_record::FirmwareRecord;
+use event_filter::EventFilter;
+use linux::{efi, ipmi};
+use loki::LokiUpload;
+use model::allocation::AssignedMachine;
+use model::install_report::{EventName, InstallResult, ProgressEvent};
+use model::inventory::Inventory;
+use model::recorded_disks::KnownDisk;
+use registration::MachineRegistration;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Characters of generated passwords. Characters that look alike on a console are omitted.
+const LETTERS: &[u8] = b"abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789";
+/// Number of characters in a generated password.
+const PASSWORD: usize = 16;
+
+/// Maximum time to upload the last log lines before the machine reboots.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Text that is reported instead of the console password if the password was generated during an earlier boot.
+const MADE_BEFORE: &str = "not known: the machine was already installed before this boot";
+
+/// Client of one version of metal-stack's API, for one machine. The implementations limit each call by a timeout, and retry calls that must
+/// succeed. Unless noted otherwise, each method fails as the method of [`ControlPlane`] with the same name does.
+pub trait MetalApi: Send + Sync {
+    /// Reads the record of the BMC that the control plane stores. A registration replaces this record.
+    ///
+    /// # Errors
+    /// Fails if the control plane is unreachable or its response is malformed. A registration would then erase the record.
+    fn known_bmc(&self) -> Result<KnownBmc>;
+
+    /// Registers the machine.
+    ///
+    /// # Errors
+    /// Fails if the control plane is unreachable or rejects the registration.
+    fn register_machine(&self, registration: &MachineRegistration) -> Result<()>;
+
+    /// Returns whether this machine is allocated; see [`MachinePool::is_allocated`].
+    ///
+    /// # Errors
+    /// Fails if this cannot be determined.
+    fn is_allocated(&self, at_stake: bool) -> Result<bool>;
+
+    /// Returns the sizes of the disks at the last registration, in bytes. The list is empty if the control plane does not provide them.
+    fn registered_disks(&self) -> Vec<u64>;
+
+    /// Waits at most `patience` for an allocation. Returns whether the machine has an allocation.
+    ///
+    /// # Errors
+    /// Fails only if a retry cannot succeed. After a transient error, returns false, and the caller waits again.
+    fn wait_for_allocation(&self, patience: Duration) -> Result<bool>;
+
+    /// Returns the machine as it was last received.
+    ///
+    /// # Errors
+    /// Fails as [`MetalApi::register_machine`] does.
+    fn fetch_machine(&self) -> Result<AssignedMachine>;
+
+    /// Sends an event.
+    ///
+    /// # Errors
+    /// Fails if the event was not delivered.
+    fn send_event(&self, name: EventName, message: &str) -> Result<()>;
+
+    /// Checks that neither this allocation nor its reinstall has been cancelled. Called immediately before the first
+    /// write.
+    ///
+    /// # Errors
+    /// Fails if the allocation or its reinstall was cancelled, or if this cannot be determined.
+    fn confirm_begin(&self, notice: &AttemptNotice) -> Result<()>;
+
+    /// Reports the result of an installation. The failure of a first installation is reported only by the event
+    /// [`EventName::Crashed`]. `console_password` is `None` if the password was generated during an earlier boot.
+    ///
+    /// # Errors
+    /// Fails if the report was not acknowledged.
+    fn report_result(&self, ended: &InstallResult, console_password: Option<&str>) -> Result<ReportAcknowledgement>;
+}
+
+/// Control plane of metal-stack.
+pub struct MetalControlPlane {
+    api: Box<dyn MetalApi>,
+    machine: String,
+    partition: String,
+    /// Console password of the installed system, which is sent to the control plane in the report.
+    password: String,
+    /// Whether the agent has passed the point of no return during this boot. Only then does the installed system have the console password
+    /// `password`.
+    begun: AtomicBool,
+    told: Mutex<EventFilter>,
+    record: FirmwareRecord,
+    /// Device of the BMC; `None` if the BMC is not read in-band.
+    ipmi: Option<PathBuf>,
+    /// Log upload; `None` if pixie's configuration does not contain a log server.
+    loki: Option<LokiUpload>,
+}
+
+impl MetalControlPlane {
+    /// Fetches pixie's configuration, sets the clock, and starts the log upload. `ipmi` is the device of the BMC.
+    ///
+    /// # Errors
+    /// Fails if the configuration cannot be fetched or is unusable.
+    pub fn new(pixie: &str, machine: &str, ipmi: &Path) -> Result<MetalControlPlane> {
+        let config = pixie_config::fetch_config(pixie, machine, PATIENT)?;
+        clock::set_clock_by_date(&config.ntp_servers, config.date.as_deref(), &output::print_line);
+        let (partition, record) = (config.partition.clone(), FirmwareRecord::new(Path::new(efi::VARIABLES)));
+        let api: Box<dyn MetalApi> = match &config.api {
+            pixie_config::ApiCredentials::V2(_) => {
+                Box::new(v2::MetalApiV2::new(pixie, machine, &config, record.clone())?)
+            }
+            pixie_config::ApiCredentials::V1(_) => Box::new(v1::MetalApiV1::new(pixie, machine, &config)?),
+        };
+        let mut control = MetalControlPlane::with_api(api, machine, &partition, record);
+        control.ipmi = Some(ipmi.to_owned());
+        control.loki = LokiUpload::from_config(&config, machine).map(|mut loki| {
+            loki.redact_secret(&control.password);
+            loki
+        });
+        Ok(control)
+    }
+
+    pub fn with_api(
+        api: Box<dyn MetalApi>,
+        machine: &str,
+        partition: &str,
+        record: FirmwareRecord,
+    ) -> MetalControlPlane {
+        MetalControlPlane {
+            api,
+            machine: machine.to_owned(),
+            partition: partition.to_owned(),
+            password: generate_password(),
+            begun: AtomicBool::default(),
+            told: Mutex::default(),
+            record,
+            ipmi: None,
+            loki: None,
+        }
+    }
+}
+
+impl MetalControlPlane {
+    /// Returns the BMC record to send with a registration: the record that the control plane already has, with missing
+    /// fields filled in from the BMC itself.
+    fn read_bmc_record(&self) -> Result<BmcRecord> {
+        // The BMC is read first, since that takes seconds, and metal-bmc may change the control plane's record at any
+        // time.
+        let in_band = self.ipmi.as_deref().map_or(Ok(None), ipmi::read_bmc).map_err(|error| error.to_string());
+        let known = self.api.known_bmc().context(Phase::Control, || {
+            "not registered: a registration would erase the control plane's record of the BMC (address, user, password), which cannot be read"
+        })?;
+        Ok(bmc_record::combine(known, in_band, &|line| {
+            output::print_line(line);
+            self.loki.iter().for_each(|loki| loki.add_lines(line));
+        }))
+    }
+
+    /// Uploads an event to Loki unless it only reports the progress of an image transfer. Waits for the upload if the
+    /// event is the last one before a reboot.
+    fn upload_event(&self, event: &ProgressEvent) {
+        let Some(loki) = self.loki.as_ref().filter(|_| event.progress.is_none()) else { return };
+        let seconds = event.seconds.map(|seconds| format!(" ({seconds:.1} s)")).unwrap_or_default();
+        let stage = event.stage.as_ref().map(|stage| format!("{stage}: ")).unwrap_or_default();
+        loki.add_lines(&format!("{}: {stage}{}{seconds}", event.event, event.message));
+        if matches!(event.event, EventName::Crashed | EventName::BootingNewKernel | EventName::PlannedReboot) {
+            loki.wait_until_sent(LAST_WORDS);
+        }
+    }
+}
+
+fn generate_password() -> String {
+    (0..PASSWORD).map(|_| char::from(LETTERS[fastrand::usize(..LETTERS.len())])).collect()
+}
+
+impl ControlPlane for MetalControlPlane {
+    fn register_machine(&self, inventory: &Inventory) -> Result<()> {
+        let bmc = self.read_bmc_record()?;
+        self.api.register_machine(&MachineRegistration::new(&self.machine, &self.partition, inventory, bmc))
+    }
+
+    fn wait_for_allocation(&self, patience: Duration) -> Result<bool> {
+        self.api.wait_for_allocation(patience)
+    }
+
+    fn fetch_machine(&self) -> Result<AssignedMachine> {
+        let mut machine = self.api.fetch_machine()?;
+        if let Some(allocation) = &mut machine.allocation {
+            allocation.console_password.clone_from(&self.password);
+        }
+        Ok(machine)
+    }
+
+    fn send_event(&self, event: &ProgressEvent) -> Result<()> {
+        self.upload_event(event);
+        let told = lock_mutex(&self.told).filter_event(event, Instant::now());
+        told.map_or(Ok(()), |(name, message)| self.api.send_event(name, &message))
+    }
+
+    /// Checks that the disks may still be erased: either the machine is still unallocated, or this allocation is still in force.
+    fn announce_point_of_no_return(&self, notice: &AttemptNotice) -> Result<()> {
+        if notice.allocation.is_empty() {
+            return match self.api.is_allocated(false)? {
+                false => Ok(()),
+                true => {
+                    let message = "this machine was allocated in the meantime, so its disks are no longer erased for the next \
+                        owner";
+                    Err(Error::refusal(Phase::Control, message))
+                }
+            };
+        }
+        self.api.confirm_begin(notice)?;
+        self.begun.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn report_result(&self, ended: &InstallResult) -> Result<ReportAcknowledgement> {
+        if let Some(loki) = &self.loki {
+            loki.add_lines(&format!("{}\n{}", ended.plan, ended.message));
+        }
+        let is_new = self.begun.load(Ordering::Relaxed);
+        self.api.report_result(ended, is_new.then_some(self.password.as_str()))
+    }
+
+    /// Returns false, since only the install marker on the disks records whether the allocation is installed.
+    fn records_installations(&self) -> bool {
+        false
+    }
+
+    fn machine_pool(&self) -> Option<&dyn MachinePool> {
+        Some(self)
+    }
+}
+
+impl MachinePool for MetalControlPlane {
+    fn is_allocated(&self, at_stake: bool) -> Result<bool> {
+        self.api.is_allocated(at_stake)
+    }
+
+    /// Returns the disks that the machine itself has recorded. Without such a record, returns the disks of the last
+    /// registration, which the control plane stores until the machine registers again.
+    fn known_disks(&self) -> Result<Vec<KnownDisk>> {
+        let recorded = self.record.read_disks()?;
+        if !recorded.is_empty() {
+            return Ok(recorded);
+        }
+        let registered = self.api.registered_disks().into_iter();
+        Ok(registered.map(|size_bytes| KnownDisk { size_bytes, ..KnownDisk::default() }).collect())
+    }
+
+    fn remember_disks(&self, disks: &[KnownDisk]) -> Result<()> {
+        self.record.write_disks(disks)
+    }
+}

@@ -1,0 +1,323 @@
+//! API v2 against a test double. `metal_conformance` of the crate `agent` tests it against the published rules.
+
+use super::*;
+use crate::ControlPlane;
+use crate::fake_control_plane::ended;
+use crate::metal_stack::{MADE_BEFORE, MetalControlPlane};
+use common::error::Phase;
+use model::install_report::{FailureSummary, ProgressEvent};
+use model::inventory::Inventory;
+use std::path::Path;
+use testing::http::{Act, Request, Server};
+
+const MACHINE: &str = "4c4c4544-0051-3010-8052-b4c04f4e4232";
+
+const QUICK: V2Timeouts = V2Timeouts {
+    retries: RetryPolicy {
+        patience: Duration::from_secs(60),
+        first_pause: Duration::from_millis(1),
+        longest_pause: Duration::from_millis(1),
+    },
+    stream: Duration::from_millis(200),
+    pause: Duration::from_millis(1),
+    silence: Duration::from_millis(200),
+    long_silence: Duration::from_millis(200),
+    confirm: Duration::ZERO,
+};
+
+/// Timeouts for messages that must arrive even if this host is busy.
+const SURE: V2Timeouts = V2Timeouts {
+    stream: Duration::from_secs(60),
+    silence: Duration::from_secs(60),
+    long_silence: Duration::from_secs(60),
+    confirm: Duration::from_secs(60),
+    ..QUICK
+};
+
+/// Starts pixie and the control plane at the same address. `act` returns the response to a call, given the name of the
+/// method.
+fn control(
+    pace: V2Timeouts,
+    act: impl Fn(&str, &Request) -> Act + Send + Sync + 'static,
+) -> (MetalControlPlane, Server) {
+    let act = move |request: &Request| match request.path.strip_prefix(&format!("/{SERVICE}/")) {
+        Some(method) => act(method, request),
+        // The token of a machine does not permit this call.
+        None if request.path.ends_with("/GetBMC") => Act::says(403, r#"{"code": "permission_denied"}"#),
+        // The response contains the host that received the request.
+        None => {
+            let url = format!("http://{}", request.header("host").unwrap());
+            let client = json!({"metal_apiserver_url": url, "metal_hammer_token": format!("T{}", request.nth)});
+            Act::says(200, &json!({"client": client, "partition": "fra"}).to_string())
+        }
+    };
+    let server = Server::start(Vec::new(), act);
+    let pixie = server.url("certs");
+    (booted(&pixie, pace, &FirmwareRecord::new(Path::new("/nonexistent"))), server)
+}
+
+/// Boots the machine again, with the record in its firmware.
+fn booted(pixie: &str, pace: V2Timeouts, record: &FirmwareRecord) -> MetalControlPlane {
+    let config = pixie_config::fetch_config(pixie, MACHINE, ONCE).unwrap_or_else(|error| panic!("{error}"));
+    let api = MetalApiV2::with_timeouts(pixie, MACHINE, &config, record.clone(), pace)
+        .unwrap_or_else(|error| panic!("{error}"));
+    MetalControlPlane::with_api(Box::new(api), MACHINE, &config.partition, record.clone())
+}
+
+fn silent() -> Act {
+    Act { silent: true, ..Act::default() }
+}
+
+/// Returns an envelope with this message. The stream stays open.
+fn message(text: &str) -> Act {
+    let head = [&[0][..], &(text.len() as u32).to_be_bytes()].concat();
+    Act { body: Some([&head[..], text.as_bytes()].concat()), length: false, hold: true, ..Act::default() }
+}
+
+fn allocated(id: &str) -> Act {
+    message(&json!({"allocation": {"uuid": id, "hostname": "h"}}).to_string())
+}
+
+fn asked(server: &Server) -> Vec<String> {
+    let name = |request: &Request| request.path.rsplit('/').next().unwrap_or_default().to_owned();
+    server.requests().iter().map(name).filter(|name| name != MACHINE && name != "GetBMC").collect()
+}
+
+#[test]
+fn a_token_that_is_refused_is_fetched_anew() {
+    let (control, server) = control(SURE, |_, request| match request.authorization.as_deref() {
+        Some("Bearer T0") => Act::says(401, r#"{"code": "unauthenticated", "message": "expired"}"#),
+        _ => Act::says(200, "{}"),
+    });
+    control.register_machine(&Inventory::default()).unwrap();
+    assert_eq!(asked(&server), ["Register", "Register"]);
+    let register: Value = serde_json::from_str(&server.requests().last().unwrap().body).unwrap();
+    assert_eq!((register["partition"].as_str(), register["uuid"].as_str()), (Some("fra"), Some(MACHINE)));
+    assert_eq!(register["hardware"]["nics"][0], json!({"name": "lo", "mac": "00:00:00:00:00:00"}));
+}
+
+#[test]
+fn what_is_refused_for_good_is_not_asked_again() {
+    const SWITCHES: &str = r#"{"code": "failed_precondition", "message": "not connected to exactly two switches"}"#;
+    let (control, server) = control(SURE, |_, _| Act::says(400, SWITCHES));
+    let error = control.register_machine(&Inventory::default()).unwrap_err().to_string();
+    assert!(error.contains("Register: ") && error.ends_with("not connected to exactly two switches"), "{error}");
+    assert_eq!(asked(&server), ["Register"]);
+}
+
+/// The stream is cut, ends with an error, stays silent, and then sends the allocation. The machine does not register
+/// again.
+#[test]
+fn a_stream_that_ends_is_waited_for_again() {
+    let (control, server) = control(QUICK, |_, request| match request.nth {
+        0 => Act { body: Some(Vec::new()), ..Act::default() },
+        1 => Act::says(503, r#"{"code": "unavailable"}"#),
+        2 => silent(),
+        _ => allocated("a-1"),
+    });
+    let end = Instant::now() + Duration::from_secs(120);
+    while !control.wait_for_allocation(Duration::from_secs(60)).unwrap() {
+        assert!(Instant::now() < end, "{:?}", asked(&server));
+    }
+    let asked = asked(&server);
+    assert!(asked.len() >= 4 && asked.iter().all(|call| call == "Wait"), "{asked:?}");
+    let machine = control.fetch_machine().unwrap();
+    let allocation = machine.allocation.unwrap();
+    assert_eq!((machine.id.as_str(), allocation.id.as_str()), (MACHINE, "a-1"));
+    assert_eq!(allocation.console_password.len(), 16);
+    assert_eq!(control.fetch_machine().unwrap().allocation.unwrap().console_password, allocation.console_password);
+}
+
+#[test]
+fn the_end_of_a_stream_that_cannot_be_parsed_is_reported() {
+    let closed = "the server closed the stream";
+    let unparsable = "cannot parse the response";
+    for (text, reason) in
+        [("", closed), ("{}", closed), ("{\"error\": {\"code\": \"unau", unparsable), ("<html>", unparsable)]
+    {
+        let brief = RetryPolicy { patience: Duration::from_millis(20), ..QUICK.retries };
+        let (control, _server) = control(V2Timeouts { retries: brief, ..QUICK }, move |_, _| {
+            let head = [&[2][..], &(text.len() as u32).to_be_bytes()].concat();
+            Act { body: Some([&head[..], text.as_bytes()].concat()), ..Act::default() }
+        });
+        let error = control.machine_pool().unwrap().is_allocated(false).unwrap_err().to_string();
+        assert!(error.contains(reason), "{text}: {error}");
+    }
+}
+
+/// A missing response never causes disks to be erased.
+#[test]
+fn nobody_has_a_machine_only_where_a_living_server_is_silent() {
+    let answers = |pace: V2Timeouts, act: fn(&str, &Request) -> Act, at_stake: bool| {
+        let (control, server) = control(pace, act);
+        let answer = control.machine_pool().unwrap().is_allocated(at_stake);
+        (answer.map_err(|error| error.to_string()), asked(&server))
+    };
+    let free: fn(&str, &Request) -> Act = |method, _| match method {
+        "Wait" => silent(),
+        _ => Act::says(200, r#"{"featureDisabled": true}"#),
+    };
+    let (wait, alive) = ("Wait".to_owned(), "SuperUserPassword".to_owned());
+    assert_eq!(answers(QUICK, free, false), (Ok(false), vec![wait.clone(), alive.clone()]));
+    let thrice = vec![[wait.clone(), alive]; 3].concat();
+    assert_eq!(answers(QUICK, free, true), (Ok(false), thrice));
+    assert_eq!(answers(SURE, |_, _| allocated("a-1"), true), (Ok(true), vec![wait]));
+    // A proxy cuts the first streams.
+    let cut: fn(&str, &Request) -> Act = |_, request| match request.nth {
+        0 => Act::says(502, "<html>"),
+        1 => Act { body: Some(Vec::new()), ..Act::default() },
+        _ => allocated("a-1"),
+    };
+    assert_eq!(answers(SURE, cut, false).0, Ok(true));
+    // The first stream is silent.
+    let late: fn(&str, &Request) -> Act = |method, request| match (method, request.nth) {
+        ("Wait", 0) => silent(),
+        ("Wait", _) => allocated("a-1"),
+        _ => Act::says(200, "{}"),
+    };
+    assert_eq!(answers(V2Timeouts { long_silence: Duration::from_secs(5), ..SURE }, late, true).0, Ok(true));
+    // A stream is silent, and the server does not respond properly.
+    let dead: fn(&str, &Request) -> Act = |method, _| match method {
+        "Wait" => silent(),
+        _ => Act::says(400, r#"{"code": "permission_denied", "message": "no"}"#),
+    };
+    assert!(answers(QUICK, dead, false).0.unwrap_err().ends_with("permission_denied: no"));
+}
+
+#[test]
+fn an_installation_begins_only_while_its_allocation_is_there() {
+    let begin = |pace: V2Timeouts, act: fn(&str, &Request) -> Act| {
+        let (control, _server) = control(pace, act);
+        control
+            .announce_point_of_no_return(&AttemptNotice { allocation: "a-1", ..AttemptNotice::default() })
+            .map_err(|error| error.to_string())
+    };
+    assert_eq!(begin(SURE, |_, _| allocated("a-1")), Ok(()));
+    assert_eq!(begin(SURE, |_, request| if request.nth == 0 { Act::status(502) } else { allocated("a-1") }), Ok(()));
+    assert!(begin(SURE, |_, _| allocated("a-2")).unwrap_err().contains("the machine has another allocation"));
+    let nobody = |pace: V2Timeouts, act: fn(&str, &Request) -> Act| {
+        let (control, _server) = control(pace, act);
+        control.announce_point_of_no_return(&AttemptNotice::default()).map_err(|error| error.to_string())
+    };
+    let free = |method: &str, _: &Request| if method == "Wait" { silent() } else { Act::says(200, "{}") };
+    assert_eq!(nobody(QUICK, free), Ok(()));
+    assert!(nobody(SURE, |_, _| allocated("a-1")).unwrap_err().contains("this machine was allocated"));
+    assert!(begin(QUICK, |_, _| silent()).unwrap_err().contains("no confirmation was received. Nothing was written"));
+}
+
+#[test]
+fn only_what_has_succeeded_is_reported() {
+    let (control, server) = control(SURE, |method, request| match (method, request.nth) {
+        ("Wait", _) => allocated("a-1"),
+        ("InstallationSucceeded", 0) => Act::status(503),
+        _ => Act::says(200, "{}"),
+    });
+    let failed = |outcome: fn(FailureSummary) -> InstallOutcome| InstallResult {
+        outcome: outcome(FailureSummary::default()),
+        ..ended()
+    };
+    control.report_result(&failed(InstallOutcome::FailedUntouched)).unwrap();
+    control.report_result(&failed(InstallOutcome::FailedBegun)).unwrap();
+    assert!(asked(&server).is_empty());
+    // The machine was installed in an earlier boot, and its password is no longer known.
+    control.report_result(&ended()).unwrap();
+    control.announce_point_of_no_return(&AttemptNotice { allocation: "a-1", ..AttemptNotice::default() }).unwrap();
+    control.wait_for_allocation(Duration::from_secs(60)).unwrap();
+    let password = control.fetch_machine().unwrap().allocation.unwrap().console_password;
+    control.report_result(&ended()).unwrap();
+    let passwords: Vec<Value> = server
+        .requests()
+        .iter()
+        .filter(|request| request.path.ends_with("Succeeded"))
+        .map(|request| serde_json::from_str::<Value>(&request.body).unwrap()["consolePassword"].clone())
+        .collect();
+    assert_eq!(passwords, [MADE_BEFORE, MADE_BEFORE, password.as_str()]);
+}
+
+/// The server's responses do not contain whether an allocation is installed, and it stores every console password that
+/// it receives.
+#[test]
+fn an_accidental_boot_neither_reports_again_nor_forgets_the_installation() {
+    let (first, server) =
+        control(SURE, |method, _| if method == "Wait" { allocated("a-1") } else { Act::says(200, "{}") });
+    let (pixie, directory) = (server.url("certs"), tempfile::tempdir().unwrap());
+    let record = FirmwareRecord::new(directory.path());
+    drop(first);
+    let reports = || server.requests().iter().filter(|request| request.path.ends_with("Succeeded")).count();
+    let boot = |record: &FirmwareRecord| {
+        let control = booted(&pixie, SURE, record);
+        control.wait_for_allocation(Duration::from_secs(60)).unwrap();
+        let installed = control.fetch_machine().unwrap().allocation.unwrap().succeeded;
+        (control, installed)
+    };
+    let (control, installed) = boot(&record);
+    assert!(!installed, "the installation has not been reported");
+    control.announce_point_of_no_return(&AttemptNotice { allocation: "a-1", ..AttemptNotice::default() }).unwrap();
+    control.report_result(&ended()).unwrap();
+    for _ in 0..2 {
+        let (control, installed) = boot(&record);
+        control.report_result(&ended()).unwrap();
+        assert_eq!((installed, reports()), (true, 1));
+    }
+    // Without EFI variables, the agent does not know whether the report was acknowledged. The report is more important
+    // to the control plane than the password.
+    let (control, installed) = boot(&FirmwareRecord::new(Path::new("/nonexistent")));
+    control.report_result(&ended()).unwrap();
+    assert_eq!((installed, reports()), (false, 2));
+    // A different allocation means a different installation.
+    let (control, _) = boot(&record);
+    control.report_result(&InstallResult { allocation: "a-2".into(), ..ended() }).unwrap();
+    assert_eq!(reports(), 3);
+}
+
+/// A report that was refused is not recorded.
+#[test]
+fn a_report_that_is_refused_is_an_error() {
+    let (control, _server) =
+        control(SURE, |_, _| Act::says(400, r#"{"code": "failed_precondition", "message": "not allocated"}"#));
+    assert!(control.report_result(&ended()).unwrap_err().to_string().ends_with("not allocated"));
+}
+
+#[test]
+fn a_server_without_events_hears_of_one_alone() {
+    let event =
+        |event: EventName| ProgressEvent { event, message: "m".into(), stage: None, seconds: None, progress: None };
+    let (old, server) = control(SURE, |_, _| Act::says(404, "404 page not found"));
+    old.send_event(&event(EventName::Preparing)).unwrap();
+    old.send_event(&event(EventName::Registering)).unwrap();
+    assert_eq!(asked(&server), ["SendEvent"]);
+    let (new, server) = control(SURE, |_, _| Act::says(200, "{}"));
+    for name in [EventName::Preparing, EventName::Registering, EventName::Registering] {
+        new.send_event(&event(name)).unwrap();
+    }
+    let names: Vec<String> = server.requests()[1..]
+        .iter()
+        .map(|request| {
+            serde_json::from_str::<Value>(&request.body).unwrap()["event"]["event"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    assert_eq!(names, ["MACHINE_PROVISIONING_EVENT_TYPE_PREPARING", "MACHINE_PROVISIONING_EVENT_TYPE_REGISTERING"]);
+}
+
+#[test]
+fn certificates_that_are_none_are_named() {
+    let with = |ca_cert: Option<&str>, identity: Option<&str>| PixieConfig {
+        partition: "fra".into(),
+        ntp_servers: vec![],
+        logging: None,
+        date: None,
+        api: pixie_config::ApiCredentials::V2(pixie_config::V2Credentials {
+            url: "https://h".into(),
+            token: "T".into(),
+            ca_cert: ca_cert.map(str::to_owned),
+            identity: identity.map(str::to_owned),
+        }),
+    };
+    for (config, expected) in [
+        (with(Some("none"), None), "ca_cert of pixie's configuration"),
+        (with(None, Some("none")), "cert and key of pixie's configuration"),
+    ] {
+        let error = connect_client(&config).err().unwrap();
+        assert!(error.phase == Phase::Control && error.to_string().contains(expected), "{error}");
+    }
+}

@@ -1,0 +1,105 @@
+//! Lookup of the disk of a machine that matches a disk of the layout.
+
+use super::multipath;
+use crate::device_name::identifiers::names_placeholder;
+use crate::inventory::{self, Inventory};
+use crate::layout::{self, hints};
+use common::format::format_bytes;
+
+/// Returns the disk of the machine that matches a disk of the layout. The returned disk has the kernel name or
+/// `/dev/disk/by-*` path in the layout, or is the only disk that matches the hints in the layout.
+///
+/// # Errors
+/// Fails if no disk matches, or if several disks match. The message lists the disks, and their differences from the
+/// layout or from each other.
+pub fn find_disk<'a>(
+    wanted: &layout::DiskSpec,
+    inventory: &'a Inventory,
+) -> Result<&'a inventory::InventoryDisk, String> {
+    if let Some(why) = selected_by_placeholder(wanted) {
+        return Err(why);
+    }
+    if wanted.hints.is_empty() {
+        return inventory.find_disk(wanted.device.as_str()).ok_or_else(|| describe_missing(wanted, inventory));
+    }
+    match hints::find_candidates(&wanted.hints, &inventory.disks).as_slice() {
+        [one] => Ok(one),
+        [] => Err(describe_no_match(wanted, inventory)),
+        several => Err(describe_ambiguity(wanted, several, inventory)),
+    }
+}
+
+/// Returns whether no disk of the machine matches. Returns false if several disks match. Also returns false if the
+/// layout selects the disk by a placeholder, because any disk of the machine may then be the intended disk.
+pub fn is_absent(wanted: &layout::DiskSpec, inventory: &Inventory) -> bool {
+    match wanted.hints.is_empty() {
+        _ if selected_by_placeholder(wanted).is_some() => false,
+        true => !inventory.disks.iter().any(|disk| disk.has_path(wanted.device.as_str())),
+        false => hints::find_candidates(&wanted.hints, &inventory.disks).is_empty(),
+    }
+}
+
+/// Returns a message if the layout selects the disk by a placeholder, so that the disk cannot be identified on any
+/// machine; otherwise `None`.
+fn selected_by_placeholder(wanted: &layout::DiskSpec) -> Option<String> {
+    let remedy = "select the disk by another hint: wwn, serial, by_path, size";
+    if let Some(found) = hints::find_placeholder(&wanted.hints) {
+        return Some(format!("device:{} cannot be found by its hint {}: {found}; {remedy}", wanted.device, found.hint));
+    }
+    (wanted.hints.is_empty() && names_placeholder(wanted.device.as_str())).then(|| {
+        format!(
+            "device:{} cannot be found: this name is derived from a placeholder serial number that many disks report; {remedy}",
+            wanted.device
+        )
+    })
+}
+
+fn describe_missing(wanted: &layout::DiskSpec, inventory: &Inventory) -> String {
+    let there: Vec<String> = inventory.disks.iter().map(describe_disk).collect();
+    let there =
+        if there.is_empty() { "no disks were found".to_owned() } else { format!("its disks are {}", there.join(", ")) };
+    let likely = layout::suggest_disk(wanted.device.as_str()).map(|likely| format!("; did you mean {likely}?"));
+    format!("device:{} does not exist on given hardware: {there}{}", wanted.device, likely.unwrap_or_default())
+}
+
+fn describe_no_match(wanted: &layout::DiskSpec, inventory: &Inventory) -> String {
+    let differs = |disk: &inventory::InventoryDisk| hints::explain_differences(&wanted.hints, disk).join(", ");
+    let tried = inventory.disks.iter().map(|disk| format!("{} ({})", disk.device, differs(disk)));
+    let tried: Vec<String> = tried.collect();
+    let tried = if tried.is_empty() { "no disks were found".to_owned() } else { tried.join("; ") };
+    let doubts = hints::collect_doubts(&wanted.hints).into_iter();
+    let doubts: String = doubts.map(|(hint, doubt)| format!("; hint {hint}: {doubt}")).collect();
+    format!("device:{} does not exist on given hardware: no disk matches its hints: {tried}{doubts}", wanted.device)
+}
+
+fn describe_ambiguity(
+    wanted: &layout::DiskSpec,
+    candidates: &[&inventory::InventoryDisk],
+    inventory: &Inventory,
+) -> String {
+    let paths = candidates.iter().find_map(|disk| Some((disk, multipath::find_other_path(disk, inventory)?)));
+    if let Some((disk, other)) = paths {
+        return format!("device:{}: {}", wanted.device, multipath::describe_refusal(disk, other));
+    }
+    let listed: Vec<String> = candidates.iter().map(|disk| describe_attributes(disk)).collect();
+    format!(
+        "device:{} is ambiguous: its hints match {} disks: {}; add a hint that only one of them matches",
+        wanted.device,
+        candidates.len(),
+        listed.join("; ")
+    )
+}
+
+/// Describes the disk with all properties by which hints can select it.
+fn describe_attributes(disk: &inventory::InventoryDisk) -> String {
+    let known = [("serial", &disk.serial), ("wwn", &disk.wwn), ("tran", &disk.transport), ("by_path", &disk.by_path)];
+    let known = known.iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| format!("{name} {value}"));
+    let details: Vec<String> = known.collect();
+    let details = if details.is_empty() { String::new() } else { format!(" {}", details.join(", ")) };
+    format!("{}{details}", describe_disk(disk))
+}
+
+fn describe_disk(disk: &inventory::InventoryDisk) -> String {
+    let model = if disk.model.is_empty() { String::new() } else { format!(" {}", disk.model) };
+    format!("{} ({}{model})", disk.device, format_bytes(disk.size_bytes))
+}

@@ -1,0 +1,65 @@
+//! cloud-init's seed on a separate filesystem, which cloud-init finds by its label CIDATA.
+
+use super::esp::{self, EspFile};
+use super::machine_boot_requirements::BootEsp;
+use super::user_data::SEED;
+use crate::NewRoot;
+use crate::system_setup::log_sink::LogSink;
+use common::error::Result;
+use operations::SeedFilesystem;
+
+const FILES: [&str; 3] = ["meta-data", "user-data", "network-config"];
+
+/// Moves the seed from the root filesystem of the target to the separate filesystem with the label CIDATA, if the
+/// layout contains such a filesystem.
+///
+/// # Errors
+/// Returns an error if the filesystem cannot be mounted or written.
+pub(crate) fn move_seed(root: &NewRoot, seed: Option<&SeedFilesystem>, say: LogSink) -> Result<()> {
+    let Some(SeedFilesystem { device, path }) = seed else { return Ok(()) };
+    let in_tree = |name: &str| format!("{SEED}/{name}");
+    let there = FILES.into_iter().filter(|name| root.path_exists(&in_tree(name)));
+    let files: Vec<EspFile> = there.map(|name| EspFile::from_file(format!("/{name}"), in_tree(name))).collect();
+    if files.is_empty() {
+        say(&format!("WARNING: the image does not contain cloud-init: no seed was written to {device}"));
+        return Ok(());
+    }
+    let on = BootEsp { device: device.clone(), path: path.clone() };
+    esp::write_files(root, &[on], &files, "write cloud-init's seed to")?;
+    FILES.into_iter().try_for_each(|name| root.remove(&in_tree(name)))?;
+    say(&format!("cloud-init's seed was written to {device}"));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{said, tree};
+    use super::*;
+
+    #[test]
+    fn the_seed_lies_where_the_layout_has_a_filesystem_for_it() {
+        let seed = SeedFilesystem { device: "/dev/sda3".into(), path: Some("/seed".to_owned()) };
+        let (dir, root) = tree(&[("var/lib/cloud/seed/nocloud/meta-data", "instance-id: a-1\n")]);
+        let user_data = vec![0xff; 3 << 20];
+        root.write_file(&format!("{SEED}/user-data"), 0o600, &user_data).unwrap();
+        let (done, lines) = said(|say| move_seed(&root, Some(&seed), say));
+        done.unwrap();
+        assert_eq!(lines, ["cloud-init's seed was written to /dev/sda3"]);
+        assert_eq!(root.read_text("/seed/meta-data").unwrap(), "instance-id: a-1\n");
+        // User data may have any size, and may be compressed.
+        assert_eq!(std::fs::read(dir.path().join("seed/user-data")).unwrap(), user_data);
+        // The seed was removed from the root filesystem, and no file was created that was not in the seed.
+        assert!(
+            !root.path_exists("/var/lib/cloud/seed/nocloud/user-data") && !root.path_exists("/seed/network-config")
+        );
+
+        let (_dir, root) = tree(&[("var/lib/cloud/seed/nocloud/meta-data", ""), ("seed", "a file")]);
+        let error = said(|say| move_seed(&root, Some(&seed), say)).0.unwrap_err().to_string();
+        assert!(error.starts_with("write cloud-init's seed to /dev/sda3: "), "{error}");
+
+        let (done, lines) = said(|say| move_seed(&tree(&[]).1, Some(&seed), say));
+        done.unwrap();
+        assert_eq!(lines, ["WARNING: the image does not contain cloud-init: no seed was written to /dev/sda3"]);
+        said(|say| move_seed(&root, None, say)).0.unwrap();
+    }
+}

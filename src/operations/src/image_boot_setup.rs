@@ -1,0 +1,101 @@
+//! Operations that make an image bootable.
+
+use crate::operation_text::{DeviceSizes, OperationLine, OperationText, strip_dev};
+use crate::{Effect, FinishInputs, PlannedOperation, UndoOperation};
+use model::allocation::FinisherChoice;
+use model::device_name::DevicePath;
+use model::inventory::FirmwareType;
+use serde::Serialize;
+
+/// Makes the files of the image bootable, either by running the installer of the image in a chroot, or by the built-in
+/// finisher.
+impl PlannedOperation for FinishInputs {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        describe_finisher(self).and(describe_seed(self)).into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::opening(find_temporary_seed(self)).undone_by([UndoOperation::EndProcesses])
+    }
+}
+
+/// Makes a raw image bootable. Such an image is not specific to a machine. If the image has no installer, the boot
+/// loader in the image is used, and `/etc/metal/boot-info.yaml` is derived from the configuration of this boot loader.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AdaptImage(pub Box<FinishInputs>);
+
+impl PlannedOperation for AdaptImage {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        OperationText::after(describe_raw_finisher(self.0.way)).and(describe_seed(&self.0)).into()
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::opening(find_temporary_seed(&self.0)).undone_by([UndoOperation::EndProcesses])
+    }
+}
+
+/// Returns the device of the cloud-init seed if it must be mounted temporarily; `None` if the target mounts it anyway.
+fn find_temporary_seed(finishing: &FinishInputs) -> Option<&DevicePath> {
+    finishing.seed.as_ref().filter(|seed| seed.path.is_none()).map(|seed| &seed.device)
+}
+
+/// Describes the device to which the cloud-init seed is written; `None` if the seed is written to the root filesystem.
+fn describe_seed(finishing: &FinishInputs) -> Option<String> {
+    let condition = match finishing.way {
+        FinisherChoice::Auto => "if the image has cloud-init and no installer",
+        FinisherChoice::Builtin => "if the image has cloud-init",
+        FinisherChoice::Image | FinisherChoice::None => return None,
+    };
+    Some(format!("cloud-init seed on {}, {condition}", strip_dev(&finishing.seed.as_ref()?.device)))
+}
+
+fn describe_finisher(finishing: &FinishInputs) -> OperationText {
+    match finishing.way {
+        FinisherChoice::Auto => OperationText::after(
+            "/install-go or /install.sh of the image, in a chroot; if there is none, the built-in finisher",
+        ),
+        FinisherChoice::Image => OperationText::after("/install-go or /install.sh of the image, in a chroot"),
+        FinisherChoice::Builtin => OperationText::after("the built-in finisher").with(describe_built_in(finishing)),
+        FinisherChoice::None => OperationText::after("nothing: the image boots unmodified"),
+    }
+}
+
+fn describe_raw_finisher(way: FinisherChoice) -> &'static str {
+    match way {
+        FinisherChoice::Auto => {
+            "/install-go or /install.sh of the image, if it has one; boots the kernel that its boot loader selects"
+        }
+        FinisherChoice::Image => {
+            "/install-go or /install.sh of the image; boots the kernel that its boot loader selects"
+        }
+        FinisherChoice::Builtin => {
+            "built-in: hostname, owner and user data; boots the kernel that its boot loader selects"
+        }
+        FinisherChoice::None => "nothing: boots the kernel that its boot loader selects",
+    }
+}
+
+fn describe_built_in(finishing: &FinishInputs) -> Vec<String> {
+    let allocation = &finishing.files.assigned.allocation;
+    let keys = allocation.ssh_pub_keys.len();
+    let name = if allocation.hostname.is_empty() { "as in the image" } else { &allocation.hostname };
+    let on = |devices: Vec<&str>| if devices.is_empty() { "no disk".to_owned() } else { devices.join(", ") };
+    let places = match finishing.firmware {
+        FirmwareType::Uefi => on(finishing.esps.iter().map(|esp| strip_dev(&esp.device)).collect()),
+        FirmwareType::Bios => on(finishing.boot_disks.iter().map(|disk| strip_dev(&disk.device)).collect()),
+    };
+    let firmware = match finishing.firmware {
+        FirmwareType::Uefi => "UEFI",
+        FirmwareType::Bios => "BIOS",
+    };
+    let arguments = match allocation.kernel_arguments.join(" ") {
+        none if none.is_empty() => String::new(),
+        arguments => format!(" with {arguments}"),
+    };
+    vec![
+        format!(
+            "hostname {name}; SSH keys of the owner: {keys}; without the machine-id and SSH host keys of the image"
+        ),
+        format!("boot loader for {firmware} on {places}; the kernel of the image{arguments}"),
+    ]
+}

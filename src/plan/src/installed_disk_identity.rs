@@ -1,0 +1,331 @@
+//! Comparison of each listed disk with its record, to determine whether the machine was installed on the same disks.
+
+use super::DiskVerdict;
+use super::disk_descriptions::{describe_disk, describe_match, describe_record};
+use super::planner_state::PlanDecider;
+use super::recorded_disk_match::{self, DiskLikeness, MatchCandidates, SharedIdentifiers};
+use crate::content_text;
+use model::device_name::{KernelName, LayoutPath};
+use model::install_marker::RecordedDisk;
+use model::inventory::{self, Inventory};
+use model::layout;
+use std::collections::BTreeSet;
+
+/// Records of the disks of this installation.
+pub(crate) struct DiskRecords<'a> {
+    /// Records of the last completed installation.
+    finished: &'a [RecordedDisk],
+    /// Records of the last started attempt. These records are newer than `finished`. They include disks that replaced
+    /// disks of the installation in `finished`.
+    begun_on: &'a [RecordedDisk],
+    /// Disks that contain the marker of the installation.
+    proven: BTreeSet<KernelName>,
+    shared: SharedIdentifiers,
+    /// Indices of the disks of the machine, and of [`DiskRecords::disks`], by identifier.
+    candidates: (MatchCandidates, MatchCandidates),
+}
+
+impl<'a> DiskRecords<'a> {
+    pub(crate) fn new(
+        inventory: &'a Inventory,
+        finished: &'a [RecordedDisk],
+        begun_on: &'a [RecordedDisk],
+        proven: BTreeSet<KernelName>,
+    ) -> DiskRecords<'a> {
+        let records = if begun_on.is_empty() { finished } else { begun_on };
+        let shared = SharedIdentifiers::new(inventory, records);
+        let candidates = (MatchCandidates::of_disks(&inventory.disks), MatchCandidates::of_records(records));
+        DiskRecords { finished, begun_on, proven, shared, candidates }
+    }
+
+    fn disks(&self) -> &'a [RecordedDisk] {
+        if self.begun_on.is_empty() { self.finished } else { self.begun_on }
+    }
+
+    pub(crate) fn record_of(&self, device: &LayoutPath) -> Option<&'a RecordedDisk> {
+        self.disks().iter().find(|record| record.device == *device)
+    }
+
+    fn match_disk(&self, record: &RecordedDisk, disk: &inventory::InventoryDisk) -> DiskLikeness {
+        // An attempt may have been interrupted before or after it wrote its table, so both GUIDs are accepted.
+        let finished = self.finished.iter().filter(|finished| finished.device == record.device);
+        let finished = finished.map(|finished| &finished.guid);
+        let guids = [&record.guid, &record.guid_before].into_iter().chain(finished).flatten();
+        let guids: Vec<&str> = guids.map(String::as_str).collect();
+        recorded_disk_match::compare_disk(record, &guids, disk, &self.shared)
+    }
+
+    pub(crate) fn is_recorded_disk(&self, record: &RecordedDisk, disk: &inventory::InventoryDisk) -> bool {
+        self.match_disk(record, disk) == DiskLikeness::Equal
+    }
+}
+
+impl PlanDecider<'_> {
+    /// Compares each listed disk with its record. Here the *found disk* is the disk that the layout's name or hints match now.
+    ///
+    /// | the found disk | result |
+    /// |---|---|
+    /// | is the recorded one | accepted, whatever its kernel name is |
+    /// | is the recorded one, must be kept, and reads as blank | refused, unless the operator discards its data |
+    /// | is not proven to be the recorded one; it was recorded under another name, or the recorded disk has another name now | refused: names or hints no longer match the same disks |
+    /// | is not proven to be the recorded one, and is kept | accepted if the rest of the plan accepts its content, with a warning if a property differs from the record |
+    /// | is not proven to be the recorded one, and is blank or contains the marker | accepted as a replacement, with a warning if a property differs from the record |
+    /// | is not proven to be the recorded one, is wiped, and not blank | refused, unless the operator discards its data, or it is accepted as the disk of an interrupted attempt |
+    ///
+    /// Hints match a disk whatever its name is. If that disk is absent, they may match a different one.
+    pub(crate) fn compare_disks(&mut self, known: &DiskRecords) {
+        let layout = self.layout;
+        for (index, listed) in layout.disks.iter().enumerate() {
+            let place = format!("disks[{index}].device");
+            let found = self.found.get(&index).copied();
+            if let Some(found) = found {
+                self.refuse_blanked(&place, listed, found, known);
+            }
+            let Some(record) = known.record_of(&listed.device) else {
+                if let Some(found) = found.filter(|_| !known.disks().is_empty()) {
+                    self.decide_unrecorded(place, listed, found, known);
+                }
+                continue;
+            };
+            let likeness = found.map(|found| known.match_disk(record, found));
+            if likeness == Some(DiskLikeness::Equal) {
+                continue;
+            }
+            if let Some(message) = self.find_elsewhere(listed, record, found, known) {
+                self.refuse(place, message);
+            } else if let (Some(found), Some(likeness)) = (found, likeness) {
+                self.decide_unproven(place, listed, record, found, (likeness, known));
+            }
+        }
+    }
+
+    /// Checks the disks of an interrupted first installation. A first installation preserves no data, but it may erase
+    /// only the disks on which the attempt was started.
+    pub(crate) fn compare_started(&mut self, begun_on: &[RecordedDisk]) {
+        if begun_on.is_empty() {
+            return;
+        }
+        let known = DiskRecords::new(self.inventory, &[], begun_on, BTreeSet::new());
+        let layout = self.layout;
+        for (index, listed) in layout.disks.iter().enumerate() {
+            let Some(found) = self.found.get(&index).copied() else { continue };
+            let record = known.record_of(&listed.device);
+            if record.is_some_and(|record| known.is_attempt_disk(record, found)) {
+                continue;
+            }
+            let then = match record {
+                Some(record) => format!("with {}", recorded_disk_match::describe_record_fully(record)),
+                None => "without it".to_owned(),
+            };
+            let message = format!(
+                "{}, but this installation was started {then}; this disk has {}. The installation continues only on \
+                    the disks on which it was started: attach the old disk; or assign a new id to the allocation, to start over with this disk",
+                describe_match(listed, found),
+                recorded_disk_match::describe_disk_fully(found)
+            );
+            self.refuse(format!("disks[{index}].device"), message);
+        }
+    }
+
+    /// Refuses the plan if a recorded disk reads as blank, because this disk has lost its data. A disk that replaces a
+    /// recorded disk may be blank.
+    fn refuse_blanked(
+        &mut self,
+        place: &str,
+        listed: &layout::DiskSpec,
+        found: &inventory::InventoryDisk,
+        known: &DiskRecords,
+    ) {
+        let mut recorded = known.finished.iter().filter(|record| record.device == listed.device);
+        let is_it = recorded.any(|record| known.is_recorded_disk(record, found));
+        if self.verdict(&found.name) != DiskVerdict::Make || !is_it {
+            return;
+        }
+        let said = format!(
+            "{}, with which the machine was installed; the disk must be kept, but reads as blank",
+            describe_match(listed, found)
+        );
+        if self.is_discarded(&found.name) {
+            return self.warn(format!("{said}: its data will be discarded, as requested by the operator"));
+        }
+        let remedy = match self.discard_name(found) {
+            None => "if its data are lost, erase the whole disk".to_owned(),
+            Some(name) => {
+                format!("if its data are lost, order the reinstall again with --give-up {name}")
+            }
+        };
+        self.refuse(place, format!("{said}. Check whether the disk was erased or its controller is failing; {remedy}"));
+    }
+
+    /// Decides on a listed disk for which the installation has no record.
+    fn decide_unrecorded(
+        &mut self,
+        place: String,
+        listed: &layout::DiskSpec,
+        found: &inventory::InventoryDisk,
+        known: &DiskRecords,
+    ) {
+        let claim = self.request.claim.as_ref();
+        let is_wanted = claim.is_some_and(|claim| claim.change_promise) || self.is_discarded(&found.name);
+        let is_lost =
+            self.verdict(&found.name) == DiskVerdict::Wipe && !found.blank && !known.proven.contains(&found.name);
+        if !is_lost {
+            return;
+        }
+        let said = format!(
+            "{}, but no disk with that name was recorded when the machine was installed; {} will be wiped and is not blank: it contains {}",
+            describe_match(listed, found),
+            found.device,
+            content_text::describe_contents(found)
+        );
+        match is_wanted {
+            true => self.warn(format!("{said}: its data will be discarded, as requested by the operator")),
+            false => self.refuse(place, format!("{said}. {}", self.suggest_remedy(found, "Correct the layout"))),
+        }
+    }
+
+    /// Explains why names or hints match other disks now than when the machine was installed. Either the recorded disk
+    /// has another name now, or this disk was recorded with another name.
+    fn find_elsewhere(
+        &self,
+        listed: &layout::DiskSpec,
+        record: &RecordedDisk,
+        found: Option<&inventory::InventoryDisk>,
+        known: &DiskRecords,
+    ) -> Option<String> {
+        let is_found = |disk: &&inventory::InventoryDisk| found.is_some_and(|found| found.name == disk.name);
+        let (disks, records) = &known.candidates;
+        let alike = disks.find_like_record(record).into_iter().filter_map(|index| self.inventory.disks.get(index));
+        let mut others = alike.filter(|disk| !is_found(disk));
+        let now = others.find(|disk| recorded_disk_match::may_be(record, disk, &known.shared));
+        let then = found.and_then(|found| {
+            let alike = records.find_like_disk(found).into_iter().filter_map(|index| known.disks().get(index));
+            let mut others = alike.filter(|record| recorded_disk_match::may_be(record, found, &known.shared));
+            others.find(|other| !self.is_harmless_copy(other, found, known))
+        });
+        if now.is_none() && then.is_none() {
+            return None;
+        }
+        let is = match found {
+            Some(found) => format!("{} now", describe_match(listed, found)),
+            None => format!("{} is absent now", record.device),
+        };
+        let then = then.map(|record| format!("that disk was {}, and ", record.device)).unwrap_or_default();
+        let now = now.map(|disk| format!(", which is {} now", disk.device)).unwrap_or_default();
+        let remedy = match listed.hints.is_empty() {
+            true => {
+                "The names in the layout no longer match the same disks. Put the disks back in their slots, or reboot so that they get their names back"
+            }
+            false => {
+                "The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove \
+                    the disk that was added"
+            }
+        };
+        Some(format!(
+            "{is}. When the machine was installed, {then}{} was {}{now}. {remedy}",
+            record.device,
+            describe_record(record)
+        ))
+    }
+
+    /// Returns whether two disks match one record only because the repair of a mirror has copied the partition table
+    /// with its GUID. It is unknown which of the two disks has the copy. No data is lost if the layout still selects
+    /// the recorded disk, and either the found disk is not wiped or both disks are wiped.
+    fn is_harmless_copy(&self, record: &RecordedDisk, found: &inventory::InventoryDisk, known: &DiskRecords) -> bool {
+        let mut listed = self.layout.disks.iter().enumerate().filter(|(_, listed)| listed.device == record.device);
+        listed.any(|(index, listed)| {
+            let is_in_place =
+                self.found.get(&index).is_some_and(|is| recorded_disk_match::may_be(record, is, &known.shared));
+            is_in_place && (listed.wipeonreinstall || self.verdict(&found.name) != DiskVerdict::Wipe)
+        })
+    }
+
+    /// Decides on a disk that is not the recorded disk, or that cannot be identified.
+    fn decide_unproven(
+        &mut self,
+        place: String,
+        listed: &layout::DiskSpec,
+        record: &RecordedDisk,
+        found: &inventory::InventoryDisk,
+        (likeness, known): (DiskLikeness, &DiskRecords),
+    ) {
+        let other = describe_difference(listed, record, found, likeness);
+        // A preserved disk was compared with the layout, and is not written.
+        let has_nothing_to_lose =
+            self.verdict(&found.name) != DiskVerdict::Wipe || found.blank || known.proven.contains(&found.name);
+        if has_nothing_to_lose {
+            if likeness == DiskLikeness::Contradicting {
+                self.warn(other);
+            }
+        } else if self.is_discarded(&found.name) {
+            self.warn(format!("{other}; its data will be discarded, as requested by the operator"));
+        } else if !known.begun_on.is_empty() && known.is_attempt_disk(record, found) {
+            self.warn(format!(
+                "{other}; an earlier attempt has started to wipe a disk that was in the same slot and looked the same"
+            ));
+        } else {
+            let first = match recorded_disk_match::has_other_size_only(record, found) {
+                true => "Restore its size",
+                false => "Attach the old disk",
+            };
+            let message = format!(
+                "{other}; {} will be wiped and is not blank: it contains {}. {} (recorded: {}; found: {})",
+                found.device,
+                content_text::describe_contents(found),
+                self.suggest_remedy(found, first),
+                recorded_disk_match::describe_record_fully(record),
+                recorded_disk_match::describe_disk_fully(found)
+            );
+            self.refuse(place, message);
+        }
+    }
+
+    /// Returns the remedies for a disk that is not proven to be the recorded one. `first` is the first remedy in the
+    /// list.
+    fn suggest_remedy(&self, found: &inventory::InventoryDisk, first: &str) -> String {
+        match self.discard_name(found) {
+            None => format!("{first}, or erase the new disk"),
+            Some(name) => format!("{first}, erase the new disk, or discard its data with --give-up {name}"),
+        }
+    }
+}
+
+impl DiskRecords<'_> {
+    /// Returns whether the found disk is the disk of the interrupted attempt. The attempt may have wiped the partition
+    /// table of the disk. If the disk has no other identifier, it must look the same as the recorded disk and be in the
+    /// same slot.
+    pub(crate) fn is_attempt_disk(&self, record: &RecordedDisk, disk: &inventory::InventoryDisk) -> bool {
+        match self.match_disk(record, disk) {
+            DiskLikeness::Equal => true,
+            DiskLikeness::Contradicting => false,
+            DiskLikeness::TooLittle => recorded_disk_match::looks_like(record, disk),
+        }
+    }
+}
+
+/// Describes how the disk differs from its record: `/dev/sda is the disk with serial Z9, but when the machine was installed it was the disk
+/// with serial A0, which is now absent`. A virtual disk may have been enlarged since.
+fn describe_difference(
+    listed: &layout::DiskSpec,
+    record: &RecordedDisk,
+    found: &inventory::InventoryDisk,
+    likeness: DiskLikeness,
+) -> String {
+    let (is, was) = (describe_match(listed, found), describe_record(record));
+    match likeness {
+        DiskLikeness::TooLittle => {
+            format!(
+                "{is}, and was {was} when the machine was installed: no identifier is known for both disks, so it \
+                is unknown whether they are the same disk"
+            )
+        }
+        _ if describe_disk(found) == was => {
+            format!("{is}, as when the machine was installed, but other properties of the disk differ")
+        }
+        _ if recorded_disk_match::has_other_size_only(record, found) => format!(
+            "{is}, the same as when the machine was installed, but its size has changed from {} to {} bytes",
+            record.size_bytes, found.size_bytes
+        ),
+        _ => format!("{is}, but when the machine was installed it was {was}, which is now absent"),
+    }
+}

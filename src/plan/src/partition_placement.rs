@@ -1,0 +1,193 @@
+//! Placement of partitions: converts sizes in MiB to sectors of the disk.
+
+use model::device_name::LayoutPath;
+use model::layout::{self, RequestedSize};
+use operations::{ByteRange, label_copy_ranges};
+
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// Size of the range that is zeroed at the start of an area, in bytes. Among the signatures that libblkid recognizes
+/// near the start, those with the largest offsets are the second header of LUKS2 at 4 MiB, and VMFS at 1 and 2 MiB.
+const HEAD_BYTES: u64 = 5 * MIB;
+
+/// Size of the range that is zeroed at the end of an area, in bytes. md 0.90 and 1.0, ZFS and the backup GPT are in the
+/// last MiB; the firmware RAID that libblkid recognizes farthest from the end starts 3087 sectors before the end.
+const TAIL_BYTES: u64 = 2 * MIB;
+
+/// Size of the partition entries of a GPT: 128 entries of 128 bytes (UEFI specification 5.3.2). The entries follow the
+/// primary header, and precede the backup header.
+const GPT_ENTRIES_BYTES: u64 = 128 * 128;
+
+/// First and last sector of one partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SectorExtent {
+    pub first_lba: u64,
+    pub last_lba: u64,
+}
+
+impl SectorExtent {
+    pub(crate) fn length_bytes(self, sector_bytes: u32) -> u64 {
+        (self.last_lba + 1 - self.first_lba) * u64::from(sector_bytes)
+    }
+}
+
+/// Error for partitions that do not fit on a disk.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct DiskTooSmall {
+    /// Disk size that the partitions and both partition tables require, in MiB.
+    pub required_mib: u64,
+    pub existing_mib: u64,
+}
+
+impl DiskTooSmall {
+    /// Returns the message for a disk of the layout.
+    pub(crate) fn explain(&self, device: &LayoutPath) -> String {
+        format!(
+            "device:{device} is not big enough required:{}MiB, existing:{}MiB (with 1 MiB at each end for the partition table)",
+            self.required_mib, self.existing_mib
+        )
+    }
+}
+
+/// Places the partitions one after another in the order of their numbers, aligned to 1 MiB. The result is in the order
+/// of `partitions`.
+///
+/// # Errors
+/// Fails if the disk is too small for the partitions and both partition tables, or if no space is left for the
+/// partition that takes the remaining space.
+pub(crate) fn place_partitions(
+    partitions: &[layout::PartitionSpec],
+    size_bytes: u64,
+    sector_bytes: u32,
+) -> Result<Vec<SectorExtent>, DiskTooSmall> {
+    let sector = u64::from(sector_bytes);
+    let backup_bytes = GPT_ENTRIES_BYTES + sector;
+    // The end is aligned too, so that a filesystem on a 512e disk does not end within a physical sector.
+    let end_mib = size_bytes.saturating_sub(backup_bytes) / MIB;
+    let too_small = || {
+        let wanted = partitions.iter().map(|partition| partition.size.as_mib().unwrap_or(1));
+        let sum = wanted.fold(0u64, |sum, mib| sum.saturating_add(mib));
+        // 1 MiB at the start for the primary table, and 1 MiB at the end for the backup.
+        DiskTooSmall { required_mib: sum.saturating_add(2), existing_mib: size_bytes / MIB }
+    };
+
+    let mut order: Vec<usize> = (0..partitions.len()).collect();
+    order.sort_by_key(|&index| partitions[index].number);
+    let mut extents = vec![SectorExtent { first_lba: 0, last_lba: 0 }; partitions.len()];
+    let mut next_mib = 1;
+    for index in order {
+        let size_mib = match partitions[index].size {
+            RequestedSize::Rest => end_mib.saturating_sub(next_mib),
+            RequestedSize::Mib(mib) => mib.get(),
+        };
+        let end = next_mib.checked_add(size_mib).filter(|&end| end <= end_mib && size_mib > 0).ok_or_else(too_small)?;
+        extents[index] = SectorExtent { first_lba: next_mib * MIB / sector, last_lba: end * MIB / sector - 1 };
+        next_mib = end;
+    }
+    Ok(extents)
+}
+
+/// Returns the ranges of these areas in which superblocks may be located: both ends of each area, and the copies of
+/// BlueStore labels. Overlapping ranges are merged.
+pub(crate) fn signature_ranges(areas: impl IntoIterator<Item = ByteRange>, size_bytes: u64) -> Vec<ByteRange> {
+    let mut pieces: Vec<(u64, u64)> = Vec::new();
+    for area in areas {
+        let start = area.start.min(size_bytes);
+        let end = area.start.saturating_add(area.length).min(size_bytes);
+        pieces.push((start, end.min(start + HEAD_BYTES)));
+        pieces.push((end.saturating_sub(TAIL_BYTES).max(start), end));
+        let copies = label_copy_ranges(ByteRange { start, length: end.saturating_sub(start) });
+        pieces.extend(copies.map(|copy| (copy.start, copy.start + copy.length)));
+    }
+    pieces.retain(|(start, end)| start < end);
+    pieces.sort();
+    let mut merged: Vec<(u64, u64)> = Vec::new();
+    for (start, end) in pieces {
+        match merged.last_mut() {
+            Some(last) if start <= last.1 => last.1 = last.1.max(end),
+            _ => merged.push((start, end)),
+        }
+    }
+    merged.into_iter().map(|(start, end)| ByteRange { start, length: end - start }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn partition(number: u32, size_mib: u64) -> layout::PartitionSpec {
+        layout::PartitionSpec { number, label: None, size: size_mib.into(), kind: None }
+    }
+
+    #[test]
+    fn partitions_follow_each_other_in_number_order() {
+        let partitions = [partition(15, 0), partition(1, 500), partition(2, 100)];
+        let extents = place_partitions(&partitions, 1000 * MIB, 512).unwrap();
+        assert_eq!(extents[1], SectorExtent { first_lba: 2048, last_lba: 501 * 2048 - 1 });
+        assert_eq!(extents[2], SectorExtent { first_lba: 501 * 2048, last_lba: 601 * 2048 - 1 });
+        // The last MiB holds the backup table.
+        assert_eq!(extents[0], SectorExtent { first_lba: 601 * 2048, last_lba: 999 * 2048 - 1 });
+    }
+
+    #[test]
+    fn lbas_count_sectors_of_the_disk() {
+        let extents = place_partitions(&[partition(1, 1)], 100 * MIB, 4096).unwrap();
+        assert_eq!(extents, [SectorExtent { first_lba: 256, last_lba: 511 }]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let cases: [(&[layout::PartitionSpec], u64, Option<DiskTooSmall>); 6] = [
+            (&[partition(1, 98)], 100, None),
+            (&[partition(1, 99)], 100, Some(DiskTooSmall { required_mib: 101, existing_mib: 100 })),
+            (&[partition(1, 98), partition(2, 0)], 100, Some(DiskTooSmall { required_mib: 101, existing_mib: 100 })),
+            (&[partition(1, 97), partition(2, 0)], 100, None),
+            (
+                &[partition(1, u64::MAX), partition(2, u64::MAX)],
+                100,
+                Some(DiskTooSmall { required_mib: u64::MAX, existing_mib: 100 }),
+            ),
+            (&[partition(1, 0)], 0, Some(DiskTooSmall { required_mib: 3, existing_mib: 0 })),
+        ];
+        for (partitions, size_mib, expected) in cases {
+            assert_eq!(place_partitions(partitions, size_mib * MIB, 512).err(), expected, "{partitions:?}");
+        }
+    }
+
+    #[test]
+    fn ends_merge_and_stay_on_the_disk() {
+        let range = |start, length| ByteRange { start, length };
+        let whole = range(0, 100 * MIB);
+        assert_eq!(signature_ranges([whole], 100 * MIB), [range(0, 5 * MIB), range(98 * MIB, 2 * MIB)]);
+        assert_eq!(
+            signature_ranges([whole, range(MIB, 30 * MIB), range(31 * MIB, 500 * MIB)], 100 * MIB),
+            [range(0, 6 * MIB), range(29 * MIB, 7 * MIB), range(98 * MIB, 2 * MIB)]
+        );
+        assert_eq!(signature_ranges([range(0, 1000)], 1000), [range(0, 1000)]);
+        assert_eq!(signature_ranges([range(5000, 10)], 1000), []);
+    }
+
+    #[test]
+    fn copies_of_bluestore_labels_are_zeroed_in_each_area_that_is_large_enough() {
+        const GIB: u64 = 1 << 30;
+        let size = 4000 * GIB;
+        let copies = |areas: &[(u64, u64)]| {
+            let areas = areas.iter().map(|&(start, length)| ByteRange { start, length });
+            let ranges = signature_ranges(areas, size).into_iter().filter(|range| range.length == 4096);
+            ranges.map(|range| range.start).collect::<Vec<u64>>()
+        };
+        let none: [u64; 0] = [];
+        assert_eq!(copies(&[(0, size)]), [GIB, 10 * GIB, 100 * GIB, 1000 * GIB]);
+        let part = (MIB, 20 * GIB);
+        assert_eq!(copies(&[part]), [MIB + GIB, MIB + 10 * GIB]);
+        let both = [GIB, MIB + GIB, 10 * GIB, MIB + 10 * GIB, 100 * GIB, 1000 * GIB];
+        assert_eq!(copies(&[(0, size), part]), both);
+        // A copy at the very end is in the range that is zeroed at the end. An area that is too small for a copy has
+        // none.
+        assert_eq!(copies(&[(0, GIB + 4096)]), none);
+        assert_eq!(signature_ranges([ByteRange { start: 0, length: GIB + 4096 }], size).len(), 2);
+        assert_eq!(copies(&[(0, GIB + 4 * MIB)]), [GIB]);
+        assert_eq!(copies(&[(0, GIB + 2048), (0, GIB)]), none);
+        assert_eq!(copies(&[(3999 * GIB, 4000 * GIB)]), none);
+    }
+}

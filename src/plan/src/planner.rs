@@ -1,0 +1,133 @@
+//! Decides on each disk and on every object on it, or returns the reasons why the plan is refused.
+//!
+//! Implements the tables in docs/plan.md.
+
+use super::planned_devices::DeviceTable;
+use super::teardown::HolderTeardown;
+use super::{DiskPlan, DiskVerdict, PlanRequest, display};
+use common::diagnostic::Diagnostic;
+use model::device_name::LayoutPath;
+use model::inventory::{self, Inventory, UniqueIdentifiers};
+use model::layout::Layout;
+use model::layout::graph::LayoutGraph;
+use model::storage_graph::DeviceStack;
+use operations::Holder;
+use std::cell::{OnceCell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use uuid::Uuid;
+
+use super::plan_decisions::PlanDecisions;
+use super::planner_state::PlanDecider;
+const TOO_ENTANGLED: &str = "the devices of this machine are stacked in more combinations than can be examined, so \
+    the plan was not completed; remove arrays, volumes or mappings that are not needed";
+
+pub(crate) fn decide_plan(
+    layout: &Layout,
+    inventory: &Inventory,
+    request: &PlanRequest,
+    remade: &BTreeSet<LayoutPath>,
+    ids: &mut dyn FnMut() -> Uuid,
+) -> PlanDecisions {
+    let (graph, stack) = (LayoutGraph::from_layout(layout), DeviceStack::bounded(inventory));
+    let mut deciding = PlanDecider {
+        layout,
+        graph: &graph,
+        inventory,
+        request,
+        remade,
+        stack: &stack,
+        ids,
+        identifiers: UniqueIdentifiers::from_disks(&inventory.disks),
+        verdicts: BTreeMap::new(),
+        combined: RefCell::default(),
+        records: OnceCell::new(),
+        found: BTreeMap::new(),
+        absent: BTreeMap::new(),
+        devices: DeviceTable::default(),
+        groups: BTreeMap::new(),
+        hidden: BTreeMap::new(),
+        released: BTreeSet::new(),
+        layout_names: BTreeSet::new(),
+        added: BTreeMap::new(),
+        decided: PlanDecisions::default(),
+    };
+    deciding.decide_disks();
+    deciding.check_spanning();
+    deciding.refuse_orphans();
+    deciding.refuse_copies();
+    deciding.refuse_missing();
+    deciding.decide_releases();
+    deciding.decide_arrays();
+    deciding.decide_groups();
+    deciding.decide_volumes();
+    deciding.decide_filesystems();
+    deciding.refuse_unrecognized_companions();
+    deciding.check_migration();
+    deciding.decide_absent();
+    deciding.decide_identity();
+    deciding.refuse_unusual_disks();
+    deciding.refuse_unrecorded();
+    deciding.decide_persistent();
+    deciding.finish_decisions()
+}
+
+impl PlanDecider<'_> {
+    /// Decides which holders are released: holders on disks that will be wiped, and devices that were assembled for
+    /// inspection and are not entirely on preserved disks. Refuses the plan if a device on a preserved disk is mounted
+    /// or otherwise in use, because the device could not be stopped at the end of the run.
+    fn decide_releases(&mut self) {
+        let (mut release, mut kept) = (HolderTeardown::new(self.stack), HolderTeardown::new(self.stack));
+        let mut problems = Vec::new();
+        for (index, disk) in &self.found {
+            let refused = match self.verdict(&disk.name) {
+                DiskVerdict::Wipe | DiskVerdict::Make => release.release_disk(disk),
+                DiskVerdict::Keep => kept.release_disk(disk),
+                DiskVerdict::NotOurs | DiskVerdict::Volumes => Vec::new(),
+            };
+            problems
+                .extend(refused.into_iter().map(|message| Diagnostic::new(format!("disks[{index}].device"), message)));
+        }
+        for holder in &kept.holders {
+            if let Holder::Swap { device } = holder {
+                let message = format!("{device} must be kept but is in use (active swap); run swapoff first");
+                problems.push(Diagnostic::new("disks", message));
+            }
+        }
+        for device in self.inventory.stacked.iter().filter(|device| device.assembled) {
+            if self.verdicts_below(&device.name).iter().any(|verdict| *verdict != DiskVerdict::Keep) {
+                problems.extend(
+                    release.release_device(device).into_iter().map(|message| Diagnostic::new("disks", message)),
+                );
+            }
+        }
+        self.decided.releases = release.holders;
+        self.released = release.seen;
+        self.decided.problems.extend(problems);
+    }
+
+    fn finish_decisions(mut self) -> PlanDecisions {
+        // In a valid layout, unknown devices are consequences of other problems, so they are reported only if there are no others.
+        if self.decided.problems.is_empty() {
+            self.decided.problems = std::mem::take(&mut self.devices.unknown);
+        }
+        // A decision that is based on incomplete answers must not be carried out.
+        if self.stack.steps().is_exhausted() {
+            self.refuse("disks", TOO_ENTANGLED);
+        }
+        let running = display::RunningTrees::new(self.inventory, self.stack).draw_trees();
+        let plans = self.inventory.disks.iter().zip(running).map(|(disk, running)| self.disk_plan(disk, running));
+        self.decided.disks = plans.collect();
+        self.decided.sizes = self.devices.known_sizes();
+        self.decided
+    }
+
+    fn disk_plan(&self, disk: &inventory::InventoryDisk, running: Vec<String>) -> DiskPlan {
+        let listed = self.found.iter().find(|(_, found)| found.name == disk.name);
+        let listed = listed.map(|(index, _)| &self.layout.disks[*index]);
+        DiskPlan {
+            listed_as: listed.map(|listed| &listed.device).filter(|name| disk.device != name.as_str()).cloned(),
+            running,
+            ..DiskPlan::from_disk(disk, self.verdict(&disk.name))
+        }
+    }
+}

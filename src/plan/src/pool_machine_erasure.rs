@@ -1,0 +1,340 @@
+//! Decides whether a machine of a pool is erased before it is allocated: its next owner must not find data of the
+//! previous owner on any disk.
+//!
+//! No order requests this erasure, and no layout specifies the expected content of the disks. Therefore all reasons
+//! that forbid the erasure are checked first.
+//!
+//! | allocation of the machine | content of the disks | |
+//! |---|---|---|
+//! | allocated, for a reinstall | anything | nothing is erased here: the plan of the reinstall decides |
+//! | allocated, for an installation | the marker of this allocation | nothing is erased: the allocation is installed, and the installed system is booted |
+//! | allocated, and installed according to the control plane | no marker of this allocation | refused: another agent has installed the allocation, or the disk with the marker is missing |
+//! | allocated or not | the marker of another machine | refused: the disk comes from that machine, or the id of this machine has changed and the allocation belongs to the former id |
+//! | allocated, for an installation | anything else, and a recorded disk is absent | refused: it may contain the marker |
+//! | allocated, for an installation | anything else | every disk is erased, and then the installation proceeds |
+//! | not allocated | anything else | every disk is erased; a recorded disk that is absent is reported |
+
+use super::{Plan, PlanRefusal, PlanSubject, erase_plan};
+use common::diagnostic::Diagnostic;
+use model::deploy_steps::EraseMode;
+use model::install_marker::InstallMarker;
+use model::inventory::Inventory;
+use model::recorded_disks::KnownDisk;
+use operations::{Operation, SessionOp, TellPointOfNoReturn};
+
+/// Owner of a pool machine, according to the control plane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PoolAllocation<'a> {
+    Unallocated,
+    /// The machine is allocated. `installed` is true if the control plane has recorded a report of success for an
+    /// installation of the allocation.
+    Allocated {
+        allocation: &'a str,
+        reinstall: bool,
+        installed: bool,
+    },
+}
+
+/// Returns the plan that erases every disk and verifies the erasure. Returns `None` if nothing needs to be erased. Removable disks are not
+/// erased.
+///
+/// `missing` are the disks that earlier boots recorded and that are absent now.
+///
+/// # Errors
+/// Returns all reasons why a disk must not or cannot be erased. Nothing was written.
+pub fn plan_emptying(
+    inventory: &Inventory,
+    owner: PoolAllocation,
+    missing: &[KnownDisk],
+    subject: PlanSubject,
+) -> Result<Option<Plan>, Box<PlanRefusal>> {
+    if let PoolAllocation::Allocated { allocation, reinstall, .. } = owner
+        && (reinstall || is_installed(inventory, &subject.machine, allocation))
+    {
+        return Ok(None);
+    }
+    let unseen = refuse_unseen(owner, missing);
+    if unseen.is_empty() && inventory.disks.iter().all(|disk| disk.removable) {
+        return Ok(None);
+    }
+    let against: Vec<Diagnostic> =
+        refuse_foreign(inventory, &subject.machine).chain(refuse_installed(owner)).chain(unseen).collect();
+    match erase_plan::plan_erasure(inventory, EraseMode::Secure, &[], subject) {
+        Ok(mut plan) if against.is_empty() => {
+            plan.warnings.extend(
+                missing.iter().map(|disk| {
+                    format!("{disk} was present during an earlier boot but is absent now: it is not erased")
+                }),
+            );
+            Ok(Some(announce_allocation(plan, owner)))
+        }
+        Ok(Plan { mode, subject, layout, disks, opaque, .. }) => {
+            Err(Box::new(PlanRefusal { mode, subject, layout, disks, opaque, problems: against }))
+        }
+        Err(mut refusal) => {
+            refusal.problems.splice(0..0, against);
+            Err(refusal)
+        }
+    }
+}
+
+/// Adds the allocation to the announcement that is sent before the first write, so that the control plane can reject
+/// the run if the owner of the machine has changed.
+fn announce_allocation(mut plan: Plan, owner: PoolAllocation) -> Plan {
+    let PoolAllocation::Allocated { allocation: id, .. } = owner else { return plan };
+    for operation in plan.stages.iter_mut().flat_map(|stage| &mut stage.operations) {
+        if let Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { allocation, .. })) = operation {
+            id.clone_into(allocation);
+        }
+    }
+    plan
+}
+
+/// Returns whether a marker on the disks proves that this allocation was installed on this machine.
+pub fn is_installed(inventory: &Inventory, machine: &str, allocation: &str) -> bool {
+    let mut markers = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
+    markers.any(|marker| !allocation.is_empty() && is_of_machine(marker, machine) && marker.allocation == allocation)
+}
+
+fn is_of_machine(marker: &InstallMarker, machine: &str) -> bool {
+    marker.machine.eq_ignore_ascii_case(machine)
+}
+
+fn refuse_foreign<'a>(inventory: &'a Inventory, machine: &'a str) -> impl Iterator<Item = Diagnostic> + 'a {
+    let marked = inventory.filesystems.iter().filter_map(|filesystem| Some((filesystem, filesystem.marker.as_ref()?)));
+    marked.filter(move |(_, marker)| !is_of_machine(marker, machine)).map(move |(filesystem, marker)| {
+        let message = format!(
+            "contains the installation of machine {} (allocation {}), but this is machine {machine}: a disk of that machine was inserted, \
+             or the id of this machine has changed and the machine is still allocated under its old id. If that installation is not needed, erase it \
+             (wipefs -a in the rescue shell)",
+            marker.machine, marker.allocation
+        );
+        Diagnostic::new(filesystem.device.to_string(), message)
+    })
+}
+
+/// Returns a problem if the control plane reports the allocation as installed. Callers have already checked that no
+/// disk contains the marker of the allocation.
+fn refuse_installed(owner: PoolAllocation) -> Option<Diagnostic> {
+    let PoolAllocation::Allocated { allocation, installed: true, .. } = owner else { return None };
+    let message = "is installed according to the control plane, but no disk has its marker: another agent has installed it, or the disk with the \
+                   marker is absent. Therefore no disk is erased. Boot the machine from its disk; or, if its data are not needed, free the machine";
+    Some(Diagnostic::new(format!("allocation {allocation}"), message))
+}
+
+/// Returns a problem for each missing disk of an allocated machine, because it may contain the marker of the owner's
+/// installation. A disk that is marked as written off is ignored, because the other disks were erased after that disk
+/// had disappeared.
+fn refuse_unseen(owner: PoolAllocation, missing: &[KnownDisk]) -> Vec<Diagnostic> {
+    let PoolAllocation::Allocated { allocation, .. } = owner else { return Vec::new() };
+    let missing = missing.iter().filter(|disk| !disk.written_off).map(|disk| {
+        let message = format!(
+            "was present during an earlier boot but is absent now, and may contain the installation of allocation {allocation}: \
+             no disk is erased. Connect the missing disk and reboot; if it was removed permanently, free the machine and allocate it again"
+        );
+        Diagnostic::new(disk.to_string(), message)
+    });
+    missing.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DiskVerdict;
+    use model::inventory::{FilesystemContents, InventoryDisk};
+    use operations::{DeviceOp, StageName};
+    use proptest::prelude::*;
+
+    const ME: &str = "4c4c4544-0051-3010-8052-b4c04f4e4232";
+    const INSTALL: PoolAllocation<'static> =
+        PoolAllocation::Allocated { allocation: "a-1", reinstall: false, installed: false };
+    const INSTALLED: PoolAllocation<'static> =
+        PoolAllocation::Allocated { allocation: "a-1", reinstall: false, installed: true };
+    const REINSTALL: PoolAllocation<'static> =
+        PoolAllocation::Allocated { allocation: "a-1", reinstall: true, installed: true };
+
+    fn machine(name: &str) -> Inventory {
+        let text = std::fs::read_to_string(format!(
+            "{}/testdata/inventories/{name}.json",
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../..")
+        ))
+        .unwrap();
+        let inventory: Inventory = serde_json::from_str(&text).unwrap();
+        Inventory { filesystems: vec![], ..inventory }
+    }
+
+    fn subject() -> PlanSubject {
+        PlanSubject { machine: ME.into(), image: "nothing".into(), ..PlanSubject::default() }
+    }
+
+    fn marked(inventory: &Inventory, markers: &[(&str, &str)]) -> Inventory {
+        let filesystem = |(machine, allocation): &(&str, &str)| FilesystemContents {
+            device: "/dev/sda2".into(),
+            marker: Some(InstallMarker {
+                machine: (*machine).into(),
+                allocation: (*allocation).into(),
+                ..InstallMarker::default()
+            }),
+            ..FilesystemContents::default()
+        };
+        Inventory { filesystems: markers.iter().map(filesystem).collect(), ..inventory.clone() }
+    }
+
+    fn erased(plan: &Plan) -> Vec<&str> {
+        let operations = plan.stages.iter().flat_map(|stage| &stage.operations);
+        let wiped = operations.filter_map(|operation| match operation {
+            Operation::Device(DeviceOp::WipeDisk(wipe)) => {
+                assert!(wipe.strict, "an erasure that may leave something behind: {wipe:?}");
+                Some(wipe.device.as_str())
+            }
+            _ => None,
+        });
+        wiped.collect()
+    }
+
+    #[test]
+    fn the_table_holds() {
+        let inventory = machine("five-sata");
+        let upper = ME.to_uppercase();
+        for (owner, markers, erases) in [
+            (PoolAllocation::Unallocated, vec![], Some(true)),
+            (PoolAllocation::Unallocated, vec![(ME, "a-0")], Some(true)),
+            (PoolAllocation::Unallocated, vec![(ME, "")], Some(true)),
+            (INSTALL, vec![], Some(true)),
+            (INSTALL, vec![(ME, "a-0")], Some(true)),
+            (INSTALL, vec![(ME, "a-0"), (ME, "a-1")], Some(false)),
+            (INSTALL, vec![(upper.as_str(), "a-1")], Some(false)),
+            (
+                PoolAllocation::Allocated { allocation: "", reinstall: false, installed: false },
+                vec![(ME, "")],
+                Some(true),
+            ),
+            (INSTALLED, vec![(ME, "a-1")], Some(false)),
+            (INSTALLED, vec![(ME, "a-0"), (ME, "a-1")], Some(false)),
+            (REINSTALL, vec![], Some(false)),
+            (REINSTALL, vec![("other", "a-1")], Some(false)),
+            (PoolAllocation::Unallocated, vec![("other", "a-1")], None),
+            (INSTALL, vec![("other", "a-1")], None),
+            (INSTALL, vec![(ME, "a-0"), ("other", "a-0")], None),
+        ] {
+            let found = plan_emptying(&marked(&inventory, &markers), owner, &[], subject());
+            match erases {
+                None => {
+                    let refusal = found.unwrap_err().to_string();
+                    assert!(refusal.contains("installation of machine other") && refusal.contains(ME), "{refusal}");
+                }
+                Some(erases) => assert_eq!(found.unwrap().is_some(), erases, "{owner:?} {markers:?}"),
+            }
+        }
+    }
+
+    /// By metal-hammer, say, which leaves no marker.
+    #[test]
+    fn what_another_agent_has_installed_is_not_erased() {
+        for markers in [vec![], vec![(ME, "a-0")], vec![(ME, "")]] {
+            let refusal = plan_emptying(&marked(&machine("five-sata"), &markers), INSTALLED, &[], subject())
+                .unwrap_err()
+                .to_string();
+            assert!(
+                refusal.contains("allocation a-1") && refusal.contains("another agent has installed it"),
+                "{refusal}"
+            );
+            assert!(refusal.contains("Nothing was written"), "{refusal}");
+        }
+        let both = marked(&machine("five-sata"), &[("other", "a-9")]);
+        let refusal = plan_emptying(&both, INSTALLED, &[], subject()).unwrap_err().to_string();
+        assert!(refusal.contains("installation of machine other") && refusal.contains("another agent"), "{refusal}");
+    }
+
+    #[test]
+    fn every_disk_is_erased_with_proof_and_nothing_else_is_done() {
+        for name in ["raid-lvm", "five-sata", "nvme-sata", "installed-default", "twin-groups"] {
+            let inventory = machine(name);
+            let plan = plan_emptying(&inventory, PoolAllocation::Unallocated, &[], subject()).unwrap().unwrap();
+            let all: Vec<&str> = inventory.disks.iter().map(|disk| disk.device.as_str()).collect();
+            assert_eq!(erased(&plan), all, "{name}");
+            assert!(plan.disks.iter().all(|disk| disk.verdict == DiskVerdict::Wipe), "{name}");
+            assert_eq!(plan.stages.last().map(|stage| stage.name), Some(StageName::StorageWipe), "{name}");
+            assert!(plan.to_string().contains("point of no return"), "{plan}");
+        }
+    }
+
+    #[test]
+    fn the_owner_is_asked_for_right_before_the_first_write() {
+        for (owner, asked) in [(PoolAllocation::Unallocated, ""), (INSTALL, "a-1")] {
+            let plan = plan_emptying(&machine("five-sata"), owner, &[], subject()).unwrap().unwrap();
+            let before = &plan.stages[plan.point_of_no_return - 1];
+            let [Operation::Run(SessionOp::TellPointOfNoReturn(TellPointOfNoReturn { allocation, .. }))] =
+                &before.operations[..]
+            else {
+                panic!("{plan}");
+            };
+            assert_eq!(allocation, asked);
+        }
+    }
+
+    /// The root disk may be behind a slow controller.
+    #[test]
+    fn an_allocated_machine_is_not_erased_while_a_disk_of_an_earlier_boot_is_missing() {
+        let lost = KnownDisk { serial: "S9".into(), size_bytes: 4 << 40, ..KnownDisk::default() };
+        let written_off = KnownDisk { written_off: true, ..lost.clone() };
+        let (inventory, none) = (machine("five-sata"), Inventory::default());
+        for (there, owner, missing, erases) in [
+            (&inventory, INSTALL, &lost, None),
+            (&none, INSTALL, &lost, None),
+            (&inventory, INSTALL, &written_off, Some(true)),
+            (&inventory, PoolAllocation::Unallocated, &lost, Some(true)),
+            (&inventory, PoolAllocation::Unallocated, &written_off, Some(true)),
+            (&none, PoolAllocation::Unallocated, &lost, Some(false)),
+            (&inventory, REINSTALL, &lost, Some(false)),
+            (&marked(&inventory, &[(ME, "a-1")]), INSTALL, &lost, Some(false)),
+        ] {
+            let planned = plan_emptying(there, owner, std::slice::from_ref(missing), subject());
+            let Some(erases) = erases else {
+                let refusal = planned.unwrap_err().to_string();
+                assert!(refusal.contains("serial number S9") && refusal.contains("free the machine"), "{refusal}");
+                continue;
+            };
+            let planned = planned.unwrap_or_else(|refusal| panic!("{owner:?}: {refusal}"));
+            assert_eq!(planned.is_some(), erases, "{owner:?}");
+            if let Some(plan) = planned {
+                assert!(plan.to_string().contains("serial number S9"), "{plan}");
+            }
+        }
+    }
+
+    #[test]
+    fn all_that_speaks_against_it_is_told_at_once() {
+        let mut inventory = marked(&machine("five-sata"), &[("other", "a-9")]);
+        inventory.disks[1].read_only = true;
+        let refusal = plan_emptying(&inventory, PoolAllocation::Unallocated, &[], subject()).unwrap_err().to_string();
+        assert!(refusal.contains("installation of machine other") && refusal.contains("write-protected"), "{refusal}");
+        assert!(refusal.contains("Nothing was written"), "{refusal}");
+    }
+
+    #[test]
+    fn a_machine_without_disks_has_nothing_to_erase() {
+        let stick = InventoryDisk { removable: true, ..machine("five-sata").disks[0].clone() };
+        for disks in [vec![], vec![stick]] {
+            let inventory = Inventory { disks, ..Inventory::default() };
+            assert_eq!(plan_emptying(&inventory, PoolAllocation::Unallocated, &[], subject()).unwrap(), None);
+        }
+    }
+
+    proptest! {
+        /// Whatever else is on the disks.
+        #[test]
+        fn what_is_installed_is_never_erased(
+            others in prop::collection::vec((prop::sample::select(vec![ME, "other", ""]), prop::sample::select(vec!["a-0", "a-1", ""])), 0..4),
+            at in 0_usize..5,
+        ) {
+            let mut markers = others.clone();
+            markers.insert(at.min(others.len()), (ME, "a-1"));
+            let inventory = marked(&machine("five-sata"), &markers);
+            prop_assert_eq!(plan_emptying(&inventory, INSTALL, &[], subject()).unwrap(), None);
+            prop_assert_eq!(plan_emptying(&inventory, INSTALLED, &[], subject()).unwrap(), None);
+            // Whatever the markers are, a machine that is installed according to the control plane is never erased.
+            prop_assert!(!matches!(plan_emptying(&marked(&machine("five-sata"), &others), INSTALLED, &[], subject()), Ok(Some(_))));
+        }
+    }
+}

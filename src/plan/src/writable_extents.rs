@@ -1,0 +1,123 @@
+//! Byte ranges of each disk that each stage may write, for a monitor of writes.
+//!
+//! | object | may be written |
+//! |---|---|
+//! | anything, before the first destructive stage and after the system is complete | not at all |
+//! | disks that are wiped or recreated | whole, from the first destructive stage on |
+//! | members of a preserved array | from the stage that assembles the array |
+//! | physical volumes of a preserved group | from the stage that activates volumes of the group |
+//! | devices below a preserved LUKS container | from the stage that opens the container for writing |
+//! | devices below a preserved filesystem, or below one that is created on a preserved device | from the stage that mounts the filesystem for writing, or creates it |
+//! | the blank disk of a Kubernetes volume, or the physical volumes of its group | from the stage that creates or adds the volume |
+//! | anything else | not at all |
+
+use super::assembly_graph::AssembledMembers;
+use super::{DiskVerdict, Plan};
+use model::device_name::DevicePath;
+use model::inventory::Inventory;
+use operations::{ByteRange, DeviceOp, DiskExtents, Operation, PlanStage, PlannedOperation, StageExtents};
+use std::collections::BTreeMap;
+
+/// Returns the extents of all stages of the plan, in order. `inventory` is the inventory from which the plan was made.
+pub(crate) fn compute_extents(plan: &Plan, inventory: &Inventory) -> Vec<StageExtents> {
+    let ground = ExtentBuilder { plan, inventory, together: collect_members(plan) };
+    let mut open = WritableRanges::new();
+    let mut extents: Vec<StageExtents> = Vec::new();
+    for (index, stage) in plan.stages.iter().enumerate() {
+        if index == plan.point_of_no_return {
+            ground.open_recreated(&mut open);
+        }
+        if index >= plan.point_of_no_return {
+            ground.open_preserved(stage, &mut open);
+        }
+        let disks = if stage.name.failure_state().is_complete() { Vec::new() } else { ground.disk_extents(&open) };
+        match extents.last_mut().filter(|last| last.disks == disks) {
+            Some(last) => last.stages.push(stage.name),
+            None => extents.push(StageExtents { stages: vec![stage.name], disks }),
+        }
+    }
+    extents
+}
+
+/// Writable byte ranges of each disk, by the path of the disk.
+type WritableRanges = BTreeMap<DevicePath, Vec<ByteRange>>;
+
+/// Locations of the plan's devices on the disks, from which the extents of the stages are computed.
+struct ExtentBuilder<'a> {
+    plan: &'a Plan,
+    inventory: &'a Inventory,
+    together: AssembledMembers,
+}
+
+/// Returns the preserved arrays, groups and containers that the stages activate.
+fn collect_members(plan: &Plan) -> AssembledMembers {
+    let mut together = AssembledMembers::default();
+    for operation in plan.stages.iter().flat_map(|stage| &stage.operations) {
+        match operation {
+            Operation::Device(DeviceOp::AssembleArray(array)) => together.add_array(array),
+            Operation::Device(DeviceOp::ActivateGroup(group)) => together.add_group(group),
+            Operation::Device(DeviceOp::OpenContainer(open)) => together.add_container(&open.container),
+            Operation::Device(_) | Operation::Run(_) => {}
+        }
+    }
+    together
+}
+
+impl ExtentBuilder<'_> {
+    fn open_recreated(&self, open: &mut WritableRanges) {
+        let made = self.plan.disks.iter().filter(|disk| matches!(disk.verdict, DiskVerdict::Wipe | DiskVerdict::Make));
+        for disk in made {
+            let whole = ByteRange { start: 0, length: disk.size_bytes };
+            open.insert(disk.device.clone(), vec![whole]);
+        }
+    }
+
+    /// Adds the devices that the stage starts to write to the writable ranges. New devices are on disks that are writable already.
+    fn open_preserved(&self, stage: &PlanStage, open: &mut WritableRanges) {
+        for device in stage.operations.iter().flat_map(|operation| operation.effect().written) {
+            for (disk, range) in self.locate_device(device) {
+                open.entry(disk).or_default().push(range);
+            }
+        }
+    }
+
+    /// Returns the location of an existing device: a disk, a partition, or a preserved object that a stage activates.
+    fn locate_device(&self, device: DevicePath) -> Vec<(DevicePath, ByteRange)> {
+        let bottoms = self.together.find_bottoms([device]);
+        bottoms.iter().filter_map(|bottom| self.locate_bottom(bottom)).collect()
+    }
+
+    fn locate_bottom(&self, device: &DevicePath) -> Option<(DevicePath, ByteRange)> {
+        if let Some(disk) = self.inventory.find_disk(device.as_str()) {
+            return Some((disk.device.clone(), ByteRange { start: 0, length: disk.size_bytes }));
+        }
+        self.inventory.disks.iter().find_map(|disk| {
+            let mut parts = disk.table.iter().flat_map(|table| &table.partitions);
+            let part = parts.find(|part| part.device == *device)?;
+            Some((disk.device.clone(), ByteRange { start: part.start_bytes, length: part.size_bytes }))
+        })
+    }
+
+    fn disk_extents(&self, open: &WritableRanges) -> Vec<DiskExtents> {
+        let disks = open.iter().map(|(device, ranges)| DiskExtents {
+            device: device.clone(),
+            serial: self.inventory.find_disk(device.as_str()).map(|disk| disk.serial.clone()).unwrap_or_default(),
+            ranges: merge_ranges(ranges),
+        });
+        disks.collect()
+    }
+}
+
+fn merge_ranges(ranges: &[ByteRange]) -> Vec<ByteRange> {
+    let mut sorted = ranges.to_vec();
+    sorted.sort_by_key(|range| range.start);
+    let mut merged: Vec<ByteRange> = Vec::new();
+    let end = |range: &ByteRange| range.start.saturating_add(range.length);
+    for range in sorted {
+        match merged.last_mut() {
+            Some(last) if range.start <= end(last) => last.length = end(last).max(end(&range)) - last.start,
+            _ => merged.push(range),
+        }
+    }
+    merged
+}

@@ -1,0 +1,108 @@
+//! Permission to erase data, which an agent requests before its first write.
+
+use super::DOCUMENT_BYTES;
+use super::request_body::read_machine_document;
+use crate::AppState;
+use crate::api_error::ApiError;
+use crate::approval_check;
+use crate::machine_auth::MachineCaller;
+use crate::metrics::OrderEvent;
+use crate::migration_requests::machine_requests;
+use crate::out_of_band;
+use crate::server_log::MachineOrigin;
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::StatusCode;
+use control::api_types::PointOfNoReturn;
+use model::install_marker::attempt_proof::is_secret_digest;
+use serde_json::{Value, json};
+use site::snapshot::SiteSnapshot;
+use std::sync::Arc;
+use store::{ATTEMPTS, AttemptStart, FirstStartOutcome, MachineBoot, OrderStart};
+
+/// `POST /v1/machine/{id}/point-of-no-return`: permits an installation to erase data, if the operator still wants it.
+pub(crate) async fn pass_point_of_no_return(
+    State(app): State<Arc<AppState>>,
+    MachineCaller { id, boot, peer }: MachineCaller,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let PointOfNoReturn { allocationuuid, order, disks, approved: said, secret_digest, .. } =
+        read_machine_document(&app, peer, body, DOCUMENT_BYTES).await?;
+    if secret_digest.as_deref().is_some_and(|digest| !is_secret_digest(digest)) {
+        let why = "secret_digest: must be `sha256:` followed by 64 lowercase hexadecimal digits";
+        return Err(ApiError::bad_request(why));
+    }
+    let start = AttemptStart { by: boot.hash, disks, secret_digest };
+    let changed = |why: String| Err(ApiError::new(StatusCode::CONFLICT, why));
+    let directory = app.directory();
+    if let Some(answer) =
+        machine_requests::start_copy(&app, &directory, &boot, peer, (&allocationuuid, &start, said.as_deref())).await?
+    {
+        return answer.map_or_else(changed, |()| Ok(Json(json!({}))));
+    }
+    let what = (&*allocationuuid, order.is_some(), said.as_deref());
+    if let Err(why) = check_still_wanted(&app, &directory, &boot, what).await? {
+        return changed(why);
+    }
+    let Some(order) = order else {
+        let news = match app.state.start_first_install(&id, &allocationuuid, start).await? {
+            FirstStartOutcome::Permitted(news) => news,
+            FirstStartOutcome::Rejected(why) => return changed(why),
+        };
+        app.state.record_boot_start(boot.hash).await?;
+        if news {
+            let text = "starts its installation: the disks of its layout are erased";
+            app.watch.log_note(format!("{} {text} ({peer})", directory.display_name(&id)));
+        }
+        return Ok(Json(json!({})));
+    };
+    match app.state.start_order(&id, &allocationuuid, &order, start).await? {
+        OrderStart::Permitted(order, news) => {
+            app.state.record_boot_start(boot.hash).await?;
+            if news {
+                app.counters.count_order(OrderEvent::Started);
+                let text = format!("started: image {}, attempt {} of {ATTEMPTS}", order.image, order.attempts);
+                app.watch.log_reinstall(MachineOrigin::new(&id, directory.display_name(&id), peer), text);
+            }
+            Ok(Json(json!({})))
+        }
+        OrderStart::NotInForce => {
+            changed(format!("order {order:?} is no longer open: it was cancelled, replaced, or completed"))
+        }
+    }
+}
+
+/// Checks that the operator still wants the installation. The inner error describes the change that was made after the
+/// allocation was sent to the agent.
+async fn check_still_wanted(
+    app: &AppState,
+    directory: &SiteSnapshot,
+    boot: &MachineBoot,
+    (allocation, is_ordered, approved): (&str, bool, Option<&str>),
+) -> Result<Result<(), String>, ApiError> {
+    let id = boot.machine.as_str();
+    if !out_of_band::is_admitted(app, boot).await? {
+        return Ok(Err("the steps of this installation that run over Redfish are not completed".to_owned()));
+    }
+    // A different allocation in the file replaces this one. The installation of this one must not continue.
+    let current = directory.find_machine(id).and_then(|machine| machine.allocation.as_ref());
+    match current {
+        Some(current) if *current.id != allocation => {
+            return Ok(Err(format!("the machine's allocation is now {}, not {allocation}", *current.id)));
+        }
+        None if !is_ordered => {
+            return Ok(Err(format!("the machine file no longer contains allocation {allocation}")));
+        }
+        _ => {}
+    }
+    if let Some(current) = current {
+        let standing = app.state.read_install_state(id, allocation).await?;
+        if directory.known.states.installation_blocked(current, &standing).is_some() {
+            return Ok(Err(format!(
+                "the image of allocation {allocation} was blacklisted after the allocation was sent"
+            )));
+        }
+    }
+    approval_check::check_compared(app, directory, id, allocation, approved).await
+}

@@ -1,0 +1,188 @@
+//! Creation of a file in `machines/` for a registered machine.
+
+use super::AppState;
+use super::agent_api::request_body::{EVENT_BYTES, read_operator_document};
+use super::api_error::ApiError;
+use super::operator::OperatorAuth;
+use super::quotas::ClientAddress;
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use control::api_types::{RegisterRequest, RegisteredHardware};
+use model::machine_identity::usable_mac;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use site::boot_value_validation;
+use site::operator_files::DEFAULT_ID;
+use site::snapshot::SiteSnapshot;
+use site::{operator_files, sizes};
+use std::fs::{File, Permissions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path as FilePath;
+use std::sync::Arc;
+
+/// Request body: name and size of the new machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct MachineFileRequest {
+    pub name: String,
+    /// Id of the size. If absent, the size whose constraints match the hardware is used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<String>,
+}
+
+/// Machine whose file was created.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct CreatedMachineFile {
+    pub id: String,
+    pub name: String,
+    pub size: Option<String>,
+    pub macs: Vec<String>,
+    /// MACs of the machine that were not written to the machine file, because they do not identify the machine.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub omitted: Vec<OmittedMac>,
+    /// Path of the machine file, relative to the server's directory.
+    pub file: String,
+}
+
+/// MAC address that does not identify a machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct OmittedMac {
+    pub mac: String,
+    pub reason: String,
+}
+
+/// Handles `POST /v1/machine/{id}/file`.
+pub(crate) async fn create_machine_file(
+    State(app): State<Arc<AppState>>,
+    Path(id): Path<String>,
+    _: OperatorAuth,
+    peer: ClientAddress,
+    body: Body,
+) -> Result<Json<CreatedMachineFile>, ApiError> {
+    let asked: MachineFileRequest = read_operator_document(&app, peer, body, EVENT_BYTES).await?;
+    let default = || ApiError::bad_request(format!("{id} {DEFAULT_ID}"));
+    let id = boot_value_validation::parse_uuid(&id).map_err(ApiError::bad_request)?.ok_or_else(default)?;
+    let row = app.state.find_registration(&id).await?;
+    let unknown = || {
+        ApiError::not_found(format!(
+            "machine {id} has not registered: boot it over PXE once; nothing is installed without an allocation"
+        ))
+    };
+    let row = row.ok_or_else(unknown)?;
+    let register: RegisterRequest = serde_json::from_str(&row.document)
+        .map_err(|error| conflict_error(format!("the registration of machine {id} cannot be parsed: {error}")))?;
+    let directory = app.directory();
+    let macs = find_identifying_macs(&app, &directory, &id, &register).await?;
+    let added = validate_new_machine(&directory, id, &asked, &register.hardware, macs).map_err(conflict_error)?;
+    let text = render_machine_file(&added);
+    // The new file is validated by the same code as files that the operator writes.
+    operator_files::parse_machine(&text).map_err(|why| conflict_error(format!("the file would be invalid: {why}")))?;
+    write_new_file(&app.machines, &format!("{}.yaml", added.name), &text).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => conflict_error(format!("{} already exists: choose another name", added.file)),
+        _ => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("write {}: {error}", added.file)),
+    })?;
+    app.watch.log_note(format!("created {} for machine {} on request of {peer}", added.file, added.id));
+    app.request_reload();
+    Ok(Json(added))
+}
+
+fn conflict_error(why: String) -> ApiError {
+    ApiError::new(StatusCode::CONFLICT, why)
+}
+
+/// Returns the machine to add. The error is the reason why the machine cannot be added, such as a name that another
+/// machine has.
+fn validate_new_machine(
+    directory: &SiteSnapshot,
+    id: String,
+    asked: &MachineFileRequest,
+    hardware: &RegisteredHardware,
+    (macs, omitted): (Vec<String>, Vec<OmittedMac>),
+) -> Result<CreatedMachineFile, String> {
+    let name = asked.name.trim();
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if name.is_empty() || name.len() > 200 || name.starts_with('.') || !name.bytes().all(plain) {
+        return Err(format!(
+            "{name:?} cannot be the name of a machine file: up to 200 letters, digits, dots, _ and - are allowed, without a dot at the start"
+        ));
+    }
+    if let Some(known) = directory.find_machine_by_uuid(&id) {
+        return Err(format!("machine {id} already has a file, with the name {:?}", known.name));
+    }
+    if let Some(other) = directory.machines().find(|machine| machine.name == name) {
+        return Err(format!("machine {} already has the name {name:?}", other.id));
+    }
+    let size = sizes::choose_size(&directory.known.sizes, hardware, asked.size.as_deref())?;
+    if let ([], Some(first)) = (&macs[..], omitted.iter().find(|omitted| omitted.reason.contains(OF_A_FILE))) {
+        return Err(format!(
+            "machine {id}: its MAC {} {}, and no other MAC identifies the machine: write the machine file by hand, and list the machine's MACs in it",
+            first.mac, first.reason
+        ));
+    }
+    Ok(CreatedMachineFile { id, name: name.to_owned(), size, macs, omitted, file: format!("machines/{name}.yaml") })
+}
+
+/// Beginning of the message about a MAC that is omitted because the file of another machine lists this MAC.
+const OF_A_FILE: &str = "belongs to machine";
+
+/// Returns the MACs that identify the machine, and the omitted MACs with the reasons. A USB NIC can move between
+/// machines, and the management controllers of some models all have the same MAC.
+async fn find_identifying_macs(
+    app: &AppState,
+    directory: &SiteSnapshot,
+    id: &str,
+    register: &RegisterRequest,
+) -> Result<(Vec<String>, Vec<OmittedMac>), ApiError> {
+    let (mut macs, mut omitted) = (Vec::new(), Vec::new());
+    let inventory = register.inventory.as_ref();
+    for nic in &register.hardware.nics {
+        let Some(mac) = usable_mac(&nic.mac) else { continue };
+        let usb =
+            inventory.and_then(|inventory| inventory.nics.iter().find(|found| found.mac == nic.mac && found.is_usb()));
+        let file = directory.find_machines_by_mac(&mac).find(|other| other.id != id);
+        let registered = app.state.find_machines_with_mac(&mac).await?.into_iter().find(|other| other != id);
+        let reason = match (usb, file, registered) {
+            (_, Some(other), _) => format!("{OF_A_FILE} {} already ({:?})", other.id, other.name),
+            (_, None, Some(other)) => format!("was also registered by machine {other}"),
+            (Some(nic), None, None) => {
+                format!("belongs to a USB NIC ({}), which can move between machines", nic.driver)
+            }
+            (None, None, None) => {
+                macs.push(mac);
+                continue;
+            }
+        };
+        omitted.push(OmittedMac { mac, reason });
+    }
+    Ok((macs, omitted))
+}
+
+/// Formats the machine file. Strings are written as JSON strings, which are valid YAML.
+fn render_machine_file(added: &CreatedMachineFile) -> String {
+    let CreatedMachineFile { id, name, size, macs, .. } = added;
+    let mut text = format!("id: {id}\nname: {}\n", json!(name));
+    if !macs.is_empty() {
+        text += &format!("macs: {}\n", json!(macs));
+    }
+    if let Some(size) = size {
+        text += &format!("size: {}\n", json!(size));
+    }
+    text
+}
+
+/// Writes the file atomically. Fails if the file already exists.
+fn write_new_file(folder: &FilePath, name: &str, text: &str) -> std::io::Result<()> {
+    // Each request uses a temporary file with a unique name. With a common name, one request could write to a file that
+    // another request has published.
+    let mut file = tempfile::Builder::new()
+        .prefix(&format!(".{name}."))
+        .suffix(".new")
+        .permissions(Permissions::from_mode(0o640))
+        .tempfile_in(folder)?;
+    file.write_all(text.as_bytes())?;
+    file.as_file().sync_all()?;
+    file.persist_noclobber(folder.join(name))?;
+    File::open(folder)?.sync_all()
+}

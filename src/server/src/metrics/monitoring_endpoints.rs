@@ -1,0 +1,75 @@
+//! Handlers of `/metrics`, `/livez` and `/readyz`.
+
+use super::{Metrics, machine_phase, prometheus};
+use crate::AppState;
+use crate::api_error::ApiError;
+use crate::machine_auth::bearer_hash;
+use crate::operator::OperatorAuth;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::IntoResponse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use store::token::{self, METRICS_FILE};
+
+/// Minimum interval between two counts of machines by phase.
+const COUNTED_EVERY: Duration = Duration::from_secs(1);
+/// Maximum number of machines that one database query counts. Other queries can run between two such queries.
+const AT_ONCE: usize = 200;
+
+/// Number of machines by phase, and the time at which the machines were counted.
+#[derive(Default)]
+pub(crate) struct CachedPhases(tokio::sync::Mutex<Option<(Instant, BTreeMap<&'static str, u64>)>>);
+
+/// `GET /metrics`: authorized by the operator's token, or by the token in `metrics.token`, which is valid only for this
+/// endpoint.
+pub(crate) async fn get_metrics(
+    State(app): State<Arc<AppState>>,
+    headers: HeaderMap,
+) -> Result<impl IntoResponse, ApiError> {
+    let given = bearer_hash(&headers).is_some_and(|given| token::hashes_equal(&given, &app.metrics));
+    if !given && !OperatorAuth::is_authorized(&app, &headers) {
+        let why = format!("this request requires the token in {METRICS_FILE} in the server's directory");
+        return Err(ApiError::new(StatusCode::UNAUTHORIZED, why));
+    }
+    let metrics: &Metrics = &app.counters;
+    let phases = count_phases(&app, &metrics.phases).await?;
+    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], prometheus::format_metrics(metrics, &phases)))
+}
+
+/// `GET /livez`: succeeds if the process responds.
+pub(crate) async fn get_livez() -> &'static str {
+    "ok\n"
+}
+
+/// `GET /readyz`: succeeds if the database responds and the server is not shutting down.
+pub(crate) async fn get_readyz(State(app): State<Arc<AppState>>) -> Result<&'static str, ApiError> {
+    let not = |why: String| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why);
+    if *app.closing.borrow() {
+        return Err(not("the server is shutting down".to_owned()));
+    }
+    app.state.has_allocation("", "").await.map(|_| "ok\n").map_err(|error| not(error.to_string()))
+}
+
+async fn count_phases(app: &AppState, cached: &CachedPhases) -> Result<BTreeMap<&'static str, u64>, ApiError> {
+    let mut cached = cached.0.lock().await;
+    if let Some((_, phases)) = cached.as_ref().filter(|(counted, _)| counted.elapsed() < COUNTED_EVERY) {
+        return Ok(phases.clone());
+    }
+    let directory = app.directory();
+    let (mut phases, mut allocated) = (BTreeMap::new(), Vec::new());
+    for machine in directory.machines() {
+        match &machine.allocation {
+            Some(allocation) => allocated.push((machine.id.clone(), allocation.id.to_string())),
+            None => *phases.entry(machine_phase(None)).or_default() += 1,
+        }
+    }
+    for some in allocated.chunks(AT_ONCE) {
+        for standing in app.state.read_install_states(some.to_vec()).await? {
+            *phases.entry(machine_phase(Some(&standing))).or_default() += 1;
+        }
+    }
+    *cached = Some((Instant::now(), phases.clone()));
+    Ok(phases)
+}

@@ -1,0 +1,141 @@
+//! Responses to the two machines of a migration when they request their allocation, and predictions of these responses.
+//! The module performs no I/O.
+
+use super::{CurrentBoots, Migration, MigrationState};
+use crate::agent_api::wire_allocation::to_wire_allocation;
+use model::allocation::{Allocation, ApprovedPlan};
+use model::install_marker::AttemptRecord;
+use model::machine_migration::{MigrationOffer, MigrationSide};
+use site::allocation_resolution::{ResolvedAllocation, resolve_allocation};
+use site::operator_files::MachineSpec;
+use site::snapshot::SiteSnapshot;
+use store::{FirstInstall, InstallState};
+
+/// Allocation that is sent to a machine, together with the migration if the machine is part of one.
+pub(crate) struct Assignment {
+    pub assigned: ResolvedAllocation,
+    pub standing: InstallState,
+    pub moving: Option<MigrationOffer>,
+}
+
+/// Returns the source machine, or `None` if the file of the source machine cannot be read, or does not contain the
+/// migrated allocation.
+pub(crate) fn find_source<'d>(directory: &'d SiteSnapshot, is: &Migration) -> Option<&'d MachineSpec> {
+    let has_it = |machine: &&MachineSpec| machine.allocation.as_ref().is_some_and(|has| *has.id == is.allocation);
+    directory.find_machine(&is.a).filter(has_it)
+}
+
+/// Returns the allocation of the source machine, or `None` if the allocation cannot be migrated: it must be installed,
+/// and no reinstall may be pending.
+pub(crate) fn resolve_installed(
+    directory: &SiteSnapshot,
+    is: &Migration,
+    standing: &InstallState,
+) -> Option<ResolvedAllocation> {
+    let machine = find_source(directory, is)?;
+    if !standing.succeeded || standing.order.is_some() {
+        return None;
+    }
+    resolve_allocation(machine, standing, &directory.known).ok().flatten().filter(|assigned| !assigned.installs)
+}
+
+/// Returns the response to the source machine.
+pub(crate) fn assign_source(
+    is: Migration,
+    now: CurrentBoots,
+    assigned: ResolvedAllocation,
+    standing: InstallState,
+) -> Assignment {
+    let moving = MigrationOffer { carried: None, disks: Vec::new(), ..build_offer(is, MigrationSide::Send, now) };
+    Assignment { assigned, standing, moving: Some(moving) }
+}
+
+/// Returns the response to the target machine, with the approval that is in force for the target's plan. The target
+/// treats the migration as a first installation.
+pub(crate) fn assign_target(
+    is: Migration,
+    now: CurrentBoots,
+    mut assigned: ResolvedAllocation,
+    of_sender: InstallState,
+    approved: Option<ApprovedPlan>,
+    directory: &SiteSnapshot,
+) -> Assignment {
+    assigned.approved = approved;
+    let image = directory.known.images.get(&assigned.image.id).cloned().flatten();
+    assigned.image.finish = image.and_then(|image| image.finish);
+    let standing = InstallState { fencing: is.fencing.clone(), ..target_install_state(&is, of_sender) };
+    Assignment { assigned, standing, moving: Some(build_offer(is, MigrationSide::Receive, now)) }
+}
+
+fn build_offer(is: Migration, part: MigrationSide, now: CurrentBoots) -> MigrationOffer {
+    let (peer, awaits_approval) = (is.released_peer(part, now), is.awaits_approval());
+    let begun = is.state == MigrationState::Copying;
+    MigrationOffer { order: is.id, part, begun, awaits_approval, peer, carried: is.carried, disks: is.disks }
+}
+
+/// Returns the state of the allocation as sent to the target machine: the state before a first installation has
+/// completed. The record of the attempt contains no image, since a migration transfers the installed system.
+fn target_install_state(is: &Migration, of_sender: InstallState) -> InstallState {
+    let begun = is.begun.as_ref();
+    let secret_digest = begun.and_then(|begun| begun.secret_digest.clone());
+    let first = FirstInstall {
+        disks: begun.map(|begun| begun.disks.clone()).unwrap_or_default(),
+        record: secret_digest.map(|secret_digest| AttemptRecord { secret_digest, image: None }),
+        ..FirstInstall::default()
+    };
+    let former = of_sender.former.into_iter().chain([is.a.clone()]).collect();
+    InstallState { created: of_sender.created, first: Some(first), former, ..InstallState::default() }
+}
+
+impl Assignment {
+    /// Converts the allocation for an agent. Secrets are omitted for the source, which does not need them, and for a
+    /// target past its point of no return, which already has them.
+    pub(crate) fn into_wire(self, base: &str, has_not_begun: bool) -> Allocation {
+        let Assignment { assigned, standing, moving } = self;
+        let receives = moving.as_ref().is_some_and(|moving| moving.part == MigrationSide::Receive);
+        Allocation { moving, ..to_wire_allocation(&assigned, standing, base, has_not_begun && receives) }
+    }
+}
+
+/// Predicted effect of a migration on a machine whose ramdisk has not contacted the server yet.
+pub(crate) enum MigrationForecast {
+    /// The migration does not affect the machine.
+    Unaffected,
+    /// The disks of the machine will not be written, for this reason.
+    NotWritten(String),
+    /// The effect cannot be predicted yet, for this reason.
+    Unknown(String),
+    /// Once the source waits in its ramdisk, the target will receive this response, and make its plan from the
+    /// response.
+    Assigned(Box<Assignment>),
+}
+
+/// Predicts the effect of a migration on one of its two machines. `of_sender` is the state of the allocation on the source machine.
+pub(crate) fn forecast_for_machine(
+    is: Migration,
+    machine: &str,
+    of_sender: InstallState,
+    approved: Option<ApprovedPlan>,
+    directory: &SiteSnapshot,
+) -> MigrationForecast {
+    let (a, b) = (directory.display_name(&is.a), directory.display_name(&is.b));
+    match (is.role_of(machine), is.state) {
+        (_, MigrationState::Done | MigrationState::Cancelled | MigrationState::Refused)
+        | (MigrationSide::Receive, MigrationState::Booting) => MigrationForecast::Unaffected,
+        (MigrationSide::Send, state) => MigrationForecast::NotWritten(format!(
+            "the system of this machine is migrated to {b} ({state}): its disks are only read"
+        )),
+        (MigrationSide::Receive, state) if is.carried.is_none() => MigrationForecast::Unknown(format!(
+            "this machine receives the system of {a} ({state}), whose contents are unknown until {a} waits in its ramdisk for the migration"
+        )),
+        (MigrationSide::Receive, state) => match resolve_installed(directory, &is, &of_sender) {
+            None => MigrationForecast::Unknown(format!(
+                "this machine receives the system of {a} ({state}), but the file of {a} cannot be read, or lacks the migrated allocation"
+            )),
+            Some(assigned) => {
+                let given = assign_target(is, CurrentBoots::default(), assigned, of_sender, approved, directory);
+                MigrationForecast::Assigned(Box::new(given))
+            }
+        },
+    }
+}

@@ -1,0 +1,38 @@
+//! Role of a machine in its migration, as shown to the operator.
+
+use super::certificate_approval::CertificateShown;
+use super::{Migration, MigrationState};
+use model::machine_migration::MigrationSide;
+use serde::{Deserialize, Serialize};
+
+/// Role of a machine in a migration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct MachineMigration {
+    /// Id of the migration order.
+    pub id: String,
+    pub part: MigrationSide,
+    /// Id of the peer machine.
+    pub other: String,
+    pub state: MigrationState,
+    /// Certificate that the machine sent in its last boot for the migration; absent once the migration no longer uses
+    /// certificates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<CertificateShown>,
+}
+
+impl MachineMigration {
+    pub(crate) fn from_migration(machine: &str, is: Migration) -> MachineMigration {
+        let part = is.role_of(machine);
+        let certificate = is.certificate_view(part);
+        MachineMigration { part, other: is.other_machine(machine).to_owned(), id: is.id, state: is.state, certificate }
+    }
+
+    /// Describes the role and the migration's state in a few words. `name` is the name of the peer machine.
+    pub fn describe(&self, name: &str) -> String {
+        let way = match self.part {
+            MigrationSide::Send => "migrates to",
+            MigrationSide::Receive => "receives",
+        };
+        format!("{way} {name}, {}", self.state)
+    }
+}

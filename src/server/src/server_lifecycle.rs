@@ -1,0 +1,291 @@
+//! Start of the server's threads and routers after its sockets are bound, and shutdown of the server.
+
+use super::accepted_host_names::{HostNames, note_doubtful_name};
+use super::anonymous_event_limit::AnonymousEvents;
+use super::connections::ConnectionLimiter;
+use super::deploy_templates::TemplateWriter;
+use super::host_environment::HostEnvironment;
+use super::listeners::{BoundListeners, ServerFronts};
+use super::options::ServerConfig;
+use super::planner_pool::PlannerPool;
+use super::quotas::ClientQuotas;
+use super::rate_limited_log::RateLimitedLog;
+use super::server_log::StatusLog;
+use super::site_reload::{ReloadEvent, SiteReloader};
+use super::source_port_check::SourcePorts;
+use super::start_checks::{boot_directory, check_at_start, check_options, refuse_lost_database};
+use super::systemd_notify::{HeartbeatSource, ServiceManager};
+use super::{AppState, metrics, migration_requests, out_of_band, request_context, web};
+use common::error::{Context, Error, Phase, Result};
+use hyper_util::server::graceful::GracefulShutdown;
+use pxe::command_line_options::PxeOptions;
+use pxe::{PxeLog, PxeMessage, PxeServer};
+use site::loader::SiteLoader;
+use site::os_definitions::{OsDefinitions, VerifyCache};
+use site::snapshot::SiteSnapshot;
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use store::boot_token::BootTokenKey;
+use store::image_digest_cache::ImageDigests;
+use store::token::TokenHash;
+use store::{ServerState, StoreHooks};
+use tokio::sync::watch as published;
+
+/// Time limit for pending responses at shutdown.
+const END_PATIENCE: Duration = Duration::from_millis(1500);
+
+/// A server whose sockets are bound.
+pub(super) struct ControlServer {
+    pub fronts: ServerFronts,
+    places: usize,
+    pub peers: ClientQuotas,
+    alarms: RateLimitedLog,
+    planner: PlannerPool,
+    watch: StatusLog,
+    closing: published::Sender<bool>,
+    wake: mpsc::Sender<ReloadEvent>,
+    pub state: ServerState,
+    pxe: Option<PxeServer>,
+    /// Task that updates machine files when migrations have ended.
+    files: tokio::task::JoinHandle<()>,
+    /// Task that continues the steps over Redfish.
+    runs: tokio::task::JoinHandle<()>,
+    /// Lock on the server's directory, held while the server runs.
+    _lock: Option<store::backup::DirectoryLock>,
+}
+
+impl ControlServer {
+    /// Binds the sockets, and starts the threads. `places` is the maximum number of connections.
+    pub(crate) async fn bind_server(
+        options: &ServerConfig,
+        watch: StatusLog,
+        around: &HostEnvironment,
+        places: usize,
+    ) -> Result<ControlServer> {
+        check_options(options)?;
+        options.pxe.as_ref().map_or(Ok(()), |asked| pxe::check_pxe(asked, &options.boot_server()))?;
+        let lock = store::backup::lock_directory(&options.dir)?;
+        refuse_lost_database(&options.dir)?;
+        let counters = Arc::<metrics::Metrics>::default();
+        let state = open_state(options, around.quiet, &counters)?;
+        let operator = store::token::operator_token_hash(&options.dir)?;
+        let metrics = store::token::token_file_hash(&options.dir, store::token::METRICS_FILE)?;
+        let listeners = BoundListeners::bind_sockets(options, &watch).await?;
+        counters.set_certificates(listeners.certificate().map(|tls| tls.expiry_times()).unwrap_or_default());
+        report_start_checks(options, &watch);
+        let (wake, directory) = start_reloader(options, &state, &watch, around.look_every).await?;
+        let pxe = match options.pxe.clone() {
+            Some(asked) => Some(start_pxe(asked, options.clone(), listeners.port()?, watch.clone()).await?),
+            None => None,
+        };
+        let (closing, is_closing) = published::channel(false);
+        let services = StartedServices {
+            ipxe: pxe.as_ref().map(|pxe| pxe.ipxe.clone()),
+            directory,
+            closing: is_closing,
+            state: state.clone(),
+            counters,
+            watch: watch.clone(),
+            operator,
+            metrics,
+            wake: wake.clone(),
+        };
+        let app = build_app_state(options, around, places, &listeners, services)?;
+        let (peers, alarms, planner) = (app.peers.clone(), app.alarms.clone(), app.planner.clone());
+        let app = Arc::new(app);
+        let fronts = listeners.build_fronts(&app);
+        let files = tokio::spawn(migration_requests::machine_file_update::keep_files_updated(app.clone()));
+        let runs = tokio::spawn(out_of_band::continue_runs(app));
+        let _lock = lock;
+        Ok(ControlServer {
+            fronts,
+            places,
+            peers,
+            alarms,
+            planner,
+            watch,
+            closing,
+            wake,
+            state,
+            pxe,
+            files,
+            runs,
+            _lock,
+        })
+    }
+
+    /// Accepts connections until the future `ended` completes, and then waits a short time for pending responses.
+    ///
+    /// # Errors
+    /// Returns an error if the database was removed.
+    pub(crate) async fn serve_connections(
+        self,
+        ended: impl Future<Output = ()>,
+        manager: &ServiceManager,
+    ) -> Result<()> {
+        let running = GracefulShutdown::new();
+        let door = ConnectionLimiter::new(self.places, self.peers.clone(), self.watch.clone(), self.alarms.clone());
+        let fronts = self.fronts.all();
+        let mut ended = std::pin::pin!(ended);
+        let sources = [HeartbeatSource::for_database(&self.state), HeartbeatSource::for_planner(&self.planner)];
+        let mut heartbeat = std::pin::pin!(manager.send_heartbeats(&sources, &self.watch));
+        manager.notify_ready();
+        let mut result = Ok(());
+        loop {
+            tokio::select! {
+                () = &mut ended => break,
+                () = &mut heartbeat => {}
+                why = self.state.wait_until_gone() => {
+                    self.watch.log_problem(why.clone());
+                    result = Err(Error::new(Phase::Serve, why));
+                    break;
+                }
+                (front, place, accepted) = door.accept_next(&fronts) => match accepted {
+                    Ok((stream, address)) => door.admit(stream, address, front, &running, place),
+                    Err(error) => {
+                        self.watch.log_problem(format!("accept a connection: {error}"));
+                        // The most likely cause is a lack of file descriptors. An immediate retry would be a busy loop.
+                        tokio::time::sleep(Duration::from_millis(500)).await;
+                    }
+                },
+            }
+        }
+        manager.notify_stopping();
+        drop(self.fronts);
+        let pxe = tokio::task::spawn_blocking(move || drop(self.pxe));
+        self.closing.send_replace(true);
+        self.files.abort();
+        self.runs.abort();
+        let _ = self.wake.send(ReloadEvent::End);
+        let _ = tokio::time::timeout(END_PATIENCE, running.shutdown()).await;
+        self.state.close().await;
+        let _ = pxe.await;
+        result
+    }
+}
+
+/// Logs the problems that do not prevent the start.
+fn report_start_checks(options: &ServerConfig, watch: &StatusLog) {
+    // A resolver may take half a minute to give up, and must not delay the start.
+    if let Some(url) = options.url.clone() {
+        let watch = watch.clone();
+        let check = move || note_doubtful_name(&url).into_iter().for_each(|note| watch.log_note(note));
+        let _ = std::thread::Builder::new().name("url-check".to_owned()).spawn(check);
+    }
+    check_at_start(options).into_iter().for_each(|problem| watch.log_problem(problem));
+}
+
+/// Services that are started before the first request is handled, and the hashes of the operator's tokens.
+struct StartedServices {
+    /// Directory of iPXE's binaries; `None` without `--pxe`.
+    ipxe: Option<PathBuf>,
+    directory: published::Receiver<Arc<SiteSnapshot>>,
+    closing: published::Receiver<bool>,
+    state: ServerState,
+    counters: Arc<metrics::Metrics>,
+    watch: StatusLog,
+    operator: TokenHash,
+    metrics: TokenHash,
+    wake: mpsc::Sender<ReloadEvent>,
+}
+
+fn build_app_state(
+    options: &ServerConfig,
+    around: &HostEnvironment,
+    places: usize,
+    listeners: &BoundListeners,
+    services: StartedServices,
+) -> Result<AppState> {
+    let StartedServices { ipxe, directory, closing, state, counters, watch, operator, metrics, wake } = services;
+    Ok(AppState {
+        url: options.url.as_ref().map(|url| url.trim_end_matches('/').to_owned()),
+        hosts: HostNames::new(options, listeners.certificate()),
+        boot: boot_directory(options),
+        ipxe,
+        images: options.dir.join("images"),
+        layouts: options.dir.join("layouts"),
+        dir: options.dir.clone(),
+        machines: options.dir.join("machines"),
+        cmdline: options.cmdline.clone(),
+        directory,
+        closing,
+        state,
+        counters,
+        alarms: RateLimitedLog::new(watch.clone()),
+        watch,
+        operator,
+        metrics,
+        wake,
+        boot_tokens: BootTokenKey::of_operator(&operator),
+        source_ports: SourcePorts::new(options, around),
+        peers: ClientQuotas::new(places, &options.proxies),
+        neighbours: around.neighbours.clone(),
+        anonymous_events: AnonymousEvents::default(),
+        https: listeners.https()?,
+        templates: TemplateWriter::new(&options.dir),
+        page: web::PageState::default(),
+        planner: PlannerPool::start_threads().context(Phase::Serve, || "start the planner threads")?,
+        looks: migration_requests::certificate_checks::CertificateChecks::default(),
+        runs: tokio::sync::Notify::new(),
+        run_interval: around.look_every.min(out_of_band::RUN_INTERVAL),
+    })
+}
+
+/// Opens the database. A boot is considered active until the duration `quiet` has passed since its last request.
+fn open_state(options: &ServerConfig, quiet: Duration, counters: &Arc<metrics::Metrics>) -> Result<ServerState> {
+    let observed = counters.clone();
+    let hooks = StoreHooks {
+        current_client: request_context::current_client,
+        observe_job: Arc::new(move |duration| observed.observe_store_job(duration)),
+    };
+    let state = ServerState::open(&options.dir.join(store::DATABASE), quiet)?;
+    Ok(state.with_quiet_at_same_address(options.restart_timeout).with_hooks(hooks))
+}
+
+/// Starts the threads that read the directory, and waits until it has been read once. Returns a channel that wakes
+/// these threads, and a channel on which they publish snapshots.
+async fn start_reloader(
+    options: &ServerConfig,
+    state: &ServerState,
+    watch: &StatusLog,
+    look_every: Duration,
+) -> Result<(mpsc::Sender<ReloadEvent>, published::Receiver<Arc<SiteSnapshot>>)> {
+    let (wake, woken) = mpsc::channel();
+    let done = wake.clone();
+    let digests = ImageDigests::start(state.clone(), move |digest| drop(done.send(ReloadEvent::Digest(digest))));
+    let digests = digests.context(Phase::Serve, || "start the digest thread")?;
+    let done = wake.clone();
+    let verified = VerifyCache::start(move |verdict| drop(done.send(ReloadEvent::Verified(verdict))));
+    let verified = verified.context(Phase::Serve, || "start the verify thread")?;
+    let definitions = OsDefinitions::new(options.dir.join("os"), verified);
+    let loader = SiteLoader::new(&options.dir, digests, definitions, state.clone());
+    let loader = loader.with_approved_only(options.approved_only);
+    let (publish, directory) = published::channel(Arc::default());
+    let keeper = SiteReloader::new(state.clone(), loader, watch.clone(), publish);
+    let (ready, first_look) = tokio::sync::oneshot::channel();
+    std::thread::Builder::new()
+        .name("directory".to_owned())
+        .spawn(move || keeper.run(&woken, look_every, ready))
+        .context(Phase::Serve, || "start the directory thread")?;
+    first_look.await.context(Phase::Serve, || "read the directory")?;
+    Ok((wake, directory))
+}
+
+/// Starts dnsmasq, and waits until it is ready or has failed.
+pub(super) async fn start_pxe(
+    asked: PxeOptions,
+    options: ServerConfig,
+    port: u16,
+    watch: StatusLog,
+) -> Result<PxeServer> {
+    let limited = RateLimitedLog::new(watch.clone());
+    let log: PxeLog = Arc::new(move |message| match message {
+        PxeMessage::Dnsmasq(line) => limited.log_note(line),
+        PxeMessage::Note(line) => watch.log_note(line),
+        PxeMessage::Problem(line) => watch.log_problem(line),
+    });
+    let started =
+        tokio::task::spawn_blocking(move || PxeServer::start_dnsmasq(&asked, &options.boot_server(), port, &log));
+    started.await.context(Phase::Serve, || "start dnsmasq")?
+}

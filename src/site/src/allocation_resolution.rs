@@ -1,0 +1,357 @@
+//! Resolution of an allocation to its image, layout and steps. Before the first installation, the machine file
+//! determines all three. Afterwards, the installed system or the reinstall order determines them.
+
+mod installed_system_differences;
+
+pub(crate) use installed_system_differences::explain_broken_promise;
+pub use installed_system_differences::find_differences;
+
+use super::deploy_templates::DeployTemplates;
+use crate::effective_allocation::{EffectiveAllocation, effective_allocation};
+use crate::image_states::ImageStates;
+use crate::operator_files::{AllocationSpec, ImageLocation, ImageSpec, MachineSpec, format_at, suggest_name};
+use crate::os_definition_state::DefinitionState;
+use crate::plan_approvals::Approvals;
+use crate::requested_steps::{self, AllocationSteps, check_enabled_templates};
+use crate::sizes::MachineSize;
+use model::allocation::ApprovedPlan;
+use model::deploy_steps::{OutOfBandStep, TemplateStep};
+use model::layout::Layout;
+use model::layout::layout_set::LayoutSet;
+use model::os_definition::OsSelector;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use store::{InstallState, restore_confirmation, wipe_policy_check};
+
+/// Objects that allocations can refer to.
+#[derive(Debug, Default)]
+pub struct SiteObjects {
+    /// Layouts by id.
+    pub layouts: BTreeMap<String, Layout>,
+    pub set: LayoutSet,
+    /// Images by id; `None` while the digest is not known.
+    pub images: BTreeMap<String, Option<ImageSpec>>,
+    pub templates: DeployTemplates,
+    /// Hidden and blacklisted images.
+    pub states: ImageStates,
+    pub approvals: Approvals,
+    /// Sizes by id.
+    pub sizes: BTreeMap<String, MachineSize>,
+}
+
+impl SiteObjects {
+    /// Returns the ids of the images that are neither hidden nor blacklisted. Only these images are shown.
+    pub fn listed_images(&self) -> impl Iterator<Item = &str> {
+        let is_listed = |id: &&str| !self.states.is_hidden(id) && !self.states.is_blacklisted(id);
+        self.images.keys().map(String::as_str).filter(is_listed)
+    }
+}
+
+/// Allocation together with the image, layout, steps and approval that apply to it.
+#[derive(Debug, Clone)]
+pub struct ResolvedAllocation {
+    pub allocation: AllocationSpec,
+    pub image: ImageSpec,
+    pub layout_id: String,
+    /// Layout in metal-api's spelling.
+    pub layout: Value,
+    /// Steps that the agent runs; empty if no template changes the default steps.
+    pub steps: Vec<TemplateStep>,
+    /// Steps that the server runs, in this order, through the management controller before it serves the installation
+    /// to the machine.
+    pub out_of_band: Vec<OutOfBandStep>,
+    /// True if the allocation was never installed, or a reinstall is ordered. Otherwise, the agent only boots the installed system.
+    pub installs: bool,
+    /// Approval of the machine's plan, if one is in force. The agent refuses to carry out any other plan.
+    pub approved: Option<ApprovedPlan>,
+}
+
+/// Resolves the machine's allocation. Templates that the machine's traits enable are checked even if the machine has no
+/// allocation. Returns `None` if the machine has no allocation or must wait. A machine waits if the digest of its image
+/// is not known yet, if its OS definition is not verified yet, or if its layout depends on an inventory that is not
+/// registered yet.
+///
+/// # Errors
+/// Returns everything that prevents the resolution, one line each, with its position in the machine file.
+pub fn resolve_allocation(
+    machine: &MachineSpec,
+    standing: &InstallState,
+    known: &SiteObjects,
+) -> Result<Option<ResolvedAllocation>, String> {
+    let Some(in_file) = &machine.allocation else {
+        return check_enabled_templates(machine, standing, known).map(|()| None);
+    };
+    let EffectiveAllocation { allocation, problem } = effective_allocation(in_file, standing);
+    let installs = standing.will_install();
+    if let Some(why) = explain_refusal(machine, &allocation, standing, known, problem.filter(|_| installs)) {
+        return Err(why);
+    }
+    // An installed system boots even if its definition is unusable or not verified yet.
+    if installs && matches!(allocation.definition, DefinitionState::Verifying) {
+        return Ok(None);
+    }
+    let approved = match known.approvals.approval_for_agent(&machine.id, standing) {
+        Ok(approved) => approved.filter(|_| installs),
+        Err(why) if installs => return Err(why),
+        Err(_) => None,
+    };
+    let Some(parts) = resolve_parts(machine, &allocation, standing, known, installs)? else { return Ok(None) };
+    let AllocationParts { image, layout: (layout_id, layout), steps: AllocationSteps { steps, out_of_band, .. } } =
+        parts;
+    Ok(Some(ResolvedAllocation { allocation, image, layout_id, layout, steps, out_of_band, installs, approved }))
+}
+
+/// Returns the reason why the allocation must not be used although all its references are valid, or `None` if it may be
+/// used. `problem` is a reason that the caller has already found, if any.
+fn explain_refusal(
+    machine: &MachineSpec,
+    allocation: &AllocationSpec,
+    standing: &InstallState,
+    known: &SiteObjects,
+    problem: Option<String>,
+) -> Option<String> {
+    let installs = standing.will_install();
+    let blocked = || known.states.installation_blocked(allocation, standing);
+    let unconfirmed = || {
+        let is_unconfirmed = standing.unconfirmed && installs;
+        is_unconfirmed.then(|| format_at(&allocation.id, &restore_confirmation::explain_confirmation(&machine.id)))
+    };
+    let definition = || match &allocation.definition {
+        DefinitionState::Unusable(why) if installs => Some(why.clone()),
+        _ => None,
+    };
+    explain_other_owner(machine, allocation, standing)
+        .or_else(blocked)
+        .or_else(|| problem.map(|why| format_at(&allocation.id, &why)))
+        .or_else(unconfirmed)
+        .or_else(definition)
+}
+
+/// Objects that an allocation refers to.
+struct AllocationParts {
+    image: ImageSpec,
+    /// Id of the layout, and the layout itself.
+    layout: (String, Value),
+    /// Steps of the installation; empty if nothing will be installed.
+    steps: AllocationSteps,
+}
+
+/// Resolves image, layout and steps, and reports all problems together. Returns `None` if the image or the layout is
+/// not known yet.
+fn resolve_parts(
+    machine: &MachineSpec,
+    allocation: &AllocationSpec,
+    standing: &InstallState,
+    known: &SiteObjects,
+    installs: bool,
+) -> Result<Option<AllocationParts>, String> {
+    let (merged, unmerged) = match requested_steps::merge_allocation_steps(machine, allocation, known) {
+        Ok(merged) => (merged, None),
+        Err(why) => (AllocationSteps::default(), Some(why)),
+    };
+    // Installations that have started continue.
+    let is_started = standing.order.as_ref().map_or(standing.first.is_some(), |order| order.begun);
+    let enabled = match installs && !is_started {
+        true => check_enabled_templates(machine, standing, known),
+        false => Ok(()),
+    };
+    // If the templates cannot be merged, it is unknown which layout applies.
+    let layout = match unmerged.filter(|_| installs) {
+        None => resolve_layout(machine, allocation, standing, known, &merged),
+        Some(why) => Err(why),
+    };
+    let image = resolve_image(machine, allocation, standing, known);
+    let problems = [enabled.err(), image.as_ref().err().cloned(), layout.as_ref().err().cloned()];
+    let problems: Vec<String> = problems.into_iter().flatten().collect();
+    match (image, layout) {
+        _ if !problems.is_empty() => Err(problems.join("\n")),
+        (Ok(Some(image)), Ok(Some(layout))) => {
+            let steps = if installs { merged } else { AllocationSteps::default() };
+            Ok(Some(AllocationParts { image, layout, steps }))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Returns the reason why this machine must not use the allocation: a migration has barred it from this machine, or it is installed under
+/// another machine id. Otherwise returns `None`.
+fn explain_other_owner(machine: &MachineSpec, allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
+    if standing.barred {
+        let message = format!(
+            "allocation {} was migrated to another machine, or overwritten by a migration: machine {} must not boot this allocation from its disks; \
+            give the machine a new allocation id",
+            *allocation.id, machine.id
+        );
+        return Some(format_at(&allocation.id, &message));
+    }
+    if let Some(other) = &standing.elsewhere {
+        let message = format!(
+            "allocation {} is installed under machine {other}, and cannot be used for another machine. If this is that machine with a new id, \
+            use `drophammer machine rename {other} {}`; otherwise give this machine its own allocation id",
+            *allocation.id, machine.id
+        );
+        return Some(format_at(&allocation.id, &message));
+    }
+    None
+}
+
+/// Returns the image that the next boot installs. If nothing will be installed, returns the installed image. Returns
+/// `None` if the digest of the image is not known yet.
+fn resolve_image(
+    machine: &MachineSpec,
+    allocation: &AllocationSpec,
+    standing: &InstallState,
+    known: &SiteObjects,
+) -> Result<Option<ImageSpec>, String> {
+    match (standing.is_installed(), &standing.order, allocation.definition.created_os()) {
+        (true, Some(order), Some(os)) => resolve_created_image(allocation, &os, &order.image).map(Some),
+        (false, _, Some(os)) => resolve_created_image(allocation, &os, &allocation.image).map(Some),
+        (true, Some(order), None) => known.images.get(&order.image).cloned().ok_or_else(|| {
+            let gone = format!(
+                "a reinstall with image {:?} is ordered, but images/ no longer contains it: the machine waits",
+                order.image
+            );
+            match order.begun {
+                true => format!("{gone}; the reinstall has started, so put the image back"),
+                false => format!(
+                    "{gone}; put the image back, or order another image with `drophammer machine reinstall {} --image IMAGE`",
+                    machine.id
+                ),
+            }
+        }),
+        (true, None, _) => Ok(Some(installed_image(standing, allocation))),
+        (false, _, None) => known.images.get(allocation.image.as_str()).cloned().ok_or_else(|| {
+            let others = suggest_name(&allocation.image, known.listed_images());
+            format_at(&allocation.image, &format!("image {:?} not found in images/{others}", *allocation.image))
+        }),
+    }
+}
+
+/// Returns the layout that applies to the allocation, and the id of this layout. An installation that has started
+/// continues with its layout, since another layout might erase other disks. An installed machine keeps its layout, but
+/// a reinstall ordered with `--change-promise` applies the layout of the machine file.
+fn resolve_layout(
+    machine: &MachineSpec,
+    allocation: &AllocationSpec,
+    standing: &InstallState,
+    known: &SiteObjects,
+    merged: &AllocationSteps,
+) -> Result<Option<(String, Value)>, String> {
+    let by_the_operator = standing.order.as_ref().is_some_and(|order| order.change_promise);
+    let kept = standing.pinned_layout().or(standing.layout.as_ref().filter(|_| standing.succeeded && !by_the_operator));
+    if let Some(kept) = kept {
+        return Ok(Some((layout_id(kept), kept.clone())));
+    }
+    let layout = match (&merged.arrays, &standing.generated) {
+        (Some(_), Some(generated)) => generated.clone()?,
+        (Some(_), None) => return Ok(None),
+        (None, _) => find_layout(machine, allocation, standing, known)?.clone(),
+    };
+    let json = serde_json::to_value(&layout).map_err(|error| error.to_string())?;
+    match (&standing.marker, &standing.order) {
+        (Some(marker), Some(order)) if !order.change_promise => {
+            match wipe_policy_check::find_contradiction(marker, &json) {
+                Some(why) => Err(format_at(
+                    &allocation.id,
+                    &format!("{why}: {}", wipe_policy_check::contradiction_remedy(&machine.id)),
+                )),
+                None => Ok(Some((layout.id, json))),
+            }
+        }
+        _ => Ok(Some((layout.id, json))),
+    }
+}
+
+pub fn layout_id(layout: &Value) -> String {
+    layout.get("id").and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+/// Returns an image without a location, for a definition that creates the OS itself. The id of the image must be the name of the
+/// definition.
+///
+/// # Errors
+/// Returns an error if the id is not the name of the definition.
+pub fn resolve_created_image(allocation: &AllocationSpec, os: &OsSelector, id: &str) -> Result<ImageSpec, String> {
+    match os.to_string() == id {
+        true => Ok(image_without_location(id.to_owned())),
+        false => {
+            let why =
+                format!("{os} creates the system itself, without image {id}: order the reinstall with image {os}");
+            Err(format_at(&allocation.image, &why))
+        }
+    }
+}
+
+/// Returns the installed image. Only its id is set, since the image is not fetched.
+fn installed_image(standing: &InstallState, allocation: &AllocationSpec) -> ImageSpec {
+    image_without_location(standing.image.clone().unwrap_or_else(|| allocation.image.to_string()))
+}
+
+/// Returns an image without a location. The agent cannot fetch such an image.
+pub fn image_without_location(id: String) -> ImageSpec {
+    ImageSpec {
+        id,
+        name: String::new(),
+        description: String::new(),
+        at: ImageLocation::Url(String::new()),
+        mirrors: Vec::new(),
+        digest: None,
+        pull_secrets: Vec::new(),
+        finish: None,
+        contents: None,
+    }
+}
+
+/// Returns the layout that the machine file specifies. If the file does not specify a layout, returns the layout whose
+/// id is stored for an installed machine (databases of earlier versions store only the id). If no id is stored, returns
+/// the layout that the machine's size and image select.
+fn find_layout<'a>(
+    machine: &MachineSpec,
+    allocation: &AllocationSpec,
+    standing: &InstallState,
+    known: &'a SiteObjects,
+) -> Result<&'a Layout, String> {
+    if let Some(id) = &allocation.filesystemlayout {
+        return known.layouts.get(id.as_str()).ok_or_else(|| {
+            let others = suggest_name(id, known.layouts.keys().map(String::as_str));
+            format_at(id, &format!("layout {:?} not found in layouts/{others}", **id))
+        });
+    }
+    if let Some(id) = standing.layout_id.as_ref().filter(|_| standing.succeeded) {
+        return known.layouts.get(id).ok_or_else(|| {
+            let message = format!("this allocation is installed with layout {id:?}, which no longer exists");
+            format_at(
+                &allocation.id,
+                &format!("{message}: put the layout back, or specify another layout in filesystemlayout"),
+            )
+        });
+    }
+    let Some(size) = &machine.size else {
+        let message = "the allocation does not specify a filesystemlayout, and the machine has no size that could select a layout: specify a filesystemlayout or a size";
+        return Err(format_at(&allocation.id, message));
+    };
+    let chosen =
+        known.set.select(size, &allocation.image).map_err(|why| format_at(&allocation.image, &why.to_string()))?;
+    known
+        .layouts
+        .get(&chosen.id)
+        .ok_or_else(|| format_at(&allocation.image, "the selected layout has been removed in the meantime"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operator_files;
+
+    #[test]
+    fn all_that_is_not_there_is_said_at_once() {
+        let text = "id: 4c4c4544-0051-3010-8031-b2c04f333633\nallocation:\n  id: a\n  hostname: h\n  image: debian-12\n  \
+                    filesystemlayout: default\n";
+        let machine = operator_files::parse_machine(text).unwrap();
+        let why = resolve_allocation(&machine, &InstallState::default(), &SiteObjects::default()).unwrap_err();
+        let lines: Vec<&str> = why.lines().collect();
+        assert_eq!(lines.len(), 2, "{why}");
+        assert!(lines[0].starts_with("5:10: image \"debian-12\" not found in images/"), "{why}");
+        assert!(lines[1].starts_with("6:21: layout \"default\" not found in layouts/"), "{why}");
+    }
+}

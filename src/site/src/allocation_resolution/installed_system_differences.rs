@@ -1,0 +1,98 @@
+//! Differences between the machine file and the installed system.
+
+use super::{SiteObjects, find_layout, layout_id};
+use crate::effective_allocation::find_allocation_differences;
+use crate::operator_files::{AllocationSpec, MachineSpec, format_at};
+use crate::os_definition_state::DefinitionState;
+use common::format::replace_hidden;
+use model::layout::{Layout, read_json};
+use model::os_definition::OsSelector;
+use serde_json::Value;
+use store::{InstallState, wipe_policy_check};
+
+/// Returns the reason why a machine whose installed layout is not in the database cannot be reinstalled: the layout in
+/// the files contradicts the machine's install marker. Returns `None` if the machine can be reinstalled.
+pub(crate) fn explain_broken_promise(
+    machine: &MachineSpec,
+    standing: &InstallState,
+    known: &SiteObjects,
+) -> Option<String> {
+    let allocation = machine.allocation.as_ref().filter(|_| standing.succeeded && standing.layout.is_none())?;
+    let layout = find_layout(machine, allocation, standing, known).ok()?;
+    let why = wipe_policy_check::find_contradiction(standing.marker.as_ref()?, &serde_json::to_value(layout).ok()?)?;
+    Some(format_at(
+        &allocation.id,
+        &format!(
+            "{why}: the machine cannot be reinstalled until this is resolved; {}",
+            wipe_policy_check::contradiction_remedy(&machine.id)
+        ),
+    ))
+}
+
+/// Returns notes about the differences between the machine file and the installed system. The installed system takes
+/// precedence over the machine file.
+pub fn find_differences(machine: &MachineSpec, standing: &InstallState, known: &SiteObjects) -> Vec<String> {
+    let Some(allocation) = machine.allocation.as_ref().filter(|_| standing.succeeded) else { return Vec::new() };
+    let mut notes = Vec::new();
+    let says_other = |runs: &&String| **runs != **allocation.image && !allocation.image.is_empty();
+    if let Some(runs) = standing.image.as_ref().filter(says_other).filter(|_| standing.order.is_none()) {
+        let says = &**allocation.image;
+        let message = format!(
+            "the file specifies {says}, but the machine runs {runs}; `drophammer machine reinstall` installs the specified image"
+        );
+        notes.push(format_at(&allocation.image, &message));
+    }
+    notes.extend(note_allocation_differences(allocation, standing));
+    notes.extend(find_version_change(allocation, standing));
+    if let (Some(layout), Some(installed)) = (&allocation.filesystemlayout, &standing.layout) {
+        let id = layout_id(installed);
+        let is_other = known.layouts.get(layout.as_str()).is_some_and(|now| !is_same_layout(now, installed));
+        if **layout != id {
+            let says = &**layout;
+            let message =
+                format!("the file specifies layout {says}, but the machine is installed with {id} and keeps it");
+            notes.push(format_at(layout, &message));
+        } else if is_other {
+            let message = format!(
+                "layout {id} has changed since the machine was installed; the machine keeps the layout with which it was installed"
+            );
+            notes.push(format_at(layout, &message));
+        }
+    }
+    notes
+}
+
+/// Returns a note about the fields of the machine file that a reinstall without `--apply-allocation` ignores.
+fn note_allocation_differences(allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
+    let all = find_allocation_differences(allocation, standing);
+    let kept: Vec<&str> = all.iter().filter(|one| !one.is_applied()).map(|one| one.field.as_str()).collect();
+    (!kept.is_empty()).then(|| {
+        let names = kept.join(", ");
+        let message = format!(
+            "the file differs from the installed allocation in {names}; a reinstall without `--apply-allocation` keeps \
+             the installed allocation"
+        );
+        format_at(&allocation.id, &message)
+    })
+}
+
+/// Returns a note if the version of the machine's OS definition has changed since the installation.
+fn find_version_change(allocation: &AllocationSpec, standing: &InstallState) -> Option<String> {
+    let (os, DefinitionState::Usable(chosen)) = (allocation.os.as_ref()?, &allocation.definition) else { return None };
+    let installed = standing.marker.as_ref()?.definition.as_ref()?;
+    let is_same = OsSelector::parse(&installed.os).is_ok_and(|installed| installed.name == chosen.name);
+    let (before, now) = (installed.os_version.as_deref(), chosen.os_version());
+    let [said_before, said_now] = [before, now].map(|version| version.map_or("none".to_owned(), replace_hidden));
+    (is_same && before != now).then(|| {
+        let message = format!(
+            "the machine was installed with another os_version of {}: {said_before}, now {said_now}; a reinstall uses the present definition",
+            chosen.name
+        );
+        format_at(os, &message)
+    })
+}
+
+/// Returns whether the layouts are equal after parsing. A newer version of this program may have stored the same layout with other fields.
+fn is_same_layout(layout: &Layout, stored: &Value) -> bool {
+    read_json(stored).is_ok_and(|stored| stored.layout == *layout)
+}

@@ -1,0 +1,54 @@
+//! Effective allocations of machines in a migration. The machine that owns the migrated allocation is determined from
+//! the database, even while the operator's files do not reflect the migration yet. The module performs no I/O.
+
+use crate::operator_files::{AllocationSpec, MachineSpec};
+use model::machine_migration::MigrationSide;
+use store::machine_migration::Migration;
+
+/// Effective allocations of machines that are part of an open migration, or whose files do not contain the result of a
+/// migration yet.
+pub struct AllocationOwners<'a> {
+    moves: &'a [Migration],
+    /// Machines as described in their files.
+    files: Vec<MachineSpec>,
+}
+
+impl<'a> AllocationOwners<'a> {
+    pub fn new(moves: &'a [Migration], files: impl Iterator<Item = MachineSpec>) -> AllocationOwners<'a> {
+        let files = if moves.is_empty() { Vec::new() } else { files.collect() };
+        AllocationOwners { moves, files }
+    }
+
+    /// Returns the machine with its effective allocation, and a warning if the machine file contains another
+    /// allocation.
+    pub fn effective_machine(&self, machine: &MachineSpec) -> (MachineSpec, Option<String>) {
+        let Some(is) = self.moves.iter().find(|is| is.a == machine.id || is.b == machine.id) else {
+            return (machine.clone(), None);
+        };
+        let own = machine.allocation.as_ref();
+        let has_it = own.is_some_and(|own| *own.id == is.allocation);
+        let owns = is.role_of(&machine.id) == is.state.owner_role();
+        let other = own.filter(|_| !has_it);
+        let said = other.map(|other| {
+            format!(
+                "allocation {} in this file is ignored: the machine is part of a migration of {} to {} ({})",
+                *other.id, is.a, is.b, is.state
+            )
+        });
+        let counts = match (owns, is.role_of(&machine.id), is.state.is_open()) {
+            (true, ..) if has_it => own.cloned(),
+            (true, MigrationSide::Send, true) => own.cloned(),
+            (true, ..) => self.allocation_in_file(is.other_machine(&machine.id), &is.allocation),
+            // A migration that has ended affects only the allocation that was migrated.
+            (false, _, false) => other.cloned(),
+            (false, ..) => None,
+        };
+        let is_left = counts.as_ref().map(|counts| &*counts.id) == other.map(|other| &*other.id);
+        (MachineSpec { allocation: counts, ..machine.clone() }, said.filter(|_| !is_left))
+    }
+
+    fn allocation_in_file(&self, machine: &str, allocation: &str) -> Option<AllocationSpec> {
+        let file = self.files.iter().find(|file| file.id == machine)?;
+        file.allocation.clone().filter(|own| *own.id == allocation)
+    }
+}

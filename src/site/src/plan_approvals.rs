@@ -1,0 +1,99 @@
+//! Plans that the operator has approved: one file `approved/ID.yaml` for each machine, written by `drophammer rack plan --approve`.
+//!
+//! An approval applies to one installation, including all of its attempts. Once the installation is reported as
+//! successful, the machine has a new install marker, and the approval is no longer in force. Removing the file
+//! withdraws the approval. An invalid or unreadable file does not withdraw the approval: no installation is served to
+//! the machine until the operator has corrected or removed the file.
+
+use crate::yaml_folder::{YamlFolder, format_problem};
+use model::allocation::ApprovedPlan;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use store::InstallState;
+pub use store::plan_approval::{Approval, parse_approval, render_approval};
+
+pub(crate) const FOLDER: &str = "approved";
+
+/// Approvals of all machines.
+#[derive(Debug, Clone, Default)]
+pub struct Approvals {
+    /// Approvals by machine id; an error is the reason why the approval file of this machine cannot be used.
+    all: BTreeMap<String, Result<Arc<Approval>, String>>,
+    /// Reason why the folder cannot be read; `None` if the folder was read. An unreadable folder may contain an
+    /// approval for any machine.
+    unread: Option<String>,
+    /// True if installations are served only to machines with an approval (`--approved-only`).
+    pub only: bool,
+}
+
+impl Approvals {
+    /// Collects the approvals from the folder, and reports the approvals that cannot be used.
+    pub(crate) fn new(folder: &YamlFolder<Approval>, only: bool, problems: &mut Vec<String>) -> Approvals {
+        let before = problems.len();
+        folder.report_unread(problems);
+        let unread = problems.get(before).cloned();
+        let mut all = BTreeMap::new();
+        for (path, entry) in &folder.entries {
+            let id = path.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
+            let read = entry
+                .newest
+                .as_ref()
+                .map_err(ToString::to_string)
+                .and_then(|read| check_machine_id(read, &id).map(|()| read));
+            let read = read.map_err(|why| format_problem(path, &why, false));
+            problems.extend(read.as_ref().err().cloned());
+            all.insert(id, read.map(|read| Arc::new(read.clone())));
+        }
+        Approvals { all, unread, only }
+    }
+
+    /// Returns the allocation to which the machine's approval applies. Returns `None` if the approval applies to
+    /// `allocation`, or if the machine has no usable approval.
+    pub fn other_allocation(&self, machine: &str, allocation: &str) -> Option<String> {
+        let approved = &self.all.get(machine)?.as_ref().ok()?.verdicts.allocation;
+        (approved != allocation).then(|| approved.clone())
+    }
+
+    /// Returns the machine's approval, or `None` if the machine has no approval or the approved installation has
+    /// completed. `standing` is the state of the allocation to which the approval applies. The inner error is the
+    /// reason why the approval cannot be used.
+    pub fn find_in_force(&self, machine: &str, standing: &InstallState) -> Option<Result<Arc<Approval>, String>> {
+        let approval = self.all.get(machine).cloned().or_else(|| self.unread.clone().map(Err))?;
+        let is_spent = approval.as_ref().is_ok_and(|approval| approval.is_spent(&standing.last_installation()));
+        (!is_spent).then_some(approval)
+    }
+
+    /// Returns the approval that is in force for the machine, in the form that the agent receives. Returns `None` if no
+    /// approval is in force, and none is required.
+    ///
+    /// # Errors
+    /// Returns an error if no installation may be served to the machine, because the approval cannot be used, or is
+    /// required but missing.
+    pub fn approval_for_agent(&self, machine: &str, standing: &InstallState) -> Result<Option<ApprovedPlan>, String> {
+        match &standing.approved {
+            Some(Ok(approval)) => Ok(Some(approval.to_wire())),
+            Some(Err(why)) => Err(format!(
+                "the machine's approval cannot be used, and nothing is installed without it: {why}; approve the plan again: \
+                 `drophammer rack plan DIR --machine {machine} --approve`"
+            )),
+            None if self.only => Err(format!(
+                "the machine's plan is not approved, but --approved-only requires an approval: approve the plan with `drophammer rack plan DIR --machine {machine} --approve`"
+            )),
+            None => Ok(None),
+        }
+    }
+}
+
+fn check_machine_id(approval: &Approval, id: &str) -> Result<(), String> {
+    let machine = &approval.verdicts.machine;
+    match machine == id {
+        true => Ok(()),
+        false => Err(format!("the plan is for machine {machine}, but the file is named after {id}")),
+    }
+}
+
+/// Returns the path of a machine's approval file.
+pub fn approval_path(dir: &Path, machine: &str) -> std::path::PathBuf {
+    dir.join(FOLDER).join(format!("{machine}.yaml"))
+}

@@ -1,0 +1,300 @@
+//! Migration of a machine to the hardware of another machine: the migration order and the states of the migration. The
+//! module performs no I/O.
+//!
+//! `transitions` applies events, `disk_mapping` selects the disks of the target machine, `certificate_approval` decides which certificates
+//! are trusted, and `certificate_checks` records which certificates the source machines have checked. `migration_records` stores migrations.
+
+pub mod certificate_approval;
+pub mod certificate_checks;
+pub mod disk_mapping;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+mod transitions;
+
+use crate::token::TokenHash;
+use crate::{ATTEMPTS, AttemptStart};
+use model::install_marker::{FencingToken, InstallMarker, RecordedDisk};
+use model::machine_migration::{MigratedMachine, MigrationSide, MigrationStatus};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// State of a migration. `docs/move-machine.md` describes each state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum MigrationState {
+    Ordered,
+    Planned,
+    Copying,
+    Booting,
+    Done,
+    Cancelled,
+    Refused,
+}
+
+impl MigrationState {
+    #[cfg(test)]
+    pub(crate) const ALL: [MigrationState; 7] = [
+        MigrationState::Ordered,
+        MigrationState::Planned,
+        MigrationState::Copying,
+        MigrationState::Booting,
+        MigrationState::Done,
+        MigrationState::Cancelled,
+        MigrationState::Refused,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            MigrationState::Ordered => "ordered",
+            MigrationState::Planned => "planned",
+            MigrationState::Copying => "copying",
+            MigrationState::Booting => "booting",
+            MigrationState::Done => "done",
+            MigrationState::Cancelled => "cancelled",
+            MigrationState::Refused => "refused",
+        }
+    }
+
+    /// Returns true until the migration has ended.
+    pub fn is_open(self) -> bool {
+        matches!(
+            self,
+            MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying | MigrationState::Booting
+        )
+    }
+
+    /// Returns the role of the machine that owns the allocation in this state.
+    pub fn owner_role(self) -> MigrationSide {
+        match self {
+            MigrationState::Booting | MigrationState::Done => MigrationSide::Receive,
+            _ => MigrationSide::Send,
+        }
+    }
+}
+
+impl fmt::Display for MigrationState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Machine that waits in its ramdisk for a migration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigrationEndpoint {
+    /// Certificate in PEM.
+    pub certificate: String,
+    /// `HOST:PORT` at which the target accepts the data of the migration; empty for the source.
+    pub address: String,
+    /// Hash of the token of the boot in which the machine waits.
+    pub boot: TokenHash,
+    /// True if the machine's ramdisk contains the shared secret with which a machine verifies its peer.
+    #[serde(default)]
+    pub has_secret: bool,
+}
+
+/// Copy of the source machine's disks that the target machine has started to write.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartedCopy {
+    pub disks: Vec<RecordedDisk>,
+    /// Hash of the token of the target's boot that was the last to pass the point of no return.
+    pub by: TokenHash,
+    /// True if no earlier boot of the target passed the point of no return.
+    pub only: bool,
+    /// Digest (`sha256:HEX`) of the secret of the boot that was the last to pass the point of no return; `None` if the
+    /// agent sent no digest, and in databases of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_digest: Option<String>,
+}
+
+/// Fingerprints of the certificates that the operator approved. A machine creates a new certificate in each boot, and
+/// each certificate needs its own approval.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApprovedCertificates {
+    pub sender: Option<String>,
+    pub receiver: Option<String>,
+}
+
+/// Order of a migration, and the progress of the migration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Migration {
+    pub id: String,
+    /// Id of the source machine.
+    pub a: String,
+    /// Id of the target machine.
+    pub b: String,
+    /// Id of the allocation.
+    pub allocation: String,
+    pub state: MigrationState,
+    /// Time at which the migration was ordered, RFC 3339 in UTC.
+    pub created: String,
+    /// Fencing token of the target's installation; `None` before the migration is stored, and in databases of earlier versions.
+    #[serde(default)]
+    pub fencing: Option<FencingToken>,
+    /// Install marker of the source. If the migration is cancelled, this marker becomes the recorded marker again.
+    pub marker: Option<InstallMarker>,
+    /// Disk of the target machine for each disk name in the layout.
+    pub disks: Vec<RecordedDisk>,
+    pub carried: Option<MigratedMachine>,
+    pub sender: Option<MigrationEndpoint>,
+    pub receiver: Option<MigrationEndpoint>,
+    pub begun: Option<StartedCopy>,
+    /// Number of boots of the target that passed the point of no return and failed.
+    pub failures: u32,
+    /// Hash of the token of the target's last boot that failed.
+    pub failed: Option<TokenHash>,
+    /// Hash of the token of the source's boot that reported a success. The source has then booted its installed system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left: Option<TokenHash>,
+    /// Last problem that the source reported.
+    pub words_a: String,
+    /// Last problem that the target reported.
+    pub words_b: String,
+    /// True if the result of the migration is not yet applied to the operator's files.
+    pub files: bool,
+    /// True if the operator ordered the migration without approvals. Every certificate is then sent to the peer.
+    #[serde(default)]
+    pub allow_unapproved: bool,
+    #[serde(default)]
+    pub approved: ApprovedCertificates,
+}
+
+/// Hashes of the tokens of both machines' current boots, if they have registered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CurrentBoots {
+    pub a: Option<TokenHash>,
+    pub b: Option<TokenHash>,
+}
+
+/// Event of a migration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MigrationEvent {
+    /// Machine that waits in its ramdisk for the migration.
+    Waiting(MigrationSide, MigrationEndpoint, Option<Box<MigratedMachine>>),
+    /// Problem that a machine reports, and that does not end the migration. The text is empty once the problem is
+    /// solved.
+    ProblemReported(MigrationSide, TokenHash, String),
+    /// The target requests permission to pass its point of no return, after which the target may erase its disks.
+    StartRequested {
+        start: AttemptStart,
+        now: CurrentBoots,
+    },
+    Succeeded {
+        part: MigrationSide,
+        boot: TokenHash,
+        /// Digest of the certificate that the source used when it sent the data, as reported by the target. `None` if
+        /// the target's agent is of an earlier version.
+        received_from: Option<String>,
+        now: CurrentBoots,
+    },
+    Failed {
+        part: MigrationSide,
+        boot: TokenHash,
+        untouched: bool,
+        message: String,
+    },
+    /// The boot that received the system reports that the system runs on the target.
+    PhonedHome(TokenHash),
+    /// The operator confirms that the system runs on the target.
+    Finished,
+    /// The operator has compared these fingerprints with those on the consoles of the machines.
+    Approved {
+        fingerprints: Vec<String>,
+        now: CurrentBoots,
+    },
+    /// The operator cancels the migration. `off` is true if the operator confirms that the target is switched off.
+    Cancelled {
+        off: bool,
+    },
+}
+
+/// Target that a machine boots because of its migration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MigrationBoot {
+    Ramdisk,
+    Disk,
+    /// The migration does not affect what the machine boots.
+    Unaffected,
+}
+
+/// Effect of a migration on a machine that requests its allocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MigrationRole {
+    /// The machine receives no allocation, and waits.
+    Waiting,
+    Sender,
+    Receiver,
+    /// The migration does not affect which allocation the machine receives.
+    Unaffected,
+}
+
+impl Migration {
+    /// Returns whether the migration still has effects: it is open, or its result is not yet applied to the operator's files.
+    pub(crate) fn is_live(&self) -> bool {
+        self.state.is_open() || self.files
+    }
+
+    /// Returns the role of a machine in the migration. The machine must be the source or the target.
+    pub fn role_of(&self, machine: &str) -> MigrationSide {
+        if self.a == machine { MigrationSide::Send } else { MigrationSide::Receive }
+    }
+
+    /// Returns the id of this machine's peer in the migration.
+    pub fn other_machine(&self, machine: &str) -> &str {
+        if self.a == machine { &self.b } else { &self.a }
+    }
+
+    /// Converts the state of the migration to the form that the two machines receive.
+    pub fn to_status(&self) -> MigrationStatus {
+        MigrationStatus { order: self.id.clone(), state: self.state.name().to_owned() }
+    }
+
+    /// Returns what the machine boots because of the migration.
+    pub(crate) fn boot_target(&self, machine: &str) -> MigrationBoot {
+        match (self.role_of(machine), self.state) {
+            (_, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying) => MigrationBoot::Ramdisk,
+            (MigrationSide::Send, MigrationState::Booting) => MigrationBoot::Ramdisk,
+            (MigrationSide::Receive, MigrationState::Booting) => MigrationBoot::Disk,
+            (_, MigrationState::Done | MigrationState::Cancelled | MigrationState::Refused) => {
+                MigrationBoot::Unaffected
+            }
+        }
+    }
+
+    /// Returns the effect of the migration on the machine's request for its allocation.
+    pub fn role_in(&self, machine: &str, now: CurrentBoots) -> MigrationRole {
+        match (self.role_of(machine), self.state) {
+            (MigrationSide::Send, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying) => {
+                MigrationRole::Sender
+            }
+            (MigrationSide::Send, MigrationState::Booting) => MigrationRole::Waiting,
+            // The source is present, and its contents are known.
+            (MigrationSide::Receive, MigrationState::Ordered)
+                if self.carried.is_some() && self.present_endpoint(MigrationSide::Send, now).is_some() =>
+            {
+                MigrationRole::Receiver
+            }
+            (MigrationSide::Receive, MigrationState::Ordered) => MigrationRole::Waiting,
+            (MigrationSide::Receive, MigrationState::Planned | MigrationState::Copying) => MigrationRole::Receiver,
+            (MigrationSide::Receive, MigrationState::Booting) => MigrationRole::Unaffected,
+            (_, MigrationState::Done | MigrationState::Cancelled | MigrationState::Refused) => {
+                MigrationRole::Unaffected
+            }
+        }
+    }
+
+    /// Returns the machine with this role if it waits for the migration in its current boot.
+    pub fn present_endpoint(&self, part: MigrationSide, now: CurrentBoots) -> Option<&MigrationEndpoint> {
+        let (end, boot) = match part {
+            MigrationSide::Send => (self.sender.as_ref()?, now.a?),
+            MigrationSide::Receive => (self.receiver.as_ref()?, now.b?),
+        };
+        (end.boot == boot).then_some(end)
+    }
+
+    /// Returns whether the target must boot again immediately after a failure, to make another attempt.
+    pub fn should_retry(&self) -> bool {
+        self.state == MigrationState::Copying && self.failures < ATTEMPTS
+    }
+}

@@ -1,0 +1,194 @@
+//! Trust in the two certificates of a migration. A certificate is trusted if the operator has approved it, if the peer
+//! can verify it with a shared secret, or if the migration was ordered without approvals. The server sends the target's
+//! certificate to the source only once that certificate is trusted, and permits the target to start only once both
+//! certificates are trusted. The module performs no I/O.
+
+use super::{CurrentBoots, Migration, MigrationEndpoint, MigrationState};
+use model::machine_migration::{MigrationPeer, MigrationSide};
+use serde::{Deserialize, Serialize};
+
+/// Minimum number of hexadecimal digits of a fingerprint that the operator must specify. These digits correspond to 64
+/// bits.
+const FEWEST_DIGITS: usize = 16;
+const DIGITS: usize = 64;
+const PREFIX: &str = "sha256:";
+
+/// Reason why a certificate is or is not trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum CertificateTrust {
+    /// The certificate is not trusted: the migration waits.
+    Unapproved,
+    /// The operator has compared the fingerprint and approved it.
+    Operator,
+    /// The peer verifies the certificate with the secret that the ramdisks of both machines contain.
+    Secret,
+    /// The migration was ordered without approvals.
+    Order,
+}
+
+impl CertificateTrust {
+    pub fn describe(self) -> &'static str {
+        match self {
+            CertificateTrust::Unapproved => "not approved",
+            CertificateTrust::Operator => "approved",
+            CertificateTrust::Secret => "verified by the other machine, whose ramdisk contains the shared secret",
+            CertificateTrust::Order => "not verified: the migration was ordered with --allow-unapproved",
+        }
+    }
+}
+
+/// Certificate of one machine of a migration, as shown to the operator.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct CertificateShown {
+    /// Fingerprint of the certificate, `sha256:HEX`, as shown on the console of the machine.
+    pub fingerprint: String,
+    pub trust: CertificateTrust,
+}
+
+impl Migration {
+    fn find_endpoint(&self, part: MigrationSide) -> Option<&MigrationEndpoint> {
+        match part {
+            MigrationSide::Send => self.sender.as_ref(),
+            MigrationSide::Receive => self.receiver.as_ref(),
+        }
+    }
+
+    /// Returns the certificate of the machine with this role. Returns `None` once the migration has finished copying or
+    /// has ended.
+    pub fn certificate_view(&self, part: MigrationSide) -> Option<CertificateShown> {
+        let copies = matches!(self.state, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying);
+        let end = self.find_endpoint(part).filter(|_| copies)?;
+        Some(CertificateShown {
+            fingerprint: linux::pem::certificate_fingerprint(&end.certificate)?,
+            trust: self.certificate_trust(part),
+        })
+    }
+
+    /// Returns whether the certificate of the machine with this role is trusted, and the reason.
+    pub(crate) fn certificate_trust(&self, part: MigrationSide) -> CertificateTrust {
+        let approved = match part {
+            MigrationSide::Send => &self.approved.sender,
+            MigrationSide::Receive => &self.approved.receiver,
+        };
+        let own = self.find_endpoint(part).and_then(|end| linux::pem::certificate_fingerprint(&end.certificate));
+        // A machine that claims to have the secret verifies its peer itself. An impostor gains nothing by the claim:
+        // the server then trusts the certificate of the peer, not the impostor's.
+        let peer_verifies = self.find_endpoint(opposite_role(part)).is_some_and(|end| end.has_secret);
+        match own {
+            Some(own) if approved.as_ref() == Some(&own) => CertificateTrust::Operator,
+            _ if self.allow_unapproved => CertificateTrust::Order,
+            Some(_) if peer_verifies => CertificateTrust::Secret,
+            _ => CertificateTrust::Unapproved,
+        }
+    }
+
+    fn is_released(&self, part: MigrationSide) -> bool {
+        self.certificate_trust(part) != CertificateTrust::Unapproved
+    }
+
+    /// Returns whether at least one of the two certificates is unknown or not trusted.
+    pub fn awaits_approval(&self) -> bool {
+        [MigrationSide::Send, MigrationSide::Receive]
+            .into_iter()
+            .any(|part| self.find_endpoint(part).is_none() || !self.is_released(part))
+    }
+
+    /// Returns whether a missing approval prevents the target from starting to copy. At the start, the target erases
+    /// its disks and receives the secrets of the allocation. While the target copies, only its own certificate is
+    /// checked. If the source boots again in this phase, the target does not fail, but waits until the operator
+    /// approves the source's new certificate.
+    pub fn approval_is_missing(&self) -> bool {
+        match self.state {
+            MigrationState::Planned => self.awaits_approval(),
+            MigrationState::Copying => !self.is_released(MigrationSide::Receive),
+            _ => false,
+        }
+    }
+
+    /// Returns the reason why the target must not start to copy, with the remedy.
+    pub fn explain_missing_approval(&self) -> String {
+        format!(
+            "the certificates of machines {a} and {b} are not both approved: compare the fingerprints that `drophammer machine move {a}` prints with those on the consoles of the machines, and approve the certificates with `drophammer machine move {a} --approve FINGERPRINT --approve FINGERPRINT`",
+            a = self.a,
+            b = self.b
+        )
+    }
+
+    /// Returns the certificate and address of the peer, as sent to the machine with this role. The source receives the target's certificate
+    /// only once that certificate is trusted.
+    pub fn released_peer(&self, part: MigrationSide, now: CurrentBoots) -> Option<MigrationPeer> {
+        let other = opposite_role(part);
+        let end = self.present_endpoint(other, now)?;
+        let trust = self.certificate_trust(other);
+        let is_withheld = part == MigrationSide::Send && trust == CertificateTrust::Unapproved;
+        let approved = matches!(trust, CertificateTrust::Operator | CertificateTrust::Order);
+        let peer = || MigrationPeer { certificate: end.certificate.clone(), address: end.address.clone(), approved };
+        (!is_withheld).then(peer)
+    }
+
+    /// Returns the migration with the certificates that have these fingerprints marked as approved.
+    ///
+    /// # Errors
+    /// Returns an error if the migration no longer uses certificates, no fingerprint is specified, or a fingerprint
+    /// matches neither of the two current certificates.
+    pub(crate) fn approve_certificates(&self, fingerprints: &[String], now: CurrentBoots) -> Result<Migration, String> {
+        if !matches!(self.state, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying) {
+            return Err(format!("the migration is {}: its certificates are no longer used", self.state));
+        }
+        if fingerprints.is_empty() {
+            return Err("no fingerprint is specified: use `--approve FINGERPRINT`".to_owned());
+        }
+        let mut next = self.clone();
+        for given in fingerprints {
+            let digits = parse_fingerprint(given)?;
+            let full = |part| {
+                let end = self.present_endpoint(part, now)?;
+                linux::pem::certificate_fingerprint(&end.certificate)
+                    .filter(|full| full[PREFIX.len()..].starts_with(&digits))
+            };
+            match (full(MigrationSide::Send), full(MigrationSide::Receive)) {
+                (Some(own), _) => next.approved.sender = Some(own),
+                (None, Some(own)) => next.approved.receiver = Some(own),
+                (None, None) => return Err(self.explain_unknown_fingerprint(given, now)),
+            }
+        }
+        Ok(next)
+    }
+
+    fn explain_unknown_fingerprint(&self, given: &str, now: CurrentBoots) -> String {
+        let shown = |part, machine: &str| match self
+            .present_endpoint(part, now)
+            .and_then(|end| linux::pem::certificate_fingerprint(&end.certificate))
+        {
+            Some(own) => format!("machine {machine} has the certificate {own}"),
+            None => format!("machine {machine} is not waiting in its ramdisk"),
+        };
+        let given = common::format::replace_hidden(common::format::truncate_bytes(given, PREFIX.len() + DIGITS));
+        format!(
+            "{given} is not the fingerprint of a current certificate: {}, {}. A machine creates a new certificate in each boot: compare the fingerprint with the machine's console again",
+            shown(MigrationSide::Send, &self.a),
+            shown(MigrationSide::Receive, &self.b)
+        )
+    }
+}
+
+fn opposite_role(part: MigrationSide) -> MigrationSide {
+    if part == MigrationSide::Send { MigrationSide::Receive } else { MigrationSide::Send }
+}
+
+/// Returns the hexadecimal digits of a fingerprint that an operator entered: with or without `sha256:`, and with or
+/// without the colons that OpenSSL prints.
+fn parse_fingerprint(given: &str) -> Result<String, String> {
+    let given = given.trim().to_lowercase();
+    let given = given.strip_prefix(PREFIX).unwrap_or(&given);
+    let digits: String = given.chars().filter(|digit| *digit != ':').collect();
+    let is_one =
+        (FEWEST_DIGITS..=DIGITS).contains(&digits.len()) && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    is_one.then_some(digits).ok_or_else(|| {
+        format!("a fingerprint is the SHA-256 digest of a certificate: specify at least the first {FEWEST_DIGITS} hexadecimal digits of the digest")
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! Certificates of machines that impersonate one of the two.
+
+use super::*;
+use crate::machine_migration::testing::{carried as has, ordered, start};
+use crate::machine_migration::{ApprovedCertificates, MigrationEvent};
+use crate::token::TokenHash;
+
+const A1: TokenHash = [1; 32];
+const B1: TokenHash = [11; 32];
+const B2: TokenHash = [12; 32];
+
+/// Returns PEM text that suffices for a fingerprint.
+fn certificate(boot: TokenHash) -> String {
+    linux::pem::encode_pem("CERTIFICATE", &boot)
+}
+
+fn end(boot: TokenHash, has_secret: bool) -> MigrationEndpoint {
+    MigrationEndpoint { certificate: certificate(boot), address: "192.0.2.1:1".to_owned(), boot, has_secret }
+}
+
+fn now(b: TokenHash) -> CurrentBoots {
+    CurrentBoots { a: Some(A1), b: Some(b) }
+}
+
+/// Returns a migration whose machines both wait in their ramdisks.
+fn planned(allow_unapproved: bool, secrets: [bool; 2]) -> Migration {
+    let is = Migration { allow_unapproved, ..ordered() };
+    let is = is
+        .apply_event(&MigrationEvent::Waiting(MigrationSide::Send, end(A1, secrets[0]), Some(Box::new(has()))))
+        .unwrap();
+    is.apply_event(&MigrationEvent::Waiting(MigrationSide::Receive, end(B1, secrets[1]), None)).unwrap()
+}
+
+fn fingerprint(boot: TokenHash) -> String {
+    linux::pem::certificate_fingerprint(&certificate(boot)).unwrap()
+}
+
+fn approve(is: &Migration, fingerprints: &[String], b: TokenHash) -> Result<Migration, String> {
+    is.apply_event(&MigrationEvent::Approved { fingerprints: fingerprints.to_vec(), now: now(b) })
+}
+
+fn begins(is: &Migration, boot: TokenHash) -> Result<Migration, String> {
+    is.apply_event(&MigrationEvent::StartRequested { start: start(boot, &ordered().disks), now: now(boot) })
+}
+
+#[test]
+fn the_sender_is_told_of_no_receiver_that_nobody_vouches_for() {
+    let is = planned(false, [false, false]);
+    assert_eq!(is.released_peer(MigrationSide::Send, now(B1)), None);
+    let told = is.released_peer(MigrationSide::Receive, now(B1)).unwrap();
+    assert!(
+        !told.approved && told.certificate == certificate(A1),
+        "its plan needs it, and its agent does not trust it"
+    );
+    assert!(is.awaits_approval() && begins(&is, B1).unwrap_err().contains("--approve FINGERPRINT"));
+    // One of the two approvals does not suffice.
+    for one in [A1, B1] {
+        let half = approve(&is, &[fingerprint(one)], B1).unwrap();
+        assert!(half.awaits_approval() && begins(&half, B1).is_err());
+        assert_eq!(half.released_peer(MigrationSide::Send, now(B1)).is_some(), one == B1);
+    }
+    let both = approve(&is, &[fingerprint(A1), fingerprint(B1)], B1).unwrap();
+    assert!(!both.awaits_approval() && both.released_peer(MigrationSide::Send, now(B1)).unwrap().approved);
+    assert!(both.released_peer(MigrationSide::Receive, now(B1)).unwrap().approved);
+    assert_eq!(begins(&both, B1).unwrap().state, MigrationState::Copying);
+}
+
+#[test]
+fn another_boot_needs_another_approval() {
+    let is = approve(&planned(false, [false, false]), &[fingerprint(A1), fingerprint(B1)], B1).unwrap();
+    let copying = begins(&is, B1).unwrap();
+    for is in [is, copying] {
+        let again = is.apply_event(&MigrationEvent::Waiting(MigrationSide::Receive, end(B2, false), None)).unwrap();
+        assert_eq!(again.certificate_trust(MigrationSide::Receive), CertificateTrust::Unapproved);
+        assert_eq!(again.released_peer(MigrationSide::Send, now(B2)), None);
+        assert!(begins(&again, B2).is_err(), "an impostor would erase nothing, and still take over the allocation");
+        assert!(approve(&again, &[fingerprint(B1)], B2).is_err(), "that boot is gone");
+        assert!(begins(&approve(&again, &[fingerprint(B2)], B2).unwrap(), B2).is_ok());
+    }
+    // If the source boots again during the copy, it is approved before it sends, and does not prevent the target from
+    // starting again.
+    let copying = begins(&planned(true, [false, false]), B1).unwrap();
+    let again = copying
+        .apply_event(&MigrationEvent::Waiting(MigrationSide::Send, end([2; 32], false), Some(Box::new(has()))))
+        .unwrap();
+    let again = Migration { allow_unapproved: false, ..again };
+    let again = approve(&again, &[fingerprint(B1)], B1);
+    assert!(again.is_ok_and(|again| !again.approval_is_missing() && again.awaits_approval()));
+}
+
+/// A machine that claims the secret verifies its peer. This releases the certificate of the peer, not that of the
+/// machine.
+#[test]
+fn a_secret_takes_the_place_of_the_approval() {
+    for (secrets, trust) in [
+        ([true, true], [CertificateTrust::Secret; 2]),
+        ([false, true], [CertificateTrust::Secret, CertificateTrust::Unapproved]),
+        ([true, false], [CertificateTrust::Unapproved, CertificateTrust::Secret]),
+    ] {
+        let is = planned(false, secrets);
+        assert_eq!(
+            [is.certificate_trust(MigrationSide::Send), is.certificate_trust(MigrationSide::Receive)],
+            trust,
+            "{secrets:?}"
+        );
+        assert_eq!(is.released_peer(MigrationSide::Send, now(B1)).is_some(), secrets[0]);
+        assert!(
+            is.released_peer(MigrationSide::Send, now(B1)).is_none_or(|peer| !peer.approved),
+            "the agent verifies the signature"
+        );
+    }
+    let is = planned(true, [false, false]);
+    assert_eq!(is.certificate_trust(MigrationSide::Receive), CertificateTrust::Order);
+    assert!(is.released_peer(MigrationSide::Send, now(B1)).unwrap().approved && begins(&is, B1).is_ok());
+}
+
+#[test]
+fn fingerprints_are_compared_and_not_guessed() {
+    let is = planned(false, [false, false]);
+    let b = fingerprint(B1);
+    let digits = &b["sha256:".len()..];
+    let pairs: Vec<&str> = (0..32).map(|at| &digits[2 * at..2 * at + 2]).collect();
+    for good in
+        [b.clone(), digits.to_owned(), digits[..16].to_owned(), pairs.join(":").to_uppercase(), format!(" {b} ")]
+    {
+        let approved = approve(&is, std::slice::from_ref(&good), B1).unwrap();
+        assert_eq!(approved.approved, ApprovedCertificates { sender: None, receiver: Some(b.clone()) }, "{good}");
+    }
+    for bad in
+        ["", "sha256:", &digits[..15], &format!("{digits}0"), "0123456789abcdef", "ffffffffffffffff", "a\u{1b}[2J"]
+    {
+        assert!(approve(&is, &[b.clone(), bad.to_owned()], B1).is_err(), "{bad}");
+    }
+    let why = approve(&is, &["0123456789abcdef".to_owned()], B1).unwrap_err();
+    assert!(why.contains(&b) && why.contains(&fingerprint(A1)), "{why}");
+    assert!(approve(&is, &[], B1).is_err());
+    // A machine that has booted again, and does not wait in its ramdisk yet, has no valid certificate.
+    assert!(approve(&is, std::slice::from_ref(&b), B2).unwrap_err().contains("machine b is not waiting"));
+    let done = Migration { state: MigrationState::Done, ..is };
+    assert!(approve(&done, &[b], B1).unwrap_err().contains("the migration is done"));
+}

@@ -1,0 +1,289 @@
+//! Tests of each row in the two tables of `docs/move-machine.md`.
+
+use super::testing::{carried, end, ordered, start};
+use super::*;
+use model::machine_migration;
+
+const A: &str = "a";
+const B: &str = "b";
+/// Tokens of the first and the second boot of A and of B.
+const A1: TokenHash = [1; 32];
+const A2: TokenHash = [2; 32];
+const B1: TokenHash = [11; 32];
+const B2: TokenHash = [12; 32];
+
+fn a_stands(boot: TokenHash) -> MigrationEvent {
+    MigrationEvent::Waiting(MigrationSide::Send, end(boot), Some(Box::new(carried())))
+}
+
+fn b_stands(boot: TokenHash) -> MigrationEvent {
+    MigrationEvent::Waiting(MigrationSide::Receive, end(boot), None)
+}
+
+fn begins(boot: TokenHash) -> MigrationEvent {
+    MigrationEvent::StartRequested {
+        start: start(boot, &ordered().disks),
+        now: CurrentBoots { a: Some(A1), b: Some(boot) },
+    }
+}
+
+fn succeeds(part: MigrationSide, boot: TokenHash) -> MigrationEvent {
+    succeeds_from(part, boot, Some(A1), Some(A1))
+}
+
+/// Returns a success of B, which received all data from A's boot `from` while A is in the boot `now`.
+fn succeeds_from(
+    part: MigrationSide,
+    boot: TokenHash,
+    from: Option<TokenHash>,
+    now: Option<TokenHash>,
+) -> MigrationEvent {
+    let received_from = from.map(|boot| machine_migration::certificate_digest(&end(boot).certificate));
+    MigrationEvent::Succeeded { part, boot, received_from, now: CurrentBoots { a: now, b: Some(boot) } }
+}
+
+fn fails(part: MigrationSide, boot: TokenHash, untouched: bool) -> MigrationEvent {
+    MigrationEvent::Failed { part, boot, untouched, message: "why".to_owned() }
+}
+
+fn after(words: &[MigrationEvent]) -> Migration {
+    words.iter().fold(ordered(), |is, word| is.apply_event(word).unwrap_or_else(|why| panic!("{word:?}: {why}")))
+}
+
+/// Returns a migration in this state.
+fn in_state(state: MigrationState) -> Migration {
+    let copying = [a_stands(A1), b_stands(B1), begins(B1)];
+    let mut words = copying.to_vec();
+    match state {
+        MigrationState::Ordered => words.clear(),
+        MigrationState::Planned => drop(words.pop()),
+        MigrationState::Copying => {}
+        MigrationState::Booting => words.push(succeeds(MigrationSide::Receive, B1)),
+        MigrationState::Done => words.extend([succeeds(MigrationSide::Receive, B1), MigrationEvent::Finished]),
+        MigrationState::Cancelled => words.push(MigrationEvent::Cancelled { off: false }),
+        MigrationState::Refused => words[2] = fails(MigrationSide::Receive, B1, true),
+    }
+    let is = after(&words);
+    assert_eq!(is.state, state);
+    is
+}
+
+/// Tests the table of states, row by row: which machine may run the system, and which events end each state.
+#[test]
+fn the_table_of_states() {
+    use MigrationBoot::{Disk, Ramdisk, Unaffected};
+    use MigrationState::*;
+    for (state, of_a, of_b, owner, is_open) in [
+        (Ordered, Ramdisk, Ramdisk, MigrationSide::Send, true),
+        (Planned, Ramdisk, Ramdisk, MigrationSide::Send, true),
+        (Copying, Ramdisk, Ramdisk, MigrationSide::Send, true),
+        (Booting, Ramdisk, Disk, MigrationSide::Receive, true),
+        (Done, Unaffected, Unaffected, MigrationSide::Receive, false),
+        (Cancelled, Unaffected, Unaffected, MigrationSide::Send, false),
+        (Refused, Unaffected, Unaffected, MigrationSide::Send, false),
+    ] {
+        let is = in_state(state);
+        assert_eq!((is.boot_target(A), is.boot_target(B)), (of_a, of_b), "{state}");
+        assert_eq!((state.owner_role(), state.is_open()), (owner, is_open), "{state}");
+    }
+    let ends = |state, word: MigrationEvent| in_state(state).apply_event(&word).map(|is| is.state);
+    for (state, word, to) in [
+        // Both have registered, or the operator cancels.
+        (Ordered, a_stands(A1), Ordered),
+        (Ordered, MigrationEvent::Cancelled { off: false }, Cancelled),
+        (Ordered, fails(MigrationSide::Send, A1, true), Refused),
+        // The point of no return, a refusal, or a cancellation.
+        (Planned, begins(B1), Copying),
+        (Planned, fails(MigrationSide::Receive, B1, true), Refused),
+        (Planned, fails(MigrationSide::Send, A1, true), Refused),
+        (Planned, MigrationEvent::Cancelled { off: false }, Cancelled),
+        // All data is received, or the operator cancels.
+        (Copying, succeeds(MigrationSide::Receive, B1), Booting),
+        (Copying, MigrationEvent::Cancelled { off: false }, Cancelled),
+        // The target's system has phoned home, or the operator finishes or cancels the migration.
+        (Booting, MigrationEvent::PhonedHome(B1), Done),
+        (Booting, MigrationEvent::Finished, Done),
+        (Booting, MigrationEvent::Cancelled { off: true }, Cancelled),
+    ] {
+        assert_eq!(ends(state, word.clone()), Ok(to), "{state} {word:?}");
+    }
+    assert_eq!(after(&[a_stands(A1), b_stands(B1)]).state, Planned);
+}
+
+/// Tests which role each machine receives, with and without the peer in its ramdisk.
+#[test]
+fn nothing_is_received_before_the_other_stands() {
+    use MigrationState::*;
+    let both = CurrentBoots { a: Some(A1), b: Some(B1) };
+    let only_b = CurrentBoots { a: Some(A2), b: Some(B1) };
+    let stood = after(&[a_stands(A1)]);
+    assert_eq!(
+        (ordered().role_in(A, both), ordered().role_in(B, both)),
+        (MigrationRole::Sender, MigrationRole::Waiting)
+    );
+    assert_eq!((stood.role_in(B, both), stood.role_in(B, only_b)), (MigrationRole::Receiver, MigrationRole::Waiting));
+    for (state, of_a, of_b) in [
+        (Planned, MigrationRole::Sender, MigrationRole::Receiver),
+        (Copying, MigrationRole::Sender, MigrationRole::Receiver),
+        (Booting, MigrationRole::Waiting, MigrationRole::Unaffected),
+        (Done, MigrationRole::Unaffected, MigrationRole::Unaffected),
+        (Cancelled, MigrationRole::Unaffected, MigrationRole::Unaffected),
+        (Refused, MigrationRole::Unaffected, MigrationRole::Unaffected),
+    ] {
+        let is = in_state(state);
+        assert_eq!((is.role_in(A, both), is.role_in(B, both)), (of_a, of_b), "{state}");
+        assert_eq!((is.role_in(A, only_b), is.role_in(B, only_b)), (of_a, of_b), "{state}");
+    }
+    let is = in_state(Copying);
+    assert_eq!(is.present_endpoint(MigrationSide::Send, both).unwrap().certificate, "certificate 1");
+    assert_eq!(
+        (
+            is.present_endpoint(MigrationSide::Send, only_b),
+            is.present_endpoint(MigrationSide::Receive, only_b).is_some()
+        ),
+        (None, true)
+    );
+}
+
+/// Tests the table of power failures, row by row. A restart of the server changes nothing, since `migrations` stores
+/// each change in one transaction.
+#[test]
+fn the_table_of_cuts() {
+    use MigrationState::*;
+    let again = |is: &Migration, word: MigrationEvent| is.apply_event(&word).unwrap();
+    // A loses power in `ordered`: its next boot has another key.
+    let is = again(&after(&[a_stands(A1)]), a_stands(A2));
+    assert_eq!((is.state, is.sender.as_ref().unwrap().boot), (Ordered, A2));
+    // A loses power in `copying`: the copy is resumed with its next boot.
+    let is = again(&in_state(Copying), a_stands(A2));
+    assert_eq!((is.state, is.sender.as_ref().unwrap().boot, &is.begun), (Copying, A2, &in_state(Copying).begun));
+    // B loses power in `planned`: nothing was written, and its next boot makes a new plan.
+    let is = again(&in_state(Planned), b_stands(B2));
+    assert_eq!((is.state, is.begun.is_none()), (Planned, true));
+    assert!(is.apply_event(&begins(B1)).is_err(), "the boot that was cut off cannot begin any more");
+    assert_eq!(again(&is, begins(B2)).state, Copying);
+    // B loses power in `copying`: the copy remains started, whatever the next boot reports.
+    let is = again(&in_state(Copying), b_stands(B2));
+    assert!(
+        is.apply_event(&succeeds(MigrationSide::Receive, B2)).is_err() && is.boot_target(B) == MigrationBoot::Ramdisk
+    );
+    let is = again(&is, begins(B2));
+    assert!(!is.begun.as_ref().unwrap().only);
+    assert_eq!(again(&is, fails(MigrationSide::Receive, B2, true)).state, Copying, "the first boot has written");
+    // B loses power between its report and its boot, or later: B boots from its disk, and A cannot get its system back.
+    let is = in_state(Booting);
+    for word in
+        [a_stands(A2), b_stands(B2), MigrationEvent::Cancelled { off: false }, succeeds(MigrationSide::Send, A2)]
+    {
+        assert!(is.apply_event(&word).is_err(), "{word:?}");
+    }
+    for word in
+        [fails(MigrationSide::Receive, B1, false), fails(MigrationSide::Send, A1, true), MigrationEvent::PhonedHome(B2)]
+    {
+        assert_eq!(again(&is, word).state, Booting);
+    }
+    // The server fails between B's report and the response: a repeated report changes nothing.
+    assert_eq!(again(&is, succeeds(MigrationSide::Receive, B1)), is);
+    assert_eq!(again(&in_state(Copying), begins(B1)), in_state(Copying));
+    // A and B lose power at the same time.
+    let is = after(&[a_stands(A1), b_stands(B1), begins(B1), b_stands(B2), a_stands(A2)]);
+    assert_eq!(is.state, Copying);
+    // A loses power after B has received all data from A's first boot: A's system may have run since, so B must receive
+    // the data again.
+    let again_at = again(&in_state(Copying), a_stands(A2));
+    for (is, from, now, counts) in [
+        (&in_state(Copying), Some(A1), Some(A1), true),
+        (&in_state(Copying), Some(A1), None, true),
+        (&in_state(Copying), Some(A1), Some(A2), false),
+        (&again_at, Some(A1), Some(A2), false),
+        (&again_at, Some(A2), Some(A2), true),
+        // An agent of an earlier version does not report the certificate of the source.
+        (&in_state(Copying), None, Some(A1), true),
+        (&in_state(Copying), None, Some(A2), false),
+    ] {
+        let after = is.apply_event(&succeeds_from(MigrationSide::Receive, B1, from, now));
+        assert_eq!(after.is_ok(), counts, "{from:?} {now:?}");
+        assert!(counts || after.is_err_and(|why| why.contains("machine a has booted again")));
+    }
+    assert_eq!(
+        again(&in_state(Booting), succeeds_from(MigrationSide::Receive, B1, Some(A1), Some(A2))),
+        in_state(Booting)
+    );
+    // A's disk cannot be read: the message is stored, and nothing else changes. The message is removed once the problem
+    // is solved.
+    let says = |boot, words: &str| MigrationEvent::ProblemReported(MigrationSide::Send, boot, words.to_owned());
+    let is = again(&in_state(Copying), says(A1, "sda2 cannot be read"));
+    assert_eq!(is, Migration { words_a: "sda2 cannot be read".to_owned(), ..in_state(Copying) });
+    assert_eq!(again(&is, says(A2, "another boot")), is);
+    assert_eq!(again(&is, says(A1, "")), in_state(Copying));
+    assert_eq!(again(&is, succeeds(MigrationSide::Receive, B1)).words_a, "");
+    assert_eq!(again(&in_state(Done), says(A1, "late")), in_state(Done));
+    let is = again(&in_state(Copying), fails(MigrationSide::Send, A1, true));
+    assert_eq!((is.state, is.words_a.as_str()), (Copying, "why"));
+}
+
+#[test]
+fn who_does_not_stand_cannot_begin_and_no_other_disk_is_taken() {
+    let is = in_state(MigrationState::Planned);
+    let with = |boot, disks: &[RecordedDisk], now| {
+        is.apply_event(&MigrationEvent::StartRequested { start: start(boot, disks), now }).map(|is| is.state)
+    };
+    let disks = ordered().disks;
+    let both = CurrentBoots { a: Some(A1), b: Some(B1) };
+    assert_eq!(with(B1, &disks, both), Ok(MigrationState::Copying));
+    assert!(with(B2, &disks, CurrentBoots { b: Some(B2), ..both }).is_err());
+    assert!(with(B1, &disks, CurrentBoots { a: Some(A2), ..both }).is_err());
+    assert!(with(B1, &disks, CurrentBoots { a: None, ..both }).is_err());
+    let other = [RecordedDisk { serial: "N2".to_owned(), ..disks[0].clone() }];
+    assert!(with(B1, &other, both).unwrap_err().contains("put the disk back"));
+    for state in MigrationState::ALL
+        .into_iter()
+        .filter(|state| !matches!(state, MigrationState::Planned | MigrationState::Copying))
+    {
+        assert!(in_state(state).apply_event(&begins(B1)).is_err(), "{state}");
+    }
+}
+
+#[test]
+fn a_machine_with_another_allocations_marker_and_one_that_comes_too_early_do_not_stand() {
+    let other = MigratedMachine {
+        marker: InstallMarker { allocation: "a0".to_owned(), ..InstallMarker::default() },
+        ..carried()
+    };
+    assert!(
+        ordered()
+            .apply_event(&MigrationEvent::Waiting(MigrationSide::Send, end(A1), Some(Box::new(other))))
+            .unwrap_err()
+            .contains("\"a0\"")
+    );
+    assert!(ordered().apply_event(&MigrationEvent::Waiting(MigrationSide::Send, end(A1), None)).is_err());
+    assert!(ordered().apply_event(&b_stands(B1)).is_err());
+}
+
+/// A delayed request of the source's earlier boot must not permit the target to copy the disks of a running system.
+#[test]
+fn a_source_that_has_booted_its_system_does_not_stand_in_that_boot() {
+    let left = after(&[succeeds(MigrationSide::Send, [1; 32])]);
+    assert_eq!((left.state, left.left), (MigrationState::Ordered, Some([1; 32])));
+    assert!(left.apply_event(&a_stands([1; 32])).unwrap_err().contains("has already reported its success"));
+    assert!(left.apply_event(&a_stands([2; 32])).is_ok());
+}
+
+#[test]
+fn failures_are_counted_once_a_boot_and_end() {
+    let mut is = in_state(MigrationState::Copying);
+    for number in 1..=ATTEMPTS {
+        let boot = [100 + number as u8; 32];
+        is = is.apply_event(&b_stands(boot)).unwrap();
+        is = is.apply_event(&begins(boot)).unwrap();
+        for _ in 0..2 {
+            is = is.apply_event(&fails(MigrationSide::Receive, boot, false)).unwrap();
+        }
+        assert_eq!((is.failures, is.should_retry()), (number, number < ATTEMPTS));
+    }
+    assert_eq!((is.state, is.words_b.as_str()), (MigrationState::Copying, "why"));
+    // A target that has written without permission has started the copy.
+    let is = in_state(MigrationState::Planned).apply_event(&fails(MigrationSide::Receive, B1, false)).unwrap();
+    assert_eq!((is.state, is.boot_target(B)), (MigrationState::Copying, MigrationBoot::Ramdisk));
+    assert!(is.apply_event(&succeeds(MigrationSide::Receive, B1)).is_err(), "A may run");
+}

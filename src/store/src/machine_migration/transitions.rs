@@ -1,0 +1,225 @@
+//! Transitions of a migration: the state to which each event leads, or the reason why the event is rejected.
+
+use super::{CurrentBoots, Migration, MigrationEndpoint, MigrationEvent, MigrationState, StartedCopy, disk_mapping};
+use crate::AttemptStart;
+use crate::token::TokenHash;
+use model::machine_migration::{self, MigratedMachine, MigrationSide};
+
+impl Migration {
+    /// Returns the migration after an event. The returned migration is unchanged if the event has no effect.
+    ///
+    /// # Errors
+    /// Returns the reason why the event is rejected. The machine that sent the event must not continue.
+    pub fn apply_event(&self, word: &MigrationEvent) -> Result<Migration, String> {
+        match word {
+            MigrationEvent::Waiting(part, end, carried) => self.register_endpoint(*part, end, carried.as_deref()),
+            MigrationEvent::ProblemReported(part, boot, words) => Ok(self.set_problem(*part, *boot, words)),
+            MigrationEvent::StartRequested { start, now } => self.start_copy(start, *now),
+            MigrationEvent::Succeeded { part, boot, received_from, now } => {
+                self.complete_copy((*part, *boot), received_from.as_deref(), *now)
+            }
+            MigrationEvent::Failed { part, boot, untouched, message } => {
+                Ok(self.record_failure(*part, *boot, *untouched, message))
+            }
+            MigrationEvent::PhonedHome(boot) => {
+                let is_it = self.receiver.as_ref().is_some_and(|end| end.boot == *boot);
+                Ok(if self.state == MigrationState::Booting && is_it {
+                    self.with_state(MigrationState::Done)
+                } else {
+                    self.clone()
+                })
+            }
+            MigrationEvent::Finished => match self.state {
+                MigrationState::Booting => Ok(self.with_state(MigrationState::Done)),
+                MigrationState::Done => Ok(self.clone()),
+                state => Err(format!("the migration is {state}: only a migration in state booting can be finished")),
+            },
+            MigrationEvent::Cancelled { off } => self.cancel(*off),
+            MigrationEvent::Approved { fingerprints, now } => self.approve_certificates(fingerprints, *now),
+        }
+    }
+
+    fn with_state(&self, state: MigrationState) -> Migration {
+        Migration { state, ..self.clone() }
+    }
+
+    fn register_endpoint(
+        &self,
+        part: MigrationSide,
+        end: &MigrationEndpoint,
+        carried: Option<&MigratedMachine>,
+    ) -> Result<Migration, String> {
+        if !matches!(self.state, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying) {
+            return Err(format!("the migration is {}", self.state));
+        }
+        if part == MigrationSide::Send && self.left == Some(end.boot) {
+            return Err("this boot has already reported its success: the machine must boot its ramdisk again to wait for the migration".to_owned());
+        }
+        let mut next = self.clone();
+        match part {
+            MigrationSide::Send => {
+                let carried = carried.ok_or(
+                    "the source machine must describe the system on its disks: the field `carried` is missing",
+                )?;
+                if carried.marker.allocation != self.allocation {
+                    return Err(format!(
+                        "the install marker on the source machine's disks is of allocation {:?}, but allocation {:?} is migrated",
+                        carried.marker.allocation, self.allocation
+                    ));
+                }
+                next.carried = Some(carried.clone());
+                next.sender = Some(end.clone());
+            }
+            MigrationSide::Receive if self.sender.is_none() => {
+                return Err("the source machine is not waiting in its ramdisk yet".to_owned());
+            }
+            MigrationSide::Receive => next.receiver = Some(end.clone()),
+        }
+        if next.sender.is_some() && next.receiver.is_some() && next.state == MigrationState::Ordered {
+            next.state = MigrationState::Planned;
+        }
+        Ok(next)
+    }
+
+    fn set_problem(&self, part: MigrationSide, boot: TokenHash, words: &str) -> Migration {
+        let mut next = self.clone();
+        let (end, said) = match part {
+            MigrationSide::Send => (&self.sender, &mut next.words_a),
+            MigrationSide::Receive => (&self.receiver, &mut next.words_b),
+        };
+        if self.state.is_open() && end.as_ref().is_some_and(|end| end.boot == boot) {
+            words.clone_into(said);
+        }
+        next
+    }
+
+    fn start_copy(&self, start: &AttemptStart, now: CurrentBoots) -> Result<Migration, String> {
+        let AttemptStart { by: boot, disks, secret_digest } = start.clone();
+        let stands = self.receiver.as_ref().is_some_and(|end| end.boot == boot) && now.b == Some(boot);
+        match self.state {
+            MigrationState::Planned | MigrationState::Copying if !stands => {
+                return Err("this boot is not the one in which the machine waits for the migration".to_owned());
+            }
+            MigrationState::Planned if self.present_endpoint(MigrationSide::Send, now).is_none() => {
+                return Err("the source machine is not waiting in its ramdisk".to_owned());
+            }
+            MigrationState::Planned | MigrationState::Copying if self.approval_is_missing() => {
+                return Err(self.explain_missing_approval());
+            }
+            MigrationState::Planned | MigrationState::Copying => {}
+            state => return Err(format!("the migration is {state}: the target machine cannot start to receive")),
+        }
+        let expected = self.begun.as_ref().map_or(&self.disks, |begun| &begun.disks);
+        if let Some(why) = disk_mapping::explain_other_disk(expected, &disks) {
+            return Err(why);
+        }
+        let only = self.begun.as_ref().is_none_or(|begun| begun.only && begun.by == boot);
+        let begun = Some(StartedCopy { disks, by: boot, only, secret_digest });
+        Ok(Migration { begun, ..self.with_state(MigrationState::Copying) })
+    }
+
+    fn complete_copy(
+        &self,
+        (part, boot): (MigrationSide, TokenHash),
+        from: Option<&str>,
+        now: CurrentBoots,
+    ) -> Result<Migration, String> {
+        let has_begun = self.begun.as_ref().is_some_and(|begun| begun.by == boot);
+        match (part, self.state) {
+            (MigrationSide::Receive, MigrationState::Copying) if has_begun && !self.is_source_unchanged(from, now) => {
+                Err(format!(
+                    "source machine {} has booted again since all data was received, and its own system may have written data since then: the data must be received again",
+                    self.a
+                ))
+            }
+            (MigrationSide::Receive, MigrationState::Copying) if has_begun => {
+                let (words_a, words_b) = Default::default();
+                Ok(Migration { files: true, words_a, words_b, ..self.with_state(MigrationState::Booting) })
+            }
+            (MigrationSide::Receive, MigrationState::Copying) => {
+                Err("this boot has not started to receive the data of the migration".to_owned())
+            }
+            (MigrationSide::Receive, MigrationState::Booting | MigrationState::Done) if has_begun => Ok(self.clone()),
+            // This boot continued into the installed system before the migration was ordered. Once a later boot waits
+            // in its ramdisk, a delayed report of the earlier boot proves nothing.
+            (MigrationSide::Send, MigrationState::Ordered) if self.sender.is_none() => {
+                Ok(Migration { left: Some(boot), ..self.clone() })
+            }
+            (MigrationSide::Send, state) => Err(format!(
+                "the system of this machine is being migrated to machine {}: the migration is {state}",
+                self.b
+            )),
+            (MigrationSide::Receive, state) => {
+                Err(format!("the migration is {state}: this machine has not received a system to boot"))
+            }
+        }
+    }
+
+    /// Returns whether the source is still in the boot in which it sent all data. A later boot of the source is
+    /// detected only once that boot has registered.
+    fn is_source_unchanged(&self, from: Option<&str>, now: CurrentBoots) -> bool {
+        let Some(sender) = &self.sender else { return false };
+        let is_it = from.is_none_or(|from| from == machine_migration::certificate_digest(&sender.certificate));
+        is_it && now.a.is_none_or(|boot| boot == sender.boot)
+    }
+
+    fn record_failure(&self, part: MigrationSide, boot: TokenHash, untouched: bool, message: &str) -> Migration {
+        let mut next = self.clone();
+        let is_begun =
+            matches!(self.state, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying);
+        if !is_begun && self.state != MigrationState::Booting {
+            return next;
+        }
+        match part {
+            MigrationSide::Send => message.clone_into(&mut next.words_a),
+            MigrationSide::Receive => message.clone_into(&mut next.words_b),
+        }
+        let is_only = self.begun.as_ref().is_some_and(|begun| begun.only && begun.by == boot);
+        match (part, self.state) {
+            (MigrationSide::Send, MigrationState::Ordered | MigrationState::Planned) => {
+                next.state = MigrationState::Refused
+            }
+            (MigrationSide::Receive, MigrationState::Ordered | MigrationState::Planned) if untouched => {
+                next.state = MigrationState::Refused
+            }
+            // The target has written without permission. It must be permitted to pass the point of no return before it
+            // may report that everything was received.
+            (MigrationSide::Receive, MigrationState::Ordered | MigrationState::Planned) => {
+                next.state = MigrationState::Copying;
+                next.begun = Some(StartedCopy {
+                    disks: self.disks.clone(),
+                    by: TokenHash::default(),
+                    only: false,
+                    secret_digest: None,
+                });
+                next.failures += 1;
+                next.failed = Some(boot);
+            }
+            (MigrationSide::Receive, MigrationState::Copying) if untouched && is_only => {
+                next.state = MigrationState::Refused
+            }
+            (MigrationSide::Receive, MigrationState::Copying) if self.failed != Some(boot) => {
+                next.failures += 1;
+                next.failed = Some(boot);
+            }
+            _ => {}
+        }
+        next
+    }
+
+    fn cancel(&self, off: bool) -> Result<Migration, String> {
+        match self.state {
+            MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying => {
+                Ok(self.with_state(MigrationState::Cancelled))
+            }
+            MigrationState::Booting if off => {
+                Ok(Migration { files: true, ..self.with_state(MigrationState::Cancelled) })
+            }
+            MigrationState::Booting => Err(format!(
+                "machine {0} has received everything and may run the system: switch it off, verify that it is off, and confirm that with `--off {0}`",
+                self.b
+            )),
+            state => Err(format!("the migration is {state}: it can no longer be cancelled")),
+        }
+    }
+}
