@@ -52,7 +52,7 @@ pub struct IncomingImage {
     pub(super) plain: PayloadKind,
     /// Download of the first part; `None` after the first attempt to write the image has taken over the download.
     pub(super) first: Option<Download>,
-    /// True if files that exist below the root belong to another owner; see [`Self::among_others`].
+    /// True if files below the root already exist that this image did not write; see [`Self::among_others`].
     pub(super) among_others: bool,
 }
 

@@ -13,7 +13,7 @@ use model::storage_graph::{DeviceStack, LayoutMatch};
 ///
 /// | found | |
 /// |---|---|
-/// | the marker of this installation is on the disks of `/`, and every disk that will be wiped starts as the layout specifies, with the table that the marker records | complete |
+/// | the marker of this installation is on the disks of `/`, and each disk that will be wiped still has the partition table that the layout specifies and the marker records | complete |
 /// | anything else, or the state of a disk is unknown | possibly incomplete |
 ///
 /// A wipe destroys the start of a disk first, and all disks are wiped before anything new is written to one of them. So

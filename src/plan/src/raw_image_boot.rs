@@ -83,7 +83,7 @@ fn disk_verdict(one: &InventoryDisk, written: &InventoryDisk) -> DiskVerdict {
     if one.name == written.name { DiskVerdict::Keep } else { DiskVerdict::NotOurs }
 }
 
-/// Returns the data of an EFI system partition; `None` if the partition is not an EFI system partition.
+/// Returns this partition as an ESP, or `None` if the partition is not an ESP.
 fn find_esp(disk: &InventoryDisk, partition: &DiskPartition) -> Option<Esp> {
     let is_esp = Uuid::parse_str(&partition.kind).ok() == Some(PartitionType::Boot.guid());
     let [signature] = partition.signatures.as_slice() else { return None };

@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use store::{InstallState, InstalledAllocation};
 
-/// Stable error code of the refusal to reinstall because an installed value is not on record.
+/// Stable error code: a reinstall is refused, because a value of the current installation is not on record.
 pub const NOT_KEEPABLE: &str = "allocation-not-keepable";
 
 /// Maximum number of characters of a value in a message.

@@ -127,7 +127,7 @@ impl OutOfBandRun {
     }
 }
 
-/// Decides whether the installation is served to the boot.
+/// Decides whether the machine with this boot receives its installation.
 fn decide_admission(stored: Option<&OutOfBandRun>, wanted: &OutOfBandRequest, boot: &MachineBoot) -> AdmissionDecision {
     let new = OutOfBandRun::new(&boot.machine, wanted);
     let Some(run) = stored.filter(|run| run.is_for(&wanted.allocation, &wanted.order)) else {

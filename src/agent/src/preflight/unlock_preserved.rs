@@ -18,10 +18,10 @@ use std::path::Path;
 /// File in the ramdisk with the key for `key: file`. As for cryptsetup, the whole file is the key.
 const KEY_FILE: &str = "/etc/drophammer/disk.key";
 
-/// Reads the ramdisk's key into the allocation if the layout requires it.
+/// Reads the key file of the ramdisk into the allocation if the layout requires this key.
 ///
 /// # Errors
-/// Fails if the file exists but cannot be read as text.
+/// Fails if the key file exists but cannot be read as text.
 pub(crate) fn read_ramdisk_key(layout: &Layout, allocation: &mut Allocation) -> Result<()> {
     if !layout.encryption_specs().any(|encrypted| encrypted.key == KeySource::File) {
         return Ok(());

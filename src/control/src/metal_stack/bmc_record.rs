@@ -10,9 +10,9 @@ use model::registry_auth::SecretText;
 use serde_json::Value;
 use std::net::IpAddr;
 
-/// Port of the BMC that metal-stack's own agent registers.
+/// Port number that metal-stack's own agent registers for every BMC.
 const PORT: u16 = 623;
-/// Interface of `ipmitool` that metal-stack's own agent registers.
+/// `ipmitool` interface that metal-stack's own agent registers for every BMC.
 const INTERFACE: &str = "lanplus";
 
 /// Record of a BMC, with metal-stack's fields. Unknown fields are empty.

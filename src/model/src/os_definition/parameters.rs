@@ -129,7 +129,7 @@ pub fn variable_name(name: &str) -> String {
 pub struct ParameterLevels<'a> {
     /// Changes for all machines that use the definition.
     pub site: &'a [ParameterChange],
-    /// Changes for all machines that use the variant.
+    /// Parameter changes that apply to all machines with the variant.
     pub variant: &'a [ParameterChange],
     pub allocation: &'a [ParameterChange],
 }
