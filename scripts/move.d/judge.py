@@ -11,16 +11,16 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 import OpenSSL
 from ganeti import errors, utils
 from ganeti.masterd import instance
+
+from faulty_link import FaultyLink, cut_connection
 
 PROGRAM, IMPORT_EXPORT, FOLDER = sys.argv[1:4]
 # The secret is drophammer's, and Ganeti uses it.
@@ -81,64 +81,6 @@ def disk(file, size):
 def digest(file, size):
     with open(file, "rb") as stream:
         return hashlib.sha256(stream.read(size)).hexdigest()
-
-
-class Wire:
-    """Forwards the sender's data, and triggers the fault after a number of bytes."""
-
-    def __init__(self, port, after=None, act=None):
-        self.port, self.after, self.act, self.cut = port, after, act, False
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.address = self.listener.getsockname()[1]
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self):
-        while True:
-            try:
-                near = self.listener.accept()[0]
-            except OSError:
-                return
-            try:
-                far = socket.create_connection(("127.0.0.1", self.port))
-            except OSError:
-                near.close()
-                continue
-            threading.Thread(target=self.pass_on, args=(near, far, True), daemon=True).start()
-            threading.Thread(target=self.pass_on, args=(far, near, False), daemon=True).start()
-            # The last thread that uses the connections closes them.
-            del near, far
-
-    def pass_on(self, source, sink, forward):
-        passed = 0
-        try:
-            while True:
-                data = source.recv(65536)
-                if not data:
-                    break
-                sink.sendall(data)
-                passed += len(data)
-                if forward and self.after is not None and passed > self.after and not self.cut:
-                    self.cut = True
-                    self.act()
-                    if self.act is nothing:
-                        break
-            sink.shutdown(socket.SHUT_WR)
-        except OSError:
-            end(source, sink)
-        if self.cut and self.act is nothing:
-            end(source, sink)
-
-
-def end(*sockets):
-    for one in sockets:
-        try:
-            one.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
-
-
-def nothing():
-    pass
 
 
 def descendants(process):
@@ -285,8 +227,8 @@ def cell(case):
     else:
         ends = {}
         after = 4 * MIB if compression == "none" or target_is == source_is == "ours" else MIB
-        act = {"cut": nothing, "killed sender": lambda: ends["sender"].kill(), "killed receiver": taking.kill}.get(fault)
-        wire = Wire(port, after if act else None, act)
+        act = {"cut": cut_connection, "killed sender": lambda: ends["sender"].kill(), "killed receiver": taking.kill}.get(fault)
+        wire = FaultyLink(port, after if act else None, act)
         sending = ends["sender"] = sender(source_is, work, source, wire.address, shown["sender"], known["receiver"], compression, magics[0])
         sending_code, taking_code = sending.wait(), taking.wait()
         wire.listener.close()
