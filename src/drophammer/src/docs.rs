@@ -93,7 +93,7 @@ fn the_allocation_in_the_docs_is_one() {
 
 #[test]
 fn the_extents_in_the_docs_are_such() {
-    let block = &blocks(include_str!("../../../docs/plan.md"), "json")[0];
+    let block = &blocks(include_str!("../../../docs/extents.md"), "json")[0];
     let plan: serde_json::Value = serde_json::from_str(&format!("{{{block}}}")).unwrap();
     let extents: Vec<operations::StageExtents> = serde_json::from_value(plan["extents"].clone()).unwrap();
     assert_eq!((extents.len(), extents[1].disks[0].device.as_str()), (2, "/dev/sda"));
