@@ -151,7 +151,7 @@ pub(crate) fn combine(known: KnownBmc, in_band: Result<Option<InBandBmc>, String
         };
         say(&format!(
             "WARNING: this registration ERASES user and password of this machine's BMC in the control plane; {rest}. Power commands fail until the \
-             operator sets them again: docs/metal-stack-bmc.md, \"Before the first rack\". The record of the control plane cannot be read: {why}"
+             operator sets them again: docs/metal-stack.md, \"Before the first rack\". The record of the control plane cannot be read: {why}"
         ));
     }
     record
