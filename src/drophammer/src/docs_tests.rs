@@ -14,10 +14,20 @@ use std::fs;
 use testing::docs::blocks;
 use uuid::Uuid;
 
+/// The pages about layouts.
+pub(crate) const LAYOUT_PAGES: &str = concat!(
+    include_str!("../../../docs/layouts.md"),
+    include_str!("../../../docs/arrays.md"),
+    include_str!("../../../docs/hints.md"),
+    include_str!("../../../docs/encryption.md"),
+    include_str!("../../../docs/cloud-images.md"),
+    include_str!("../../../docs/mirror-lvm.md"),
+);
+
 #[test]
 fn the_layouts_in_the_docs_are_valid_and_canonical() {
-    let blocks = blocks(include_str!("../../../docs/layouts.md"), "yaml");
-    assert_eq!(blocks.len(), 6);
+    let blocks = blocks(LAYOUT_PAGES, "yaml");
+    assert_eq!(blocks.len(), 7);
     for block in blocks {
         let parsed = layout::read_yaml(&block).unwrap_or_else(|problems| panic!("{block}{}", join_problems(&problems)));
         assert_eq!(parsed.notes, [], "{block}");
@@ -52,12 +62,12 @@ fn the_spellings_in_the_docs_are_understood() {
     }
 }
 
-/// Checks that `docs/ironic.md` documents exactly the steps that are offered to Ironic, and that the agent accepts the
+/// Checks that `docs/ironic-steps.md` documents exactly the steps that are offered to Ironic, and that the agent accepts the
 /// documented steps.
 #[test]
 fn the_steps_for_ironic_in_the_docs_are_those_that_are_offered() {
     use model::deploy_steps::{OFFERED, TemplateStep};
-    let text = include_str!("../../../docs/ironic.md");
+    let text = include_str!("../../../docs/ironic-steps.md");
     for offer in &OFFERED {
         let name = format!("`{}.{}`", offer.interface, offer.step);
         assert!(text.contains(&name), "{name}");
@@ -93,16 +103,16 @@ fn the_allocation_in_the_docs_is_one() {
 
 #[test]
 fn the_extents_in_the_docs_are_such() {
-    let block = &blocks(include_str!("../../../docs/plan.md"), "json")[0];
+    let block = &blocks(include_str!("../../../docs/extents.md"), "json")[0];
     let plan: serde_json::Value = serde_json::from_str(&format!("{{{block}}}")).unwrap();
     let extents: Vec<operations::StageExtents> = serde_json::from_value(plan["extents"].clone()).unwrap();
     assert_eq!((extents.len(), extents[1].disks[0].device.as_str()), (2, "/dev/sda"));
 }
 
-/// Checks every expression in the table of root device hints in `docs/layouts.md`.
+/// Checks every expression in the table of root device hints in `docs/hints.md`.
 #[test]
 fn the_hints_in_the_docs_are_understood() {
-    let text = include_str!("../../../docs/layouts.md");
+    let text = include_str!("../../../docs/hints.md");
     let mut of = "";
     let mut found = 0;
     let table = text.split("| of | expression | matches |").nth(1).unwrap().split("\n\n").next().unwrap();
@@ -119,11 +129,13 @@ fn the_hints_in_the_docs_are_understood() {
     assert!(found > 20, "{found}");
 }
 
-/// Checks that the command line parser accepts every `drophammer image …` command in the documentation page.
+/// Checks that the command line parser accepts every `drophammer image …` command in the pages about packing
+/// and signing.
 #[test]
 fn the_commands_about_images_in_the_docs_are_understood() {
     use clap::Parser;
-    let blocks = blocks(include_str!("../../../docs/images.md"), "sh").join("\n");
+    let pages = concat!(include_str!("../../../docs/packing.md"), include_str!("../../../docs/signing.md"));
+    let blocks = blocks(pages, "sh").join("\n");
     let commands: Vec<_> = blocks.lines().filter(|line| line.starts_with("drophammer ")).collect();
     assert_eq!(commands.len(), 3);
     for command in commands {
@@ -134,20 +146,19 @@ fn the_commands_about_images_in_the_docs_are_understood() {
 
 #[test]
 fn the_manifest_and_the_key_in_the_docs_are_such() {
-    let text = include_str!("../../../docs/images.md");
-    let manifest = image::ImageManifest::parse(blocks(text, "json")[0].as_bytes()).unwrap();
+    let manifest = &blocks(include_str!("../../../docs/images.md"), "json")[0];
+    let manifest = image::ImageManifest::parse(manifest.as_bytes()).unwrap();
     assert_eq!(manifest.chunks.len(), 2);
+    let text = include_str!("../../../docs/signing.md");
     let key = text.split("`drophammer.key=").nth(1).unwrap().split('`').next().unwrap();
     let keys = image::SignatureKeys::read(&[key.to_owned()], std::path::Path::new("/no/such/directory")).unwrap();
     assert_eq!(keys.0.len(), 1);
 }
 
-/// Checks that the documentation page contains the output of `drophammer plan`. In the page, `…` represents omitted
+/// Checks that each line of an example is in the output of `drophammer plan`. In the example, `…` represents omitted
 /// lines.
-#[test]
-fn the_plan_in_the_readme_is_what_a_desk_prints() {
-    let layout = layout::read_yaml(include_str!("../../../testdata/layouts/storage.yaml")).unwrap().layout;
-    let inventory = include_str!("../../../testdata/inventories/raid-lvm.json");
+fn assert_plan_is_printed(layout: &str, inventory: &str, shown: &str) {
+    let layout = layout::read_yaml(layout).unwrap().layout;
     let inventory: model::inventory::Inventory = serde_json::from_str(inventory).unwrap();
     let subject = PlanSubject {
         machine: inventory.system.uuid.clone().unwrap_or_default(),
@@ -164,12 +175,26 @@ fn the_plan_in_the_readme_is_what_a_desk_prints() {
     };
     let printed = plan::make_plan(&layout, &inventory, request, &mut Uuid::new_v4).unwrap().to_string();
     let printed: Vec<&str> = printed.lines().collect();
-    let shown = &blocks(include_str!("../../../README.md"), "text")[0];
     let shown: Vec<&str> = shown.lines().filter(|line| line.trim() != "…").collect();
-    assert!(shown.len() > 30, "{}", shown.len());
+    assert!(shown.len() > 15, "{}", shown.len());
     for line in shown {
         assert!(printed.contains(&line), "{line}\n{}", printed.join("\n"));
     }
+}
+
+#[test]
+fn the_plans_in_the_docs_are_what_a_desk_prints() {
+    assert_plan_is_printed(
+        include_str!("../../../testdata/layouts/storage.yaml"),
+        include_str!("../../../testdata/inventories/raid-lvm.json"),
+        &blocks(include_str!("../../../README.md"), "text")[0],
+    );
+    let guide = include_str!("../../../docs/mirror-lvm.md");
+    assert_plan_is_printed(
+        &blocks(guide, "yaml")[0],
+        include_str!("../../../testdata/inventories/five-sata.json"),
+        &blocks(guide, "text")[1],
+    );
 }
 
 #[test]
@@ -253,11 +278,14 @@ fn every_field_of_a_machine_and_an_image_is_in_the_docs() {
 
 #[test]
 fn the_way_to_a_first_machine_is_the_servers() {
-    let page = include_str!("../../../docs/start.md");
     let script = pxe::ipxe::start_script("http://10.0.0.1:8080");
-    assert!(blocks(page, "text").iter().any(|block| *block == script.trim_end()), "{script}");
-    let kea: serde_json::Value = serde_json::from_str(&blocks(page, "json")[0]).unwrap();
-    let dnsmasq = &blocks(page, "conf")[0];
+    assert!(
+        blocks(include_str!("../../../docs/dhcp-router.md"), "text").iter().any(|block| *block == script.trim_end()),
+        "{script}"
+    );
+    let kea: serde_json::Value =
+        serde_json::from_str(&blocks(include_str!("../../../docs/dhcp-kea.md"), "json")[0]).unwrap();
+    let dnsmasq = &blocks(include_str!("../../../docs/dhcp-dnsmasq.md"), "conf")[0];
     let classes = kea["Dhcp4"]["client-classes"].as_array().unwrap();
     let files: Vec<&str> = classes.iter().filter_map(|class| class["boot-file-name"].as_str()).collect();
     assert_eq!(files.len(), 3);
@@ -277,9 +305,9 @@ fn the_commands_in_the_docs_are_understood() {
     let mut found = 0;
     for page in pages() {
         for line in fs::read_to_string(&page).unwrap().lines() {
-            let Some(command) = line.strip_prefix("    ").filter(|line| line.starts_with("drophammer ")) else {
-                continue;
-            };
+            // Code blocks in lists are indented further.
+            let code = line.strip_prefix("    ").map(str::trim_start);
+            let Some(command) = code.filter(|line| line.starts_with("drophammer ")) else { continue };
             // The trailing comment and shell redirections are ignored.
             let command = command.split("  #").next().unwrap_or_default();
             let words = command.split_whitespace().take_while(|word| ![">", "|", "&&"].contains(word));

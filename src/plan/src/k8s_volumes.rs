@@ -1,6 +1,6 @@
 //! Decides on Kubernetes volumes: each volume is created, kept, or added to a preserved object.
 //!
-//! Implements the table in docs/plan.md.
+//! Implements the table in docs/plan-volumes.md.
 //!
 //! | a volume | |
 //! |---|---|

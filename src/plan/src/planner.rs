@@ -1,6 +1,6 @@
 //! Decides on each disk and on every object on it, or returns the reasons why the plan is refused.
 //!
-//! Implements the tables in docs/plan.md.
+//! Implements the tables in docs/plan.md and docs/plan-objects.md.
 
 use super::planned_devices::DeviceTable;
 use super::teardown::HolderTeardown;

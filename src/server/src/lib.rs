@@ -100,7 +100,7 @@ use tokio::sync::watch as published;
 /// Note for an operator who runs the server as root. Running as root is acceptable on a test bench. In a rack, the
 /// server should run as a separate user, from the systemd unit.
 const AS_ROOT: &str = "this server runs as root, which only --pxe requires: use the systemd unit to run it as a separate user, see \
-     docs/serve.md";
+     docs/service.md";
 
 /// State shared by all request handlers.
 pub(crate) struct AppState {

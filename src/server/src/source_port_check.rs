@@ -63,7 +63,7 @@ pub(crate) fn require_privileged(
 
 /// Returns the reason why a request from this source port may come from an unprivileged process, with remedies.
 fn refusal_reason(ports: SourcePorts, SourcePort(port): SourcePort) -> Option<String> {
-    const ANY: &str = "or start the server with --any-source-port (see docs/serve.md)";
+    const ANY: &str = "or start the server with --any-source-port (see docs/boot.md)";
     match (ports, port) {
         (SourcePorts::Any, _) => None,
         (SourcePorts::Below(first), Some(port)) if port < first => None,

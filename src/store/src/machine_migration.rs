@@ -20,7 +20,7 @@ use model::machine_migration::{MigratedMachine, MigrationSide, MigrationStatus};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// State of a migration. `docs/move-machine.md` describes each state.
+/// State of a migration. `docs/migration.md` describes each state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum MigrationState {

@@ -10,7 +10,7 @@
 //! | larger than N | N, with `replace_newer` | carried out |
 //!
 //! The root user of the installed system can write N into its marker, and thereby suppress order N. The agent cannot
-//! detect this, see `docs/fleet.md`.
+//! detect this, see `docs/fleet-idempotence.md`.
 
 use common::error::{Error, Phase, Result};
 use model::allocation::{Allocation, OrderNumber};

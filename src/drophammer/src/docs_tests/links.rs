@@ -1,14 +1,18 @@
-//! Tests that the links between the pages of the documentation are valid.
+//! Tests that the links between the pages of the documentation are valid, and that the book contains every page.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Returns all pages of the documentation.
+/// Root of the repository.
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+/// Returns all pages of the documentation, without the changelog.
 pub(super) fn pages() -> Vec<PathBuf> {
-    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-    let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let docs = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
     let pages = docs.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
-    pages.chain([root.join("README.md"), root.join("CONTRIBUTING.md")]).collect()
+    pages.chain([root().join("README.md"), root().join("CONTRIBUTING.md")]).collect()
 }
 
 /// Returns the targets of a page's links, except links to other hosts.
@@ -25,23 +29,27 @@ fn headings(page: &str) -> Vec<String> {
     in_words.map(|heading| heading.chars().filter(|c| c.is_alphanumeric() || "-_".contains(*c)).collect()).collect()
 }
 
+/// Checks that the target of a link exists, and contains the heading that the link names.
+fn check_link(page: &Path, link: &str) {
+    let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+    let target = if file.is_empty() { page.to_owned() } else { page.parent().unwrap().join(file) };
+    assert!(target.exists(), "{}: {link}", page.display());
+    if !heading.is_empty() {
+        let headings = headings(&fs::read_to_string(&target).unwrap());
+        assert!(
+            headings.iter().any(|one| one == heading),
+            "{}: {link}: the page has no such heading, only {headings:?}",
+            page.display()
+        );
+    }
+}
+
 #[test]
 fn every_link_in_the_docs_leads_to_a_page_and_to_a_heading_of_it() {
     let mut found = 0;
-    for page in pages() {
-        let text = fs::read_to_string(&page).unwrap();
-        for link in links(&text) {
-            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
-            let target = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
-            assert!(target.exists(), "{}: {link}", page.display());
-            if !heading.is_empty() {
-                let headings = headings(&fs::read_to_string(&target).unwrap());
-                assert!(
-                    headings.iter().any(|one| one == heading),
-                    "{}: {link}: the page has no such heading, only {headings:?}",
-                    page.display()
-                );
-            }
+    for page in pages().into_iter().chain([root().join("CHANGELOG.md")]) {
+        for link in links(&fs::read_to_string(&page).unwrap()) {
+            check_link(&page, link);
             found += 1;
         }
     }
@@ -49,10 +57,38 @@ fn every_link_in_the_docs_leads_to_a_page_and_to_a_heading_of_it() {
 }
 
 #[test]
-fn every_page_is_in_the_contents() {
-    let readme = include_str!("../../../../README.md");
-    for page in pages().iter().filter(|page| page.parent().is_some_and(|folder| folder.ends_with("docs"))) {
-        let name = page.file_name().unwrap().to_str().unwrap();
-        assert!(links(readme).contains(&format!("docs/{name}").as_str()), "README.md does not link to docs/{name}");
+fn the_book_contains_every_page_once() {
+    let summary = include_str!("../../../../docs/SUMMARY.md");
+    let mut listed = links(summary);
+    listed.sort_unstable();
+    let mut pages: Vec<String> = pages().iter().map(|page| page.file_name().unwrap().display().to_string()).collect();
+    pages.retain(|name| !["SUMMARY.md", "README.md", "CONTRIBUTING.md"].contains(&name.as_str()));
+    pages.extend(["../CHANGELOG.md".to_owned(), "../CONTRIBUTING.md".to_owned()]);
+    pages.sort_unstable();
+    assert_eq!(listed, pages);
+}
+
+/// Returns the text files of the product, its tests and its scripts below a folder.
+fn source_files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { source_files(&path) } else { vec![path] }).collect()
+}
+
+/// Checks the names of pages in messages, comments and scripts, such as `docs/serve.md#logs`.
+#[test]
+fn every_page_that_the_sources_name_exists() {
+    let folders = ["src", "scripts", "initramfs", "qemu-tests", "examples", "docs"];
+    let mut found = 0;
+    for file in folders.iter().flat_map(|folder| source_files(&root().join(folder))) {
+        let Ok(text) = fs::read_to_string(&file) else { continue };
+        for rest in text.split("docs/").skip(1) {
+            let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && !"-_.#".contains(c)).unwrap_or(rest.len());
+            let name = rest[..end].trim_end_matches('.');
+            if name.ends_with(".md") || name.contains(".md#") {
+                check_link(&root().join("docs").join(file.file_name().unwrap()), name);
+                found += 1;
+            }
+        }
     }
+    assert!(found > 60, "{found}");
 }

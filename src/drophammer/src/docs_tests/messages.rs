@@ -38,7 +38,14 @@ fn the_messages_in_the_docs_are_the_programs_own() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let mut sources = sources(&root.join("src"));
     sources.extend(self::sources(&root.join("initramfs/agent/root")));
-    let messages = blocks(include_str!("../../../../docs/troubles.md"), "text").join("\n");
+    let pages = concat!(
+        include_str!("../../../../docs/messages.md"),
+        include_str!("../../../../docs/messages-ramdisk.md"),
+        include_str!("../../../../docs/messages-plan.md"),
+        include_str!("../../../../docs/messages-install.md"),
+        include_str!("../../../../docs/messages-commands.md"),
+    );
+    let messages = blocks(pages, "text").join("\n");
     assert!(messages.lines().count() > 30, "{messages}");
     for message in messages.lines() {
         let clauses = clauses(message);

@@ -225,7 +225,7 @@ mod tests {
         ] {
             assert_eq!(describe_search(&leaves), words);
         }
-        let page = include_str!("../../../../docs/metal-stack.md");
+        let page = include_str!("../../../../docs/metal-stack-bmc.md");
         assert!(page.contains("\nLLDP: found only leaf01 of two leaves; nothing received on eth1\n"));
     }
 

@@ -2,7 +2,7 @@
 //! machines report placeholders, which many disks share. When disks are compared or selected, a placeholder is treated
 //! as missing. Inventories and plans still contain the placeholder as reported.
 //!
-//! The rules are in a table in docs/plan.md.
+//! The rules are in a table in docs/disk-identity.md.
 
 mod placeholder_links;
 mod placeholders;

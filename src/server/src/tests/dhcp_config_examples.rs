@@ -30,7 +30,7 @@ fn root_dnsmasq_as_the_docs_have_it_answers_firmware() {
             std::fs::write(&path, text).unwrap();
             path.display().to_string()
         };
-        let sample = testing::docs::blocks(include_str!("../../../../docs/start.md"), "conf").remove(0);
+        let sample = testing::docs::blocks(include_str!("../../../../docs/dhcp-dnsmasq.md"), "conf").remove(0);
         let sample = sample.replace("10.0.0.", "10.77.0.").replace("/srv/tftp", &dir.path().display().to_string());
         let sample = written("drophammer.conf", &sample);
         let own = format!("dhcp-leasefile={}/leases\npid-file=\nlog-facility=-\nuser=root\n", dir.path().display());
@@ -50,7 +50,7 @@ fn root_dnsmasq_as_the_docs_have_it_answers_firmware() {
 fn root_kea_as_the_docs_have_it_answers_firmware() {
     on_a_network(|client| {
         let dir = tempfile::tempdir().unwrap();
-        let sample = testing::docs::blocks(include_str!("../../../../docs/start.md"), "json");
+        let sample = testing::docs::blocks(include_str!("../../../../docs/dhcp-kea.md"), "json");
         let sample = sample.into_iter().find(|block| block.contains("\"Dhcp4\"")).unwrap();
         let mut config: serde_json::Value = serde_json::from_str(&sample.replace("10.0.0.", "10.77.0.")).unwrap();
         config["Dhcp4"]["lease-database"]["name"] = dir.path().join("leases").to_str().into();

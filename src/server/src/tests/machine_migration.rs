@@ -278,7 +278,7 @@ impl Running {
     }
 }
 
-/// An older database does not contain the migration. The operator restores the state as described in docs/serve.md.
+/// An older database does not contain the migration. The operator restores the state as described in docs/after-restore.md.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_move_that_was_forgotten_can_be_said() {
     let (server, _) = Running::move_ordered().await;

@@ -198,13 +198,16 @@ allocation:
 
 #[test]
 fn the_examples_in_the_docs_are_good() {
-    let blocks = testing::docs::blocks(include_str!("../../../../docs/serve.md"), "yaml");
-    let [on_machines, on_sizes, on_power, on_images] = &blocks[..] else { panic!("{blocks:?}") };
+    let blocks = |page| testing::docs::blocks(page, "yaml");
+    let of_machines = blocks(include_str!("../../../../docs/machines.md"));
+    let [on_machines, on_sizes] = &of_machines[..] else { panic!("{of_machines:?}") };
+    let on_power = &blocks(include_str!("../../../../docs/power.md"))[0];
+    let on_images = &blocks(include_str!("../../../../docs/serve.md"))[0];
     crate::sizes::MachineSize::parse_size(on_sizes).unwrap();
     assert!(parse_machine(on_power).unwrap().bmc.is_some_and(|bmc| bmc.insecure));
     assert_eq!(parse_machine(on_machines).unwrap().name.as_str(), "storage-7");
     assert_eq!(parse_image(on_images).unwrap().at, ImageLocation::File("debian-12.tar.zst".to_owned()));
-    let on_templates = testing::docs::blocks(include_str!("../../../../docs/templates.md"), "yaml");
+    let on_templates = blocks(include_str!("../../../../docs/templates.md"));
     assert_eq!(parse_machine(&on_templates[1]).unwrap().allocation.unwrap().requested_traits.len(), 1);
 }
 

@@ -1,4 +1,4 @@
-//! Tests of each row in the two tables of `docs/move-machine.md`.
+//! Tests of each row in the tables of `docs/migration.md` and `docs/migration-interruptions.md`.
 
 use super::testing::{carried, end, ordered, start};
 use super::*;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 const NAME: &str = "DrophammerReinstall";
 
-/// Maximum number of attempts at a reinstall. Other control planes use the same maximum (docs/reinstall.md).
+/// Maximum number of attempts at a reinstall. Other control planes use the same maximum (docs/orders.md).
 pub(crate) const ATTEMPTS: u32 = 3;
 
 /// Note of a reinstall that is neither completed nor aborted.

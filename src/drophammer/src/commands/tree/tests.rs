@@ -49,10 +49,14 @@ fn the_picture_in_the_docs_is_up_to_date() {
 }
 
 #[test]
-fn the_tree_in_the_docs_is_up_to_date() {
+fn the_trees_in_the_docs_are_up_to_date() {
     let (_, layout) = seeds().into_iter().find(|(name, _)| *name == "storage").unwrap();
     let tree = terminal::draw_tree(&LayoutGraph::from_layout(&layout), false);
     assert_eq!(testing::docs::blocks(include_str!("../../../../../docs/desk.md"), "text"), [tree.trim_end()]);
+    let guide = include_str!("../../../../../docs/mirror-lvm.md");
+    let layout = model::layout::read_yaml(&testing::docs::blocks(guide, "yaml")[0]).unwrap().layout;
+    let tree = terminal::draw_tree(&LayoutGraph::from_layout(&layout), false);
+    assert_eq!(testing::docs::blocks(guide, "text")[0], tree.trim_end());
 }
 
 /// The layouts have as many devices as a document of the maximum size can contain.

@@ -53,7 +53,7 @@ fn is_prepared_filesystem(path: &str) -> bool {
 /// check differs from the module, which has a defect: it expects the link to lead to the name of the disk or file,
 /// followed by `1`. The module therefore accepts `sdb`, but rejects disks whose names end in a digit (`nvme0n1`,
 /// `loop0`), arrays, sparse files, and partitions with names other than `sdb1` or `nvme0n1p1`. For an NVMe partition,
-/// it passes `/dev/nvme0n1p` to sgdisk as the disk. docs/volumes.md lists its results for each type of volume on an
+/// it passes `/dev/nvme0n1p` to sgdisk as the disk. docs/volumes-devices.md lists its results for each type of volume on an
 /// installed machine.
 fn is_prepared_block(disk: &str) -> bool {
     let found = output("sgdisk", &["-i", "1", disk]);
