@@ -76,7 +76,7 @@ fn good_layouts_are_accepted_as_they_are_spelt() {
         let layout = parsed(&std::fs::read_to_string(&file).unwrap());
         assert_eq!(problems(&validator, &layout), [""; 0], "{}", file.display());
     }
-    for text in blocks(crate::docs::LAYOUT_PAGES, "yaml") {
+    for text in blocks(crate::docs_tests::LAYOUT_PAGES, "yaml") {
         assert_eq!(problems(&validator, &parsed(&text)), [""; 0], "{text}");
     }
 }
