@@ -70,7 +70,10 @@ impl RequestedArrays {
         let made = self.config.build_layout(&self.asked.stored.template.name, inventory);
         made.map_err(|problems| {
             let said = problems.into_iter().map(|problem| {
-                let message = format!("on the disks that the machine has registered: {}", problem.message);
+                let message = format!(
+                    "the arrays are not possible on the disks that the machine has registered: {}",
+                    problem.message
+                );
                 self.asked.format_problem(Diagnostic::new(format!("{}.{}", self.place, problem.place), message))
             });
             said.collect::<Vec<_>>().join("\n")
@@ -207,8 +210,10 @@ fn find_arrays(
     });
     let (step, asked, index) = all.next()?;
     for (other, again, index) in all {
-        let message =
-            format!("both {} and {} generate the layout: only one step may do that", other.entry.name, step.entry.name);
+        let message = format!(
+            "both {} and {} generate the layout: only one step may generate the layout",
+            other.entry.name, step.entry.name
+        );
         problems.push(again.format_problem(Diagnostic::new(format!("steps[{index}]"), message)));
     }
     let place = format!("steps[{index}].args");

@@ -149,12 +149,12 @@ impl MetalApiV2 {
         match self.current_client().read_first_message("Wait", &self.machine_id_message(), patience) {
             Ok(FirstEvent::Message(message)) => match message.get("allocation") {
                 Some(allocation) if !allocation.is_null() => Ok(Some(allocation.clone())),
-                _ => Err(Error::new(Phase::Control, "Wait: the server sent a message without an allocation")),
+                _ => Err(Error::new(Phase::Control, "`Wait`: the server sent a message without an allocation")),
             },
             Ok(FirstEvent::Silence) => Ok(None),
             Ok(FirstEvent::End) => {
                 let seconds = began.elapsed().as_secs_f64();
-                Err(Error::new(Phase::Control, format!("Wait: the server closed the stream after {seconds:.0} s")))
+                Err(Error::new(Phase::Control, format!("`Wait`: the server closed the stream after {seconds:.0} s")))
             }
             Err(failure) => {
                 if matches!(failure, ConnectFailure::Certificate(_) | ConnectFailure::Token(_)) {
@@ -241,7 +241,7 @@ impl MetalApi for MetalApiV2 {
             Ok(None) => Ok(false),
             Err(error) => {
                 let pause = http::add_jitter(self.pace.pause * 2);
-                tracing::info!("{error}; waiting again in {:.1} s", pause.as_secs_f64());
+                tracing::info!("{error}; the `Wait` request is sent again in {:.1} s", pause.as_secs_f64());
                 thread::sleep(pause);
                 Ok(false)
             }

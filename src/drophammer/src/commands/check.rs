@@ -192,7 +192,7 @@ impl CheckReport {
         let set_is_good = self.duplicates.is_empty() && self.collisions.is_empty();
         match (invalid, set_is_good) {
             (0, true) if self.layouts.len() > 1 => {
-                parts.push("all good, no two match the same size and image".to_owned());
+                parts.push("all good, no two layouts match the same size and image".to_owned());
             }
             (0, true) => parts.push("good".to_owned()),
             (0, false) => parts.push("each of them valid".to_owned()),

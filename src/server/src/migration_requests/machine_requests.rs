@@ -304,7 +304,7 @@ pub(crate) async fn start_copy(
     app.state.record_boot_start(boot.hash).await?;
     if news {
         app.watch.log_note(format!(
-            "{} starts to receive the migrated system: its disks are erased; the migration {} ({peer})",
+            "{} erases its disks and starts to receive the migrated system, in the migration {} (requested from {peer})",
             directory.display_name(id),
             describe_migration(directory, &is)
         ));

@@ -267,7 +267,7 @@ fn describe_fields(listed: &MachineSummary) -> String {
         let all = listed.differences.iter().filter(|one| one.is_applied() == is_applied);
         all.map(|one| one.field.as_str()).collect::<Vec<_>>().join(", ")
     };
-    let [applied, kept] = [("changed by the file", names(true)), ("kept as installed", names(false))]
+    let [applied, kept] = [("changed by the machine file", names(true)), ("kept as installed", names(false))]
         .map(|(what, names)| if names.is_empty() { names } else { format!("; {what}: {names}") });
     format!("{applied}{kept}")
 }

@@ -32,7 +32,7 @@ impl Migration {
             MigrationEvent::Finished => match self.state {
                 MigrationState::Booting => Ok(self.with_state(MigrationState::Done)),
                 MigrationState::Done => Ok(self.clone()),
-                state => Err(format!("the migration is {state}: only a migration in state booting can be finished")),
+                state => Err(format!("the migration is {state}: only a migration in state `booting` can be finished")),
             },
             MigrationEvent::Cancelled { off } => self.cancel(*off),
             MigrationEvent::Approved { fingerprints, now } => self.approve_certificates(fingerprints, *now),
@@ -216,7 +216,7 @@ impl Migration {
                 Ok(Migration { files: true, ..self.with_state(MigrationState::Cancelled) })
             }
             MigrationState::Booting => Err(format!(
-                "machine {0} has received everything and may run the system: switch it off, verify that it is off, and confirm that with `--off {0}`",
+                "machine {0} has received all data and may run the system: switch the machine off, verify that the machine is off, and confirm this with `--off {0}`",
                 self.b
             )),
             state => Err(format!("the migration is {state}: it can no longer be cancelled")),

@@ -25,7 +25,7 @@ impl MetalApiV1 {
         match self.request_with_retries(|rest| optional(rest.fetch_machine(&self.machine, rest::parse_machine)))? {
             None => Ok(KnownBmc::Unregistered),
             Some(_) => {
-                Err(Error::new(Phase::Control, "the control plane has this machine, but not the record of its BMC"))
+                Err(Error::new(Phase::Control, "the control plane has a record of this machine, but not of its BMC"))
             }
         }
     }
