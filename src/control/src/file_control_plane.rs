@@ -263,7 +263,7 @@ impl ControlPlane for FileControl {
             return Ok(());
         }
         let message =
-            "the machine file was changed or removed after this boot had read it; reboot to use its current contents";
+            "the machine file was changed or removed after this boot had read the file; reboot to use the current file";
         Err(Error::refusal(Phase::Control, message))
     }
 

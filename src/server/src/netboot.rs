@@ -304,10 +304,10 @@ const RELEASED: &str = "boots the ramdisk and waits: the system on its disks was
 fn describe_migration_role(part: MigrationSide, state: MigrationState) -> String {
     let what = match (part, state) {
         (MigrationSide::Send, MigrationState::Booting) => {
-            "waits: another machine has received its system and may be running it"
+            "waits: another machine has received this machine's system and may be running that system"
         }
-        (MigrationSide::Send, _) => "its system will be migrated to another machine",
-        (MigrationSide::Receive, _) => "it will receive another machine's system",
+        (MigrationSide::Send, _) => "this machine's system will be migrated to another machine",
+        (MigrationSide::Receive, _) => "this machine will receive another machine's system",
     };
     format!("boots the ramdisk: {what} ({state})")
 }

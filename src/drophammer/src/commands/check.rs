@@ -222,7 +222,7 @@ impl CheckReport {
             Err(why) => format!("{why}\n"),
         };
         for one in self.layouts.iter().filter(|one| !one.valid) {
-            let _ = writeln!(text, "{}: not valid, therefore not considered", one.file.display());
+            let _ = writeln!(text, "{}: not valid, and therefore not considered", one.file.display());
         }
         Ok(text)
     }

@@ -291,8 +291,8 @@ fn what_cannot_be_read_is_told_with_its_place_and_the_others_are_checked() {
         lines,
         [
             "a.yaml: good",
-            "b.json:1:1: not valid JSON, although its name ends in .json: expected value",
-            "c.json:2:11: not valid JSON, although its name ends in .json: EOF while parsing a list",
+            "b.json:1:1: not valid JSON, although the file name ends in .json: expected value",
+            "c.json:2:11: not valid JSON, although the file name ends in .json: EOF while parsing a list",
             "d.yaml: the document is empty",
             "e.yaml: cannot read the file: No such file or directory (os error 2)",
             "f.yaml: not UTF-8 text: invalid from byte 5 on",

@@ -39,7 +39,7 @@ pub(crate) fn confirm_machines(
 fn describe_next(machine: &MachineSummary) -> String {
     let name = escape_line(if machine.name.is_empty() { &machine.id } else { &machine.name });
     let next = match (&machine.order, &machine.allocation, &machine.moving) {
-        (_, _, Some(moving)) => format!("its migration continues ({})", moving.state),
+        (_, _, Some(moving)) => format!("the machine's migration continues ({})", moving.state),
         (Some(order), ..) if order.given_up => "the machine waits for the operator: its order was abandoned".to_owned(),
         (Some(order), ..) => format!(
             "the machine is reinstalled with {} (`drophammer machine reinstall {name} --cancel` cancels an order that has not started)",

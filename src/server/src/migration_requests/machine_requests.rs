@@ -372,7 +372,7 @@ fn log_silent_source(app: &AppState, is: &Migration) {
     let receiver = is.receiver.as_ref().filter(|_| is.state == MigrationState::Booting);
     if receiver.is_some_and(|receiver| !app.looks.has_checked(&is.a, &receiver.certificate)) {
         app.watch.log_note(format!(
-            "{} has not contacted the server for half a minute: make sure that it is off, or waits in its ramdisk. Data that its own system writes now is not migrated",
+            "{} has not contacted the server for half a minute: make sure that the machine is off, or waits in its ramdisk. Data that the machine's own system writes now is not migrated",
             app.directory().display_name(&is.a)
         ));
     }

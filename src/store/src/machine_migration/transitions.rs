@@ -53,7 +53,7 @@ impl Migration {
             return Err(format!("the migration is {}", self.state));
         }
         if part == MigrationSide::Send && self.left == Some(end.boot) {
-            return Err("this boot has already reported its success: the machine must boot its ramdisk again to wait for the migration".to_owned());
+            return Err("this boot has already sent its report of success: the machine must boot its ramdisk again to wait for the migration".to_owned());
         }
         let mut next = self.clone();
         match part {
