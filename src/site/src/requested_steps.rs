@@ -182,7 +182,7 @@ pub(crate) fn merge_allocation_steps(
         let name = &arrays.asked.stored.template.name;
         problems.push(format_at(
             layout,
-            &format!("the template {name} generates the layout: remove filesystemlayout, or do not request {name}"),
+            &format!("the template {name} generates the layout: remove `filesystemlayout`, or do not request {name}"),
         ));
     }
     let list = steps.iter().map(PlannedStep::as_template_step).collect();

@@ -190,15 +190,15 @@ fn connect_client(config: &PixieConfig) -> Result<ConnectClient> {
     };
     let mut builder = http::client_builder(None).redirect(reqwest::redirect::Policy::none());
     if let Some(ca_cert) = &api.ca_cert {
-        let what = || "ca_cert of pixie's configuration";
+        let what = || "`ca_cert` of pixie's configuration";
         let roots = reqwest::Certificate::from_pem_bundle(ca_cert.as_bytes()).context(Phase::Control, what)?;
         if roots.is_empty() {
-            return Err(Error::new(Phase::Control, "ca_cert of pixie's configuration contains no certificate"));
+            return Err(Error::new(Phase::Control, "`ca_cert` of pixie's configuration contains no certificate"));
         }
         builder = builder.tls_certs_only(roots);
     }
     if let Some(identity) = &api.identity {
-        let what = || "cert and key of pixie's configuration";
+        let what = || "`cert` and `key` of pixie's configuration";
         let identity = reqwest::Identity::from_pem(identity.as_bytes()).context(Phase::Control, what)?;
         builder = builder.identity(identity);
     }

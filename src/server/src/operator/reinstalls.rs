@@ -188,7 +188,7 @@ fn read_overrides(asked: &ReinstallRequest) -> Result<ReinstallOverrides, ApiErr
         apply_allocation: asked.apply_allocation,
     };
     if words.give_up.iter().any(String::is_empty) {
-        return Err(ApiError::bad_request("a serial number in give_up must not be empty"));
+        return Err(ApiError::bad_request("a serial number in `give_up` must not be empty"));
     }
     if let Some(placeholder) = words.give_up.iter().find(|name| is_placeholder(name)) {
         return Err(ApiError::bad_request(format!(
