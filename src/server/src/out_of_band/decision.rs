@@ -70,7 +70,7 @@ pub(crate) fn decide_action(run: &OutOfBandRun, seen: &RunObservation) -> RunAct
             let reason = if run.phase == RunPhase::Booting {
                 "the machine has not booted the ramdisk after its restart; see the machine's console and boot order"
             } else {
-                "the machine has not run the ramdisk, which is required for changes of BIOS settings; power-cycle the machine"
+                "the machine has not run the ramdisk, and no step over Redfish starts while another system may run; power-cycle the machine"
             };
             let minutes = timeout.as_secs() / 60;
             match seen.phase_age > timeout {

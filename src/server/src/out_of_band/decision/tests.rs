@@ -139,7 +139,7 @@ fn nothing_is_changed_while_another_system_may_run() {
     let RunAction::Fail(why) = decide_action(&run(apply(), RunPhase::Ready), &away) else { panic!() };
     assert!(
         why.contains(
-            "has not run the ramdisk, which is required for changes of BIOS settings; power-cycle the machine"
+            "has not run the ramdisk, and no step over Redfish starts while another system may run; power-cycle the machine"
         ),
         "{why}"
     );
