@@ -55,7 +55,7 @@ impl FromStr for BootDigest {
 
     fn from_str(text: &str) -> Result<BootDigest, String> {
         let wrong = || {
-            "digest must have the format that `drophammer machine boot-digest` prints: sha256: and 64 hexadecimal digits"
+            "the digest must have the format that `drophammer machine boot-digest` prints: sha256: and 64 hexadecimal digits"
                 .to_owned()
         };
         let bytes = text.strip_prefix("sha256:").and_then(decode_hex).and_then(|bytes| bytes.try_into().ok());

@@ -137,14 +137,14 @@ impl FileControl {
         let unsigned = |why: String| Err(Error::refusal(Phase::Control, format!("{place} is not trusted: {why}")));
         let Some(verifier) = &self.verifier else {
             return unsigned(
-                "it is not served over https, and a signature cannot be verified without drophammer.key=".to_owned(),
+                "the file is not served over https, and a signature cannot be verified without the kernel argument drophammer.key=".to_owned(),
             );
         };
         let signature = place.signature_location();
         match self.fetch_location(&signature, None)? {
             FetchResult::Document(signature, _) => verifier(place.as_str(), text, &signature),
             FetchResult::Missing | FetchResult::NotModified => unsigned(format!(
-                "it is not served over https, and a signature is missing at {signature}; sign the file with minisign -S -m FILE"
+                "the file is not served over https, and a signature is missing at {signature}; sign the file with minisign -S -m FILE"
             )),
         }
     }
@@ -163,8 +163,8 @@ impl FileControl {
         }
         if allocation.reinstall && allocation.order_id().and_then(OrderNumber::parse).is_none() {
             return refused(&format!(
-                "has reinstall: true, which requires an order whose id is a number from 1 to {}, so that it is carried out only once: \
-                 \"1\" for the first, and a larger one for each later reinstall",
+                "has reinstall: true, which requires an order whose id is a number from 1 to {}, so that the reinstall is carried out only once: \
+                 \"1\" for the first reinstall, and a larger number for each later reinstall",
                 OrderNumber::LARGEST
             ));
         }
@@ -263,7 +263,7 @@ impl ControlPlane for FileControl {
             return Ok(());
         }
         let message =
-            "the machine file was changed or removed after this boot had read it; reboot to use its current contents";
+            "the machine file was changed or removed after this boot had read the file; reboot to use the current file";
         Err(Error::refusal(Phase::Control, message))
     }
 

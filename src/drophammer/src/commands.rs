@@ -59,7 +59,7 @@ fn decode_layouts(path: &Path, bytes: &[u8]) -> std::result::Result<String, Vec<
     {
         let said = error.to_string();
         let why = said.split(" at line ").next().unwrap_or_default();
-        let mut problem = Diagnostic::new("", format!("not valid JSON, although its name ends in .json: {why}"));
+        let mut problem = Diagnostic::new("", format!("not valid JSON, although the file name ends in .json: {why}"));
         (problem.line, problem.column) = (Some(error.line().max(1)), Some(error.column().max(1)));
         return Err(vec![problem]);
     }

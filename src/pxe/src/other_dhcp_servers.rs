@@ -179,7 +179,7 @@ fn describe_offers(card: &PxeNic, offers: &[DhcpOffer], assigns: bool) -> Option
              assign addresses with --range"
         )),
         false if !boots.is_empty() => Some(format!(
-            "another server on {name} sends boot files: {}. Firmware may load that file instead of the boot file of this server: remove that file from the configuration of the other server",
+            "another server on {name} sends boot files: {}. Firmware may load such a file instead of the boot file of this server: remove the boot file from the configuration of the other server",
             list(&boots)
         )),
         _ => None,

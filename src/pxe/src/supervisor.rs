@@ -159,7 +159,8 @@ impl DnsmasqSupervisor {
             Ok(card) => card,
             Err(why) => {
                 self.running.take().into_iter().for_each(|(running, _)| running.terminate(END));
-                return self.report_once(log, format!("{why}. Until this is repaired, machines cannot boot over PXE"));
+                return self
+                    .report_once(log, format!("{why}. Machines cannot boot over PXE until this problem is solved"));
             }
         };
         match &mut self.running {

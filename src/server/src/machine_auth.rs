@@ -164,7 +164,7 @@ pub(crate) fn foreign_nic_message(
 pub(crate) fn describe_unknown_machine(id: &str, peer: ClientAddress, hardware: &RegisteredHardware) -> String {
     let macs: Vec<&str> = hardware.nics.iter().map(|nic| nic.mac.as_str()).collect();
     format!(
-        "unknown machine {id} at {peer}: {}, {} MiB, {}, MACs {}; create a file in machines/ with this id to use it",
+        "unknown machine {id} at {peer}: {}, {} MiB, {}, MACs {}; to use the machine, create a file with this id in machines/",
         format_count(hardware.cpu_cores as usize, "core", "cores"),
         hardware.memory >> 20,
         format_count(hardware.disks.len(), "disk", "disks"),

@@ -107,7 +107,7 @@ async fn explain_mac_contradiction(
         false => describe_other_macs(known, &seen),
         true => format!(
             "a machine with id {} ({:?}) has MACs {seen}, but was registered with {}: these may be two machines with the same UUID, so this \
-            registration is refused. If this is the same machine, list its MACs in its machine file; if these are two machines, give each machine its own id, and list its macs",
+            registration is refused. If this is the same machine, list its MACs in its machine file; if these are two machines, use a different id for each machine, and list each machine's MACs in its machine file",
             known.id,
             known.name,
             expected.join(" ")
@@ -146,7 +146,7 @@ pub(crate) async fn warn_of_two_machines(
         return Ok(None);
     }
     Ok(Some(format!(
-        "this machine has MACs {}, but {id} was registered with {}: these may be two machines with the same UUID; if so, give each machine its own id, and list its macs",
+        "this machine has MACs {}, but {id} was registered with {}: these may be two machines with the same UUID; if so, use a different id for each machine, and list each machine's MACs in its machine file",
         macs.join(" "),
         before.join(" ")
     )))

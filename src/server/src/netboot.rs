@@ -75,7 +75,7 @@ pub(crate) async fn boot_script(
     };
     log_unproven(&app, &asking, &next, peer);
     if matches!(next, BootTarget::Elsewhere(_) | BootTarget::NoFile) {
-        app.log_rate_limited(format!("{} at {peer}: it {message}", asking.id));
+        app.log_rate_limited(format!("{} at {peer}: the machine {message}", asking.id));
     }
     record_event(&app, &asking.id, peer, EventName::PxeBooting, &message).await?;
     log_order_end(&app, &asking.id, &next, peer);
@@ -117,7 +117,7 @@ pub(crate) async fn boot_json(
                 BootTarget::Attempt(order) => describe_attempt(order),
                 _ => String::new(),
             };
-            record_event(&app, id, peer, EventName::PlannedReboot, &format!("{what}, bypassing its firmware")).await?;
+            record_event(&app, id, peer, EventName::PlannedReboot, &format!("{what}, bypassing the firmware")).await?;
             let initrd = ramdisk_file(&app, id).await;
             let ramdisk = ipxe::RamdiskBoot { initrd, ..asking.ramdisk(&app, &base, &token, false) };
             return Ok(Json(api_types::NextBoot {
@@ -251,7 +251,7 @@ async fn identify_requester(
         }
         MachineMatch::Unidentified => {
             app.log_rate_limited(unidentified_message(peer, &asking));
-            return Err(ApiError::bad_request("the uuid is not usable, and the mac is not in any file of machines/"));
+            return Err(ApiError::bad_request("the uuid is not usable, and no file in machines/ contains the mac"));
         }
     };
     let machine = directory.find_machine(&id);
@@ -304,10 +304,10 @@ const RELEASED: &str = "boots the ramdisk and waits: the system on its disks was
 fn describe_migration_role(part: MigrationSide, state: MigrationState) -> String {
     let what = match (part, state) {
         (MigrationSide::Send, MigrationState::Booting) => {
-            "waits: another machine has received its system and may be running it"
+            "waits: another machine has received this machine's system and may be running that system"
         }
-        (MigrationSide::Send, _) => "its system will be migrated to another machine",
-        (MigrationSide::Receive, _) => "it will receive another machine's system",
+        (MigrationSide::Send, _) => "this machine's system will be migrated to another machine",
+        (MigrationSide::Receive, _) => "this machine will receive another machine's system",
     };
     format!("boots the ramdisk: {what} ({state})")
 }

@@ -76,7 +76,7 @@ fn check_host(app: &AppState, request: &Request) -> Result<(), ApiError> {
 
 fn reject_misdirected(app: &AppState, request: &Request, name: &str) -> ApiError {
     let why = format!(
-        "{name} is not a name of this server; use the server's address, or start the server with `drophammer serve --host {name}` if {name} is a name of its host"
+        "{name} is not a name of this server; use the server's address, or start the server with `drophammer serve --host {name}` if {name} is a name of the server's host"
     );
     if let Some(ConnectionInfo { address, .. }) = request.extensions().get() {
         app.log_rate_limited(format!("a request from {address} was rejected: {why}"));

@@ -65,7 +65,7 @@ pub(crate) fn one_machine_route<H: Handler<T, Arc<AppState>>, T: 'static>(handle
     get_route(
         "/v1/machine/{id}",
         handler,
-        "One machine: its allocation for the machine itself, and metal-api's format for operators",
+        "One machine: the machine itself receives its allocation, operators receive metal-api's format",
     )
     .with_token(RequiredToken::MachineOrOperator)
     .with_response(one_machine_schema)
@@ -97,7 +97,7 @@ fn allocation_routes() -> Vec<ApiRoute> {
         get_route(
             "/v1/machine/{id}/wait",
             agent_api::wait_for_allocation,
-            "Wait until the machine has an allocation; 204 if it has none when the time limit is reached",
+            "Wait until the machine has an allocation; 204 if the machine has none when the time limit is reached",
         )
         .with_query(&["seconds"])
         .with_response(empty_schema)

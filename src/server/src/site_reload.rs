@@ -72,7 +72,7 @@ impl SiteReloader {
     /// Scans the directory. Catches panics, so that one file cannot end the thread.
     fn try_rescan(&mut self) {
         if catch_unwind(AssertUnwindSafe(|| self.rescan())).is_err() {
-            self.watch.log_problem("reading the directory panicked: the last snapshot stays in force".to_owned());
+            self.watch.log_problem("cannot read the server's directory because of an internal error: the last snapshot of the directory stays in force".to_owned());
         }
     }
 

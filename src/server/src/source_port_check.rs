@@ -72,7 +72,7 @@ fn refusal_reason(ports: SourcePorts, SourcePort(port): SourcePort) -> Option<St
              NAT changes the source ports, give the machines a route without NAT, {ANY}"
         )),
         (SourcePorts::Below(_), None) => Some(format!(
-            "the proxy does not forward the source port; configure it to send `X-Forwarded-For: [ADDRESS]:PORT`, {ANY}"
+            "the proxy does not forward the source port; configure the proxy to send `X-Forwarded-For: [ADDRESS]:PORT`, {ANY}"
         )),
     }
 }

@@ -322,7 +322,7 @@ fn find_layout<'a>(
             let message = format!("this allocation is installed with layout {id:?}, which no longer exists");
             format_at(
                 &allocation.id,
-                &format!("{message}: put the layout back, or specify another layout in filesystemlayout"),
+                &format!("{message}: put the layout back, or specify another layout in `filesystemlayout`"),
             )
         });
     }

@@ -70,7 +70,10 @@ impl RequestedArrays {
         let made = self.config.build_layout(&self.asked.stored.template.name, inventory);
         made.map_err(|problems| {
             let said = problems.into_iter().map(|problem| {
-                let message = format!("on the disks that the machine has registered: {}", problem.message);
+                let message = format!(
+                    "the arrays are not possible on the disks that the machine has registered: {}",
+                    problem.message
+                );
                 self.asked.format_problem(Diagnostic::new(format!("{}.{}", self.place, problem.place), message))
             });
             said.collect::<Vec<_>>().join("\n")
@@ -179,7 +182,7 @@ pub(crate) fn merge_allocation_steps(
         let name = &arrays.asked.stored.template.name;
         problems.push(format_at(
             layout,
-            &format!("the template {name} generates the layout: remove filesystemlayout, or do not request {name}"),
+            &format!("the template {name} generates the layout: remove `filesystemlayout`, or do not request {name}"),
         ));
     }
     let list = steps.iter().map(PlannedStep::as_template_step).collect();
@@ -207,8 +210,10 @@ fn find_arrays(
     });
     let (step, asked, index) = all.next()?;
     for (other, again, index) in all {
-        let message =
-            format!("both {} and {} generate the layout: only one step may do that", other.entry.name, step.entry.name);
+        let message = format!(
+            "both {} and {} generate the layout: only one step may generate the layout",
+            other.entry.name, step.entry.name
+        );
         problems.push(again.format_problem(Diagnostic::new(format!("steps[{index}]"), message)));
     }
     let place = format!("steps[{index}].args");

@@ -43,7 +43,7 @@ pub fn lock_directory(dir: &Path) -> Result<Option<DirectoryLock>> {
         Err(TryLockError::Error(error)) if is_unsupported(&error) => Ok(None),
         Err(TryLockError::Error(error)) => Err(error).context(Phase::Serve, || format!("lock {}", path.display())),
         Err(TryLockError::WouldBlock) => {
-            let message = format!("another `drophammer serve` is running in {}: stop it first", dir.display());
+            let message = format!("another `drophammer serve` is running in {}: stop that server first", dir.display());
             Err(Error::new(Phase::Serve, message))
         }
     }
@@ -219,7 +219,7 @@ mod tests {
         let held = lock_directory(dir.path()).unwrap().unwrap();
         let of_a_child = held.0.try_clone().unwrap();
         let refused = lock_directory(dir.path()).unwrap_err().to_string();
-        assert!(refused.contains("stop it first"), "{refused}");
+        assert!(refused.contains("stop that server first"), "{refused}");
         drop(held);
         assert!(lock_directory(dir.path()).unwrap().is_some());
         drop(of_a_child);

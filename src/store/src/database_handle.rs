@@ -330,5 +330,5 @@ pub(crate) fn flatten_answer<T>(answer: Result<Result<T>, oneshot::error::RecvEr
 }
 
 pub(crate) fn to_json(value: &impl serde::Serialize) -> Result<String> {
-    serde_json::to_string(value).context(Phase::Serve, || "write JSON for the database")
+    serde_json::to_string(value).context(Phase::Serve, || "encode a record as JSON for the database")
 }

@@ -85,7 +85,9 @@ impl UnprovenReason {
                 cancel the order with `drophammer machine reinstall {machine} --cancel`"
             ),
         };
-        format!("success of allocation {allocation} of machine {machine} is not recorded: {self}; {remedy}")
+        format!(
+            "the report of success for allocation {allocation} of machine {machine} is not recorded: {self}; {remedy}"
+        )
     }
 }
 

@@ -160,7 +160,7 @@ impl RedfishMachine<'_> {
     pub fn set_attributes(&self, bios: &BiosState, settings: &[BiosSetting]) -> Result<()> {
         let Some(path) = &bios.settings_path else {
             return Err(bmc_refusal(format!(
-                "{}{}: the BIOS attributes cannot be changed",
+                "{}{}: the Redfish service has no settings resource, so the BIOS attributes cannot be changed",
                 self.client.url, self.path
             )));
         };
@@ -186,7 +186,10 @@ impl RedfishMachine<'_> {
     /// The service rejects the request, or does not support it.
     pub fn reset_attributes(&self, bios: &BiosState) -> Result<()> {
         let Some(path) = &bios.reset_path else {
-            return Err(bmc_refusal(format!("{}{}: the BIOS cannot be reset", self.client.url, self.path)));
+            return Err(bmc_refusal(format!(
+                "{}{}: the Redfish service does not support Bios.ResetBios",
+                self.client.url, self.path
+            )));
         };
         self.client.expect_success(self.client.post(path, &json!({}))?).map(drop)
     }

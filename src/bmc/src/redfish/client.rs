@@ -160,7 +160,8 @@ impl<'a> RedfishClient<'a> {
         let response = builder.send().map_err(reqwest::Error::without_url).context(Phase::Control, failed)?;
         let (status, headers) = (response.status(), response.headers().clone());
         let body = read_whole(response, ANSWER_BYTES).context(Phase::Control, failed)?;
-        let too_long = || bmc_refusal(format!("{}{} has more than {ANSWER_BYTES} bytes", self.url, request.path));
+        let too_long =
+            || bmc_refusal(format!("the response of {}{} is longer than {ANSWER_BYTES} bytes", self.url, request.path));
         Ok(RedfishResponse { status, headers, body: body.ok_or_else(too_long)? })
     }
 
@@ -184,11 +185,11 @@ impl<'a> RedfishClient<'a> {
         let refused = |why: String| {
             bmc_refusal(format!("management controller {} responded {}: {why}", self.url, response.status))
         };
-        let Some(next) = location else { return Err(refused("it redirects to an invalid address".to_owned())) };
+        let Some(next) = location else { return Err(refused("the redirect address is invalid".to_owned())) };
         if next.origin() != url.origin() {
             let origin = next.origin().ascii_serialization();
             return Err(refused(format!(
-                "it redirects to another address, {origin}, to which the password is not sent; if this address is the controller's own, specify this address for the controller"
+                "the request is redirected to another address, {origin}, to which the password is not sent; if that address belongs to this controller, specify that address for the controller"
             )));
         }
         let preserves = matches!(response.status.as_u16(), 307 | 308) || *method == Method::GET;
@@ -197,7 +198,7 @@ impl<'a> RedfishClient<'a> {
         match preserves || is_same {
             true => Ok(Some(next)),
             false => Err(refused(format!(
-                "it redirects the {method} to another path, {}",
+                "the {method} request is redirected to another path, {}",
                 untrusted_text_limits::sanitize_line(next.path())
             ))),
         }
@@ -216,9 +217,9 @@ impl<'a> RedfishClient<'a> {
         let message =
             untrusted_text_limits::sanitize_line(&untrusted_text_limits::truncate_with_mark(&message, MESSAGE_BYTES));
         let said = match response.status {
-            StatusCode::UNAUTHORIZED if message.is_empty() => "it rejected the username and password".to_owned(),
-            StatusCode::UNAUTHORIZED => format!("it rejected the username and password: {message}"),
-            _ if message.is_empty() => "it gave no reason".to_owned(),
+            StatusCode::UNAUTHORIZED if message.is_empty() => "the BMC rejected the username and password".to_owned(),
+            StatusCode::UNAUTHORIZED => format!("the BMC rejected the username and password: {message}"),
+            _ if message.is_empty() => "the response contains no reason".to_owned(),
             _ => message,
         };
         format!("management controller {} responded {}: {said}", self.url, response.status)

@@ -135,7 +135,7 @@ fn the_controllers_messages_are_in_the_error() {
         ),
         (400, r#"{"error": {"message": "general", "@Message.ExtendedInfo": []}}"#, "general"),
         (503, "<html>busy</html>", "<html>busy</html>"),
-        (503, "", "it gave no reason"),
+        (503, "", "the response contains no reason"),
         (403, r#"{"error": {"message": "change it first"}}"#, "403 Forbidden: change it first"),
         (401, r#"{"error": {"message": "hunter2 is wrong"}}"#, "rejected the username and password: … is wrong"),
         (200, r#"{"Actions": {}}"#, "does not support ComputerSystem.Reset"),

@@ -163,7 +163,7 @@ fn what_nobody_vouches_for_is_refused() {
     web.remove("/unsigned.minisig");
     assert!(control(&format!("{url}/good"), None, &[&stranger, &key]).wait_for_allocation(NOW).unwrap());
     for (path, keys, why) in [
-        ("/good", vec![], "a signature cannot be verified without drophammer.key="),
+        ("/good", vec![], "a signature cannot be verified without the kernel argument drophammer.key="),
         ("/unsigned", vec![&key], "a signature is missing at http://"),
         ("/strange", vec![&key], "is signed by key"),
         ("/changed", vec![&key], "one of them is damaged or forged"),

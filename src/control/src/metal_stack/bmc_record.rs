@@ -138,7 +138,7 @@ pub(crate) fn combine(known: KnownBmc, in_band: Result<Option<InBandBmc>, String
     if let Some(own) = own.filter(|own| !record.address.is_empty() && !has_host(&record.address, *own)) {
         let kept = sanitize_name(&record.address);
         say(&format!(
-            "BMC: its own address is {own}, but the control plane has recorded {kept}; the recorded address is sent back unchanged"
+            "BMC: the address read from the BMC is {own}, but the control plane has recorded {kept}; the recorded address is sent back unchanged"
         ));
     }
     if let Some(bmc) = &in_band {
@@ -147,11 +147,12 @@ pub(crate) fn combine(known: KnownBmc, in_band: Result<Option<InBandBmc>, String
     if let KnownBmc::Unreadable(why) = known {
         let rest = match own {
             Some(own) => format!("address {own}, MAC and FRU are registered as read from the BMC"),
-            None => "the registration also erases address and MAC, since the BMC was not found in-band".to_owned(),
+            None => "the registration also erases the BMC's address and MAC, because the BMC was not found in-band"
+                .to_owned(),
         };
         say(&format!(
             "WARNING: this registration ERASES user and password of this machine's BMC in the control plane; {rest}. Power commands fail until the \
-             operator sets them again: docs/metal-stack.md, \"Before the first rack\". The record of the control plane cannot be read: {why}"
+             operator sets user and password again: docs/metal-stack.md, \"Before the first rack\". The record of the control plane cannot be read: {why}"
         ));
     }
     record
@@ -210,7 +211,7 @@ mod tests {
         assert_eq!(record, filled);
         assert_eq!(
             said,
-            "BMC: its own address is 10.1.0.7, but the control plane has recorded 10.1.0.9:6230; the recorded address is sent back unchanged\n"
+            "BMC: the address read from the BMC is 10.1.0.7, but the control plane has recorded 10.1.0.9:6230; the recorded address is sent back unchanged\n"
         );
         for in_band in [Ok(None), Err("no".to_owned())] {
             assert_eq!(combined(KnownBmc::Record(Box::new(known())), in_band).0, known(), "sent back unchanged");

@@ -210,7 +210,7 @@ impl LokiClient {
         let mut builder = http::client_builder(None).redirect(reqwest::redirect::Policy::none());
         if let Some(auth) = logging.certificate_auth.as_ref().filter(|auth| !auth.cert.is_empty()) {
             let both = format!("{}\n{}", auth.cert, auth.key);
-            let what = || "certificate_auth of pixie's configuration";
+            let what = || "`certificate_auth` of pixie's configuration";
             let identity = reqwest::Identity::from_pem(both.as_bytes()).context(Phase::Control, what)?;
             builder = builder.identity(identity).tls_danger_accept_invalid_certs(auth.insecure_skip_verify);
         }

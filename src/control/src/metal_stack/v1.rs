@@ -182,7 +182,7 @@ impl MetalApiV1 {
                 }
                 StreamEvent::Message(_) => {}
                 StreamEvent::Silence => {
-                    let message = format!("Wait: no message for {} s", self.pace.silence.as_secs());
+                    let message = format!("the `Wait` stream sent no message for {} s", self.pace.silence.as_secs());
                     return Err(GrpcFailure::Passing(Error::new(Phase::Control, message)));
                 }
             }
@@ -191,7 +191,7 @@ impl MetalApiV1 {
 
     fn pause_with_reason(&self, why: &str) {
         let pause = http::add_jitter(self.pace.pause * 2);
-        tracing::info!("{why}; waiting again in {:.1} s", pause.as_secs_f64());
+        tracing::info!("{why}; the `Wait` request is sent again in {:.1} s", pause.as_secs_f64());
         thread::sleep(pause);
     }
 }
@@ -255,7 +255,7 @@ impl MetalApi for MetalApiV1 {
         match self.listen_for_allocation(patience) {
             Ok(true) => match self.fetch_current_machine(ONCE) {
                 Ok(machine) if machine.allocation.is_some() => return Ok(true),
-                Ok(_) => self.pause_with_reason("Wait ended without an allocation"),
+                Ok(_) => self.pause_with_reason("the `Wait` stream ended without an allocation"),
                 Err(error) if error.is_refusal() => return Err(error),
                 Err(error) => self.pause_with_reason(&error.to_string()),
             },

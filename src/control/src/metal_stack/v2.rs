@@ -149,12 +149,12 @@ impl MetalApiV2 {
         match self.current_client().read_first_message("Wait", &self.machine_id_message(), patience) {
             Ok(FirstEvent::Message(message)) => match message.get("allocation") {
                 Some(allocation) if !allocation.is_null() => Ok(Some(allocation.clone())),
-                _ => Err(Error::new(Phase::Control, "Wait: the server sent a message without an allocation")),
+                _ => Err(Error::new(Phase::Control, "`Wait`: the server sent a message without an allocation")),
             },
             Ok(FirstEvent::Silence) => Ok(None),
             Ok(FirstEvent::End) => {
                 let seconds = began.elapsed().as_secs_f64();
-                Err(Error::new(Phase::Control, format!("Wait: the server closed the stream after {seconds:.0} s")))
+                Err(Error::new(Phase::Control, format!("`Wait`: the server closed the stream after {seconds:.0} s")))
             }
             Err(failure) => {
                 if matches!(failure, ConnectFailure::Certificate(_) | ConnectFailure::Token(_)) {
@@ -190,15 +190,15 @@ fn connect_client(config: &PixieConfig) -> Result<ConnectClient> {
     };
     let mut builder = http::client_builder(None).redirect(reqwest::redirect::Policy::none());
     if let Some(ca_cert) = &api.ca_cert {
-        let what = || "ca_cert of pixie's configuration";
+        let what = || "`ca_cert` of pixie's configuration";
         let roots = reqwest::Certificate::from_pem_bundle(ca_cert.as_bytes()).context(Phase::Control, what)?;
         if roots.is_empty() {
-            return Err(Error::new(Phase::Control, "ca_cert of pixie's configuration contains no certificate"));
+            return Err(Error::new(Phase::Control, "`ca_cert` of pixie's configuration contains no certificate"));
         }
         builder = builder.tls_certs_only(roots);
     }
     if let Some(identity) = &api.identity {
-        let what = || "cert and key of pixie's configuration";
+        let what = || "`cert` and `key` of pixie's configuration";
         let identity = reqwest::Identity::from_pem(identity.as_bytes()).context(Phase::Control, what)?;
         builder = builder.identity(identity);
     }
@@ -241,7 +241,7 @@ impl MetalApi for MetalApiV2 {
             Ok(None) => Ok(false),
             Err(error) => {
                 let pause = http::add_jitter(self.pace.pause * 2);
-                tracing::info!("{error}; waiting again in {:.1} s", pause.as_secs_f64());
+                tracing::info!("{error}; the `Wait` request is sent again in {:.1} s", pause.as_secs_f64());
                 thread::sleep(pause);
                 Ok(false)
             }

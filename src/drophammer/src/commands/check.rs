@@ -192,7 +192,7 @@ impl CheckReport {
         let set_is_good = self.duplicates.is_empty() && self.collisions.is_empty();
         match (invalid, set_is_good) {
             (0, true) if self.layouts.len() > 1 => {
-                parts.push("all good, no two match the same size and image".to_owned());
+                parts.push("all good, no two layouts match the same size and image".to_owned());
             }
             (0, true) => parts.push("good".to_owned()),
             (0, false) => parts.push("each of them valid".to_owned()),
@@ -222,7 +222,7 @@ impl CheckReport {
             Err(why) => format!("{why}\n"),
         };
         for one in self.layouts.iter().filter(|one| !one.valid) {
-            let _ = writeln!(text, "{}: not valid, therefore not considered", one.file.display());
+            let _ = writeln!(text, "{}: not valid, and therefore not considered", one.file.display());
         }
         Ok(text)
     }

@@ -179,7 +179,7 @@ fn make_plan(options: &PlanArgs, asked: PlanInputs) -> Result<(String, CommandOu
             (true, false) => Ok(said),
             (false, false) => Ok(templates.format_steps(&steps) + &said),
             (false, true) => {
-                let what = || "put the steps into the plan".to_owned();
+                let what = || "add the steps to the plan".to_owned();
                 let mut whole: serde_json::Value = serde_json::from_str(&as_json?).context(Phase::Plan, what)?;
                 whole["deploy_steps"] = templates.steps_as_json(&steps);
                 to_json(&whole)

@@ -76,7 +76,7 @@ fn a_directory_is_one_set_and_so_are_files() {
     assert!(said.ends_with("2 layouts, each of them valid, 1 id given twice\n"), "{said}");
     assert!(found(&again[..1]).ends_with("1 layout, good\n"));
     let good = [dir.path().join("a.yaml"), seeds().join("firewall.yaml")];
-    assert!(found(&good).ends_with("2 layouts, all good, no two match the same size and image\n"));
+    assert!(found(&good).ends_with("2 layouts, all good, no two layouts match the same size and image\n"));
 }
 
 #[test]
@@ -291,8 +291,8 @@ fn what_cannot_be_read_is_told_with_its_place_and_the_others_are_checked() {
         lines,
         [
             "a.yaml: good",
-            "b.json:1:1: not valid JSON, although its name ends in .json: expected value",
-            "c.json:2:11: not valid JSON, although its name ends in .json: EOF while parsing a list",
+            "b.json:1:1: not valid JSON, although the file name ends in .json: expected value",
+            "c.json:2:11: not valid JSON, although the file name ends in .json: EOF while parsing a list",
             "d.yaml: the document is empty",
             "e.yaml: cannot read the file: No such file or directory (os error 2)",
             "f.yaml: not UTF-8 text: invalid from byte 5 on",

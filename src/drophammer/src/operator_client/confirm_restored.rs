@@ -39,18 +39,18 @@ pub(crate) fn confirm_machines(
 fn describe_next(machine: &MachineSummary) -> String {
     let name = escape_line(if machine.name.is_empty() { &machine.id } else { &machine.name });
     let next = match (&machine.order, &machine.allocation, &machine.moving) {
-        (_, _, Some(moving)) => format!("its migration continues ({})", moving.state),
-        (Some(order), ..) if order.given_up => "it waits for the operator, because its order was abandoned".to_owned(),
+        (_, _, Some(moving)) => format!("the machine's migration continues ({})", moving.state),
+        (Some(order), ..) if order.given_up => "the machine waits for the operator: its order was abandoned".to_owned(),
         (Some(order), ..) => format!(
-            "it is reinstalled with {} (`drophammer machine reinstall {name} --cancel` cancels an order that has not started)",
+            "the machine is reinstalled with {} (`drophammer machine reinstall {name} --cancel` cancels an order that has not started)",
             order.image
         ),
-        (None, Some(_), _) if machine.installed => "it boots its disk".to_owned(),
-        (None, Some(_), _) if machine.adopted => "it boots its disks and reports the installation".to_owned(),
-        (None, Some(allocation), _) => format!("allocation {allocation} is installed on it for the first time"),
-        (None, None, _) => "it waits for an allocation".to_owned(),
+        (None, Some(_), _) if machine.installed => "the machine boots its disk".to_owned(),
+        (None, Some(_), _) if machine.adopted => "the machine boots its disks and reports the installation".to_owned(),
+        (None, Some(allocation), _) => format!("allocation {allocation} is installed for the first time"),
+        (None, None, _) => "the machine waits for an allocation".to_owned(),
     };
-    format!("{name} is confirmed: at its next boot over PXE {next}.\n")
+    format!("{name} is confirmed: at its next boot over PXE, {next}.\n")
 }
 
 #[cfg(test)]
@@ -69,17 +69,22 @@ mod tests {
         let allocated = MachineSummary { allocation: Some("a1".to_owned()), ..machine.clone() };
         let installed = MachineSummary { installed: true, ..allocated.clone() };
         for (listed, words) in [
-            (&machine, "it waits for an allocation"),
-            (&allocated, "allocation a1 is installed on it for the first time"),
-            (&MachineSummary { adopted: true, ..allocated.clone() }, "it boots its disks and reports the installation"),
-            (&installed, "it boots its disk"),
+            (&machine, "the machine waits for an allocation"),
+            (&allocated, "allocation a1 is installed for the first time"),
+            (
+                &MachineSummary { adopted: true, ..allocated.clone() },
+                "the machine boots its disks and reports the installation",
+            ),
+            (&installed, "the machine boots its disk"),
             (
                 &MachineSummary { order: abandoned, ..installed.clone() },
-                "it waits for the operator, because its order was abandoned",
+                "the machine waits for the operator: its order was abandoned",
             ),
-            (&MachineSummary { order, ..installed.clone() }, "it is reinstalled with debian-13"),
+            (&MachineSummary { order, ..installed.clone() }, "the machine is reinstalled with debian-13"),
         ] {
-            assert!(describe_next(listed).starts_with(&format!("one is confirmed: at its next boot over PXE {words}")));
+            assert!(
+                describe_next(listed).starts_with(&format!("one is confirmed: at its next boot over PXE, {words}"))
+            );
         }
     }
 }

@@ -164,7 +164,11 @@ fn format_definition(shown: &OsDefinitionResponse) -> String {
         text += &format!("\n{}", format_columns(&rows));
     }
     for (os, names) in &shown.preset {
-        text += &format!("\nSet for all machines with {}: {}\n", replace_hidden(os), or_dash(&names.join(", ")));
+        text += &format!(
+            "\nParameters that are set for all machines with {}: {}\n",
+            replace_hidden(os),
+            or_dash(&names.join(", "))
+        );
     }
     let machines = shown.machines.as_deref().unwrap_or_default();
     if machines.is_empty() { text } else { text + "\n" + &format_machines(machines, shown.os_version.as_deref()) }
@@ -234,9 +238,11 @@ mod tests {
     #[test]
     fn a_definition_is_shown_with_its_parameters_and_machines() {
         let text = format_definition(&web());
-        for expected in
-            ["ns1        the first name server", "Set for all machines with web+large: ns1", "web-1    web  web+small"]
-        {
+        for expected in [
+            "ns1        the first name server",
+            "Parameters that are set for all machines with web+large: ns1",
+            "web-1    web  web+small",
+        ] {
             assert!(text.contains(expected), "{expected}\n{text}");
         }
         let line = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap().trim_end();

@@ -83,7 +83,7 @@ fn ignore_foreign_report(
         false => "the boot that sent the report has not registered".to_owned(),
     };
     app.alarms.log_note(format!(
-        "{who}  reports {end}; ignored: {why}: {}",
+        "{who}  reports {end}; the report is ignored, because {why}: {}",
         truncate_with_mark(&first_line(&report.message), NAME_BYTES)
     ));
     match report.success {

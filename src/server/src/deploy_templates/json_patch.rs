@@ -45,23 +45,23 @@ pub(crate) fn parse_patch(document: &Value) -> TemplateResult<Vec<PatchOperation
 
 fn parse_operation(line: &Value) -> TemplateResult<PatchOperation> {
     let bad = |why: &str| Err(IronicRefusal::bad_request(format!("the patch {line}: {why}")));
-    let Some(fields) = line.as_object() else { return bad("it must be an object") };
+    let Some(fields) = line.as_object() else { return bad("a patch operation must be an object") };
     if fields.keys().any(|name| !["op", "path", "value"].contains(&name.as_str())) {
-        return bad("only op, path and value are allowed");
+        return bad("only the fields `op`, `path` and `value` are allowed");
     }
     let kind = match fields.get("op").and_then(Value::as_str) {
         Some("add") => PatchKind::Add,
         Some("replace") => PatchKind::Replace,
         Some("remove") => PatchKind::Remove,
-        _ => return bad("op must be add, replace or remove"),
+        _ => return bad("`op` must be add, replace or remove"),
     };
-    let Some(path) = fields.get("path").and_then(Value::as_str) else { return bad("path must be a string") };
+    let Some(path) = fields.get("path").and_then(Value::as_str) else { return bad("`path` must be a string") };
     let plain = |step: &str| !step.is_empty() && step.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '-');
     let steps: Option<Vec<String>> =
         path.strip_prefix('/').map(|rest| rest.split('/').map(str::to_owned).collect::<Vec<_>>());
     match steps.filter(|steps| steps.iter().all(|step| plain(step))) {
         Some(steps) => Ok(PatchOperation { kind, path: path.to_owned(), steps, value: fields.get("value").cloned() }),
-        None => bad("path must consist of slashes, each followed by letters, digits, _ and -"),
+        None => bad("`path` must consist of slashes, each followed by letters, digits, _ and -"),
     }
 }
 

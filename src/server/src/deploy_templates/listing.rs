@@ -99,7 +99,8 @@ impl ListQuery {
                     asked.key = known.ok_or_else(none)?.1;
                 }
                 "sort_dir" => {
-                    let wrong = || IronicRefusal::bad_request(format!("sort_dir must be asc or desc, found {value:?}"));
+                    let wrong =
+                        || IronicRefusal::bad_request(format!("`sort_dir` must be asc or desc, found {value:?}"));
                     let directions = [("asc", false), ("desc", true)];
                     asked.backwards = directions.iter().find(|(name, _)| name == value).ok_or_else(wrong)?.1;
                 }
@@ -148,6 +149,6 @@ fn parse_bool(text: &str) -> TemplateResult<bool> {
     match (TRUE.contains(&word.as_str()), FALSE.contains(&word.as_str())) {
         (true, _) => Ok(true),
         (_, true) => Ok(false),
-        _ => Err(IronicRefusal::bad_request(format!("detail must be true or false, found {text:?}"))),
+        _ => Err(IronicRefusal::bad_request(format!("`detail` must be true or false, found {text:?}"))),
     }
 }

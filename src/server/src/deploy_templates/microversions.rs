@@ -36,7 +36,7 @@ pub(crate) fn requested_version(headers: &HeaderMap) -> TemplateResult<u32> {
     };
     match (major, minor) {
         (1, LOWEST_MINOR..=HIGHEST_MINOR) => Ok(minor),
-        _ => Err(refused(&format!("is not supported: use one from {LOWEST} to {HIGHEST}"))),
+        _ => Err(refused(&format!("is not supported: use a version from {LOWEST} to {HIGHEST}"))),
     }
 }
 

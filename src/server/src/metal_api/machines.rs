@@ -210,7 +210,7 @@ pub(crate) async fn allocate_machine(
         |name: &str| name == NETWORKS || CHOOSES.contains(&name) || ASKED.iter().any(|(asked, _)| *asked == name);
     if let Some(other) = asked.keys().find(|name| !takes(name)) {
         return Err(ApiRefusal::bad_request(format!(
-            "{other:?} is not supported in an allocation request: set it in the machine file"
+            "{other:?} is not supported in an allocation request: set this field in the machine file"
         )));
     }
     let id = choose_machine(app, &asked).await?;
@@ -279,8 +279,10 @@ pub(crate) async fn free_machine(
     let has_it = |machine: &MachineSpec| machine.allocation.as_ref().is_some_and(|allocation| *allocation.id == own);
     let change = |document: &mut Map<String, Value>| drop(document.remove("allocation"));
     rewrite_machine_file(app, &id, has_it, change, |machine| machine.allocation.is_none(), str::to_owned).await?;
-    app.watch
-        .log_note(format!("{}: {peer} removed allocation {own}; its disks are unchanged", directory.display_name(&id)));
+    app.watch.log_note(format!(
+        "{}: {peer} removed allocation {own}; the machine's disks are unchanged",
+        directory.display_name(&id)
+    ));
     end_previous_system(app, &id).await?;
     Ok(Json(machine_response(app, &id, &base).await?))
 }

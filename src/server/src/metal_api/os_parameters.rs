@@ -50,7 +50,8 @@ pub(crate) async fn change_machine_parameters(
     let allocation = machine.allocation.as_ref();
     let named = allocation.and_then(|allocation| Some((allocation, allocation.os.as_ref()?.to_string())));
     let Some((allocation, os)) = named else {
-        let why = format!("the allocation of machine {id} does not name an OS definition: set os in the machine file");
+        let why =
+            format!("the allocation of machine {id} does not name an OS definition: set `os` in the machine file");
         return Err(ApiRefusal::unprocessable(why));
     };
     let before: Vec<ParameterChange> = allocation.changes.iter().map(|change| (**change).clone()).collect();

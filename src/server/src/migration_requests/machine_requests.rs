@@ -304,7 +304,7 @@ pub(crate) async fn start_copy(
     app.state.record_boot_start(boot.hash).await?;
     if news {
         app.watch.log_note(format!(
-            "{} starts to receive the migrated system: its disks are erased; the migration {} ({peer})",
+            "{} erases its disks and starts to receive the migrated system, in the migration {} (requested from {peer})",
             directory.display_name(id),
             describe_migration(directory, &is)
         ));
@@ -372,7 +372,7 @@ fn log_silent_source(app: &AppState, is: &Migration) {
     let receiver = is.receiver.as_ref().filter(|_| is.state == MigrationState::Booting);
     if receiver.is_some_and(|receiver| !app.looks.has_checked(&is.a, &receiver.certificate)) {
         app.watch.log_note(format!(
-            "{} has not contacted the server for half a minute: make sure that it is off, or waits in its ramdisk. Data that its own system writes now is not migrated",
+            "{} has not contacted the server for half a minute: make sure that the machine is off, or waits in its ramdisk. Data that the machine's own system writes now is not migrated",
             app.directory().display_name(&is.a)
         ));
     }

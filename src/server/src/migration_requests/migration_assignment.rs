@@ -123,7 +123,7 @@ pub(crate) fn forecast_for_machine(
         (_, MigrationState::Done | MigrationState::Cancelled | MigrationState::Refused)
         | (MigrationSide::Receive, MigrationState::Booting) => MigrationForecast::Unaffected,
         (MigrationSide::Send, state) => MigrationForecast::NotWritten(format!(
-            "the system of this machine is migrated to {b} ({state}): its disks are only read"
+            "the system of this machine is migrated to {b} ({state}): this machine's disks are only read"
         )),
         (MigrationSide::Receive, state) if is.carried.is_none() => MigrationForecast::Unknown(format!(
             "this machine receives the system of {a} ({state}), whose contents are unknown until {a} waits in its ramdisk for the migration"

@@ -360,8 +360,10 @@ async fn apply_event(
     let conflict = |why| ApiError::new(axum::http::StatusCode::CONFLICT, why);
     let MoveHeard { is, news } = heard.map_err(conflict)?;
     if news {
-        app.watch
-            .log_note(format!("the migration {}, on request of {peer}", describe_migration(&app.directory(), &is)));
+        app.watch.log_note(format!(
+            "the migration {} was updated, as requested by {peer}",
+            describe_migration(&app.directory(), &is)
+        ));
         app.request_reload();
     }
     view_migration(app, is).await.map(Json)

@@ -188,7 +188,7 @@ fn read_overrides(asked: &ReinstallRequest) -> Result<ReinstallOverrides, ApiErr
         apply_allocation: asked.apply_allocation,
     };
     if words.give_up.iter().any(String::is_empty) {
-        return Err(ApiError::bad_request("a serial number in give_up must not be empty"));
+        return Err(ApiError::bad_request("a serial number in `give_up` must not be empty"));
     }
     if let Some(placeholder) = words.give_up.iter().find(|name| is_placeholder(name)) {
         return Err(ApiError::bad_request(format!(
@@ -267,7 +267,7 @@ fn describe_fields(listed: &MachineSummary) -> String {
         let all = listed.differences.iter().filter(|one| one.is_applied() == is_applied);
         all.map(|one| one.field.as_str()).collect::<Vec<_>>().join(", ")
     };
-    let [applied, kept] = [("changed by the file", names(true)), ("kept as installed", names(false))]
+    let [applied, kept] = [("changed by the machine file", names(true)), ("kept as installed", names(false))]
         .map(|(what, names)| if names.is_empty() { names } else { format!("; {what}: {names}") });
     format!("{applied}{kept}")
 }

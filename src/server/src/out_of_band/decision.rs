@@ -68,9 +68,9 @@ pub(crate) fn decide_action(run: &OutOfBandRun, seen: &RunObservation) -> RunAct
         RunAction::Change | RunAction::SwitchOff | RunAction::Restart | RunAction::Wait => {
             let timeout = if run.phase == RunPhase::Booting { BOOT_TIMEOUT } else { PHASE_TIMEOUT };
             let reason = if run.phase == RunPhase::Booting {
-                "the machine has not booted the ramdisk after its restart; see its console and its boot order"
+                "the machine has not booted the ramdisk after its restart; see the machine's console and boot order"
             } else {
-                "the machine has not run the ramdisk, which is required for changes; power-cycle it"
+                "the machine has not run the ramdisk, and no step over Redfish starts while another system may run; power-cycle the machine"
             };
             let minutes = timeout.as_secs() / 60;
             match seen.phase_age > timeout {

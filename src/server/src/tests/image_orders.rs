@@ -147,7 +147,7 @@ async fn a_file_that_breaks_the_markers_promise_does_not_become_the_installed_la
         .report_of(&token, json!({ "success": true, "message": "m", "allocationuuid": "a1", "marker": marker }))
         .await;
     server.heard("wipe policies: /dev/sda wiped, /dev/sdb kept. Layout default (sha256:").await;
-    server.heard("the machine cannot be reinstalled until this is resolved").await;
+    server.heard("the machine cannot be reinstalled until this problem is solved").await;
     let server = server.restarted().await;
     assert!(server.boots_disk().await, "it is installed all the same");
     let refused = server.press(ONE, "debian-13", json!({})).await;

@@ -72,7 +72,7 @@ async fn the_file_is_applied_only_by_an_order_that_says_so() {
 
     let answer = server.press(ONE, "debian-13", json!({ "apply_allocation": true })).await;
     assert_eq!(answer.json()["order"]["apply_allocation"], true);
-    let words = "with the allocation of the machine file; changed by the file: hostname, ssh_pub_keys";
+    let words = "with the allocation of the machine file; changed by the machine file: hostname, ssh_pub_keys";
     server.heard(&format!("ordered: image debian-13, {words}")).await;
     let preview = server.call(&server.operator(), "GET", &format!("/v1/machine/{ONE}/preview"), &Value::Null).await;
     assert_eq!(preview.json()["differences"], differences("applied"));

@@ -324,7 +324,7 @@ async fn what_cannot_be_written_is_an_honest_failure() {
     let mut changed = server.shows(&format!("{AT}/default"), |answer| answer.status == 200).await.json();
     changed["description"] = json!("x");
     let answer = server.v1("POST", AT, &changed).await;
-    assert!(answer.status == 500 && answer.text().contains("it is a symbolic link"), "{}", answer.text());
+    assert!(answer.status == 500 && answer.text().contains("the file is a symbolic link"), "{}", answer.text());
     assert_eq!(server.file("real"), LAYOUT);
 }
 
@@ -359,7 +359,7 @@ async fn a_layout_in_use_is_not_deleted_and_a_stored_one_never_changes() {
     assert_eq!(server.v1("PUT", AT, &layout("devel")).await.status, 201);
     let file = server.file("machines/one.yaml").replace("filesystemlayout: default", "filesystemlayout: devel");
     server.write("machines/one.yaml", &file);
-    server.heard("the machine is installed with default and keeps it").await;
+    server.heard("the machine is installed with default and keeps that layout").await;
     in_use().await;
     let named = server.v1("DELETE", &format!("{AT}/devel"), &Value::Null).await;
     assert_eq!(named.status, 422, "its file names it");

@@ -153,7 +153,7 @@ async fn from_the_order_to_the_release() {
     let (server, order) = Running::move_ordered().await;
     let server = server.restarted().await;
     let (one, two) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
-    server.heard("its system will be migrated to another machine (ordered)").await;
+    server.heard("this machine's system will be migrated to another machine (ordered)").await;
     let given = server.allocated(ONE, &one).await.allocation.unwrap();
     let moving = given.moving.clone().unwrap();
     assert_eq!(

@@ -373,7 +373,7 @@ async fn without_the_firmware() {
     );
     assert_eq!(server.register(ONE, &token).await.status, 200);
     assert_eq!(server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap().attempt, 1);
-    server.heard("attempt 1 of 3 of the reinstall with image debian-13, bypassing its firmware").await;
+    server.heard("attempt 1 of 3 of the reinstall with image debian-13, bypassing the firmware").await;
     // Boots with and without firmware count as attempts for the same order.
     server.token(ONE).await;
     assert_eq!(json(&by_uuid).await.status, 200);

@@ -174,7 +174,7 @@ async fn requested_traits_change_the_steps_and_what_cannot_be_is_said_before_a_m
         (
             "b.yaml",
             "name: CUSTOM_B\nsteps:\n- {interface: raid, step: create_configuration, args: {logical_disks: [{size_gb: 1, raid_level: \\\"1\\\"}]}, priority: 1}\n",
-            "one.yaml:9:21: the template CUSTOM_B generates the layout: remove filesystemlayout, or do not request CUSTOM_B",
+            "one.yaml:9:21: the template CUSTOM_B generates the layout: remove `filesystemlayout`, or do not request CUSTOM_B",
         ),
     ] {
         server.write(&format!("deploy-templates/{name}"), &text.replace("\\\"", "\""));
@@ -265,7 +265,7 @@ async fn a_machine_with_an_enabled_template_that_cannot_run_is_refused() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    reaches("the trait enables this template, although it is not requested: correct the template").await;
+    reaches("the trait enables this template, although the trait is not requested: correct the template").await;
 
     // Such a machine cannot be allocated, by id or by size.
     server.token(TWO).await;

@@ -50,7 +50,7 @@ impl CertificateValidity {
     /// Returns the problem that the certificate has now or will have within 30 days.
     fn find_problem(self, now: OffsetDateTime, what: &str) -> Option<ValidityProblem> {
         let (from, until) = (self.not_before.date(), self.not_after.date());
-        let renew = "renew it, and restart the server";
+        let renew = "renew the certificate, and restart the server";
         let (is_rejected, message) = match self.not_after - now {
             _ if now < self.not_before => {
                 (true, format!("{what} is not valid before {from}: clients reject it; check the clock of this host"))
@@ -161,7 +161,7 @@ mod tests {
             (
                 start,
                 now + day * 29,
-                Some((false, "expires on 2026-12-26, in 29 days: renew it, and restart the server")),
+                Some((false, "expires on 2026-12-26, in 29 days: renew the certificate, and restart the server")),
             ),
             (start, now + Duration::HOUR, Some((false, "expires on 2026-11-27, in 0 days: renew it"))),
             (start, now - Duration::SECOND, Some((true, "expired on 2026-11-27: clients reject it; renew it"))),
@@ -177,7 +177,7 @@ mod tests {
             let of_chain = found.pop().unwrap();
             assert_eq!(
                 of_chain.message,
-                "server.pem: certificate 2 of the chain expires on 2026-11-30, in 3 days: renew it, and restart the server"
+                "server.pem: certificate 2 of the chain expires on 2026-11-30, in 3 days: renew the certificate, and restart the server"
             );
             assert_eq!(found.len(), usize::from(expected.is_some()), "{found:?}");
             for ((is_rejected, words), problem) in expected.iter().zip(&found) {

@@ -23,7 +23,7 @@ pub(crate) fn explain_broken_promise(
     Some(format_at(
         &allocation.id,
         &format!(
-            "{why}: the machine cannot be reinstalled until this is resolved; {}",
+            "{why}: the machine cannot be reinstalled until this problem is solved; {}",
             wipe_policy_check::contradiction_remedy(&machine.id)
         ),
     ))
@@ -49,8 +49,9 @@ pub fn find_differences(machine: &MachineSpec, standing: &InstallState, known: &
         let is_other = known.layouts.get(layout.as_str()).is_some_and(|now| !is_same_layout(now, installed));
         if **layout != id {
             let says = &**layout;
-            let message =
-                format!("the file specifies layout {says}, but the machine is installed with {id} and keeps it");
+            let message = format!(
+                "the file specifies layout {says}, but the machine is installed with {id} and keeps that layout"
+            );
             notes.push(format_at(layout, &message));
         } else if is_other {
             let message = format!(

@@ -194,10 +194,10 @@ fn check_definition(allocation: &mut AllocationSpec, has_image: bool, here: Stri
     let (changes, mut wrong) = os_parameters::parse_changes(&allocation.os_parameters);
     allocation.changes = changes;
     match (&allocation.os, allocation.os_parameters.first()) {
-        (Some(os), _) if has_image => wrong.push(format_at(os, "the allocation has os and image: specify only one")),
+        (Some(os), _) if has_image => wrong.push(format_at(os, "the allocation has `os` and `image`: specify one")),
         (Some(os), _) => wrong.extend(OsSelector::parse(os).err().map(|why| format_at(os, &why))),
         (None, Some(first)) => {
-            wrong.push(format_at(first, "os_parameters require an os, which the allocation does not specify"))
+            wrong.push(format_at(first, "`os_parameters` require an `os`, which the allocation does not specify"))
         }
         (None, None) if !has_image => {
             wrong.push(format!("{here}the allocation has neither an os nor an image: missing field `image`"))
@@ -222,7 +222,7 @@ fn parse_lock_reason(given: &str) -> Result<Option<String>, String> {
         "false" => Ok(None),
         "true" => Ok(Some("the machine file does not specify a reason".to_owned())),
         // These words are rejected, since they would have the opposite effect: `no` would be the reason of a lock.
-        "" | "yes" | "no" | "on" | "off" => Err("locked must be true, false, or the reason for the lock".to_owned()),
+        "" | "yes" | "no" | "on" | "off" => Err("`locked` must be true, false, or the reason for the lock".to_owned()),
         reason => Ok(Some(reason.to_owned())),
     }
 }

@@ -13,7 +13,7 @@ pub(super) fn parse_networks(node: &Node) -> Result<Vec<Value>, Vec<String>> {
     let networks = match to_json(node) {
         Value::Null => return Ok(Vec::new()),
         Value::Array(networks) => networks,
-        _ => return Err(vec![format!("{}networks must be a list", format_position(node.span().start()))]),
+        _ => return Err(vec![format!("{}`networks` must be a list", format_position(node.span().start()))]),
     };
     let ids: Vec<Option<&str>> = networks.iter().map(network_id).collect();
     let items = node.as_sequence().into_iter().flat_map(|items| items.iter());
@@ -53,7 +53,7 @@ mod tests {
     #[test]
     fn networks_without_an_id_of_their_own_are_refused_with_their_positions() {
         for (networks, why) in [
-            ("internet", "2:11: networks must be a list"),
+            ("internet", "2:11: `networks` must be a list"),
             ("[internet]", "2:12: networks[0] requires a networkid, which must be a string"),
             ("[{networkid: a}, {networkid: ''}]", "2:28: networks[1] requires a networkid, which must be a string"),
             ("[{networkid: 7}]", "2:12: networks[0] requires a networkid, which must be a string"),

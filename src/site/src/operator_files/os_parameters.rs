@@ -79,10 +79,10 @@ mod tests {
         for (text, expected) in [
             ("  os: we b", "5:7: \"we b\" is not a valid OS definition name"),
             ("  os: web+", "5:7: \"web+\": the variant name"),
-            ("  os: web\n  image: debian-12", "5:7: the allocation has os and image: specify only one"),
+            ("  os: web\n  image: debian-12", "5:7: the allocation has `os` and `image`: specify one"),
             (
                 "  image: i\n  os_parameters: [a=b]",
-                "6:19: os_parameters require an os, which the allocation does not specify",
+                "6:19: `os_parameters` require an `os`, which the allocation does not specify",
             ),
             ("  os: web\n  os_parameters: [a=b, c]", "6:24: \"c\" is neither KEY=VALUE nor -KEY"),
             ("  os: web\n  os_parameters: [a-b=1, A_B=2]", "6:26: \"A_B\" is in this list twice"),

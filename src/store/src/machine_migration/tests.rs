@@ -265,7 +265,7 @@ fn a_machine_with_another_allocations_marker_and_one_that_comes_too_early_do_not
 fn a_source_that_has_booted_its_system_does_not_stand_in_that_boot() {
     let left = after(&[succeeds(MigrationSide::Send, [1; 32])]);
     assert_eq!((left.state, left.left), (MigrationState::Ordered, Some([1; 32])));
-    assert!(left.apply_event(&a_stands([1; 32])).unwrap_err().contains("has already reported its success"));
+    assert!(left.apply_event(&a_stands([1; 32])).unwrap_err().contains("has already sent its report of success"));
     assert!(left.apply_event(&a_stands([2; 32])).is_ok());
 }
 

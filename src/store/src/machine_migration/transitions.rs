@@ -32,7 +32,7 @@ impl Migration {
             MigrationEvent::Finished => match self.state {
                 MigrationState::Booting => Ok(self.with_state(MigrationState::Done)),
                 MigrationState::Done => Ok(self.clone()),
-                state => Err(format!("the migration is {state}: only a migration in state booting can be finished")),
+                state => Err(format!("the migration is {state}: only a migration in state `booting` can be finished")),
             },
             MigrationEvent::Cancelled { off } => self.cancel(*off),
             MigrationEvent::Approved { fingerprints, now } => self.approve_certificates(fingerprints, *now),
@@ -53,7 +53,7 @@ impl Migration {
             return Err(format!("the migration is {}", self.state));
         }
         if part == MigrationSide::Send && self.left == Some(end.boot) {
-            return Err("this boot has already reported its success: the machine must boot its ramdisk again to wait for the migration".to_owned());
+            return Err("this boot has already sent its report of success: the machine must boot its ramdisk again to wait for the migration".to_owned());
         }
         let mut next = self.clone();
         match part {
@@ -216,7 +216,7 @@ impl Migration {
                 Ok(Migration { files: true, ..self.with_state(MigrationState::Cancelled) })
             }
             MigrationState::Booting => Err(format!(
-                "machine {0} has received everything and may run the system: switch it off, verify that it is off, and confirm that with `--off {0}`",
+                "machine {0} has received all data and may run the system: switch the machine off, verify that the machine is off, and confirm this with `--off {0}`",
                 self.b
             )),
             state => Err(format!("the migration is {state}: it can no longer be cancelled")),

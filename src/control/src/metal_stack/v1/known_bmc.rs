@@ -25,7 +25,7 @@ impl MetalApiV1 {
         match self.request_with_retries(|rest| optional(rest.fetch_machine(&self.machine, rest::parse_machine)))? {
             None => Ok(KnownBmc::Unregistered),
             Some(_) => {
-                Err(Error::new(Phase::Control, "the control plane has this machine, but not the record of its BMC"))
+                Err(Error::new(Phase::Control, "the control plane has a record of this machine, but not of its BMC"))
             }
         }
     }
@@ -65,7 +65,8 @@ fn optional<T>(answer: Result<T, RestFailure>) -> Result<Option<T>, RestFailure>
 fn parse_record(text: &[u8]) -> serde_json::Result<(String, BmcRecord)> {
     let document: Value = serde_json::from_slice(text)?;
     let record = document.get("ipmi").filter(|record| record.is_object());
-    let record = record.ok_or_else(|| serde_json::Error::custom("the response lacks the record of the BMC (ipmi)"))?;
+    let record = record
+        .ok_or_else(|| serde_json::Error::custom("the response lacks the record of the BMC (the field `ipmi`)"))?;
     let fru = record.get("fru").unwrap_or(&Value::Null);
     let record = BmcRecord::from_json(record, fru, &FIELDS).map_err(serde_json::Error::custom)?;
     Ok((document.get("id").and_then(Value::as_str).unwrap_or_default().to_owned(), record))
@@ -126,8 +127,8 @@ mod tests {
         for (status, body, words) in [
             (401, r#"{"message": "wrong hmac"}"#, "rejects the hmac"),
             (500, "", "500 Internal Server Error"),
-            (200, r#"{"id": "m"}"#, "the response lacks the record of the BMC (ipmi)"),
-            (200, r#"{"id": "m", "ipmi": null}"#, "the response lacks the record of the BMC (ipmi)"),
+            (200, r#"{"id": "m"}"#, "the response lacks the record of the BMC (the field `ipmi`)"),
+            (200, r#"{"id": "m", "ipmi": null}"#, "the response lacks the record of the BMC (the field `ipmi`)"),
             (200, r#"{"id": "m", "ipmi": {"password": 7744774477}}"#, "password is not a string"),
             (200, r#"{"id": "other", "ipmi": {}}"#, "is for machine other"),
             (200, "<html>", "cannot parse the response"),

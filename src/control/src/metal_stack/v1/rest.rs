@@ -66,7 +66,7 @@ impl RestClient {
     /// # Errors
     /// Fails if TLS cannot be set up.
     pub fn new(api: &pixie_config::V1Credentials) -> Result<RestClient> {
-        let what = || "ca_cert of pixie's configuration";
+        let what = || "`ca_cert` of pixie's configuration";
         let roots = || reqwest::Certificate::from_pem_bundle(api.ca_cert.as_bytes()).context(Phase::Control, what);
         // Redirects are disabled, since the signature is meant for this server.
         let builder = || http::client_builder(None).redirect(reqwest::redirect::Policy::none());

@@ -40,8 +40,8 @@ impl MetalApiV2 {
 
 /// Parses a response. Empty messages are omitted in protobuf's JSON.
 fn parse_record(answer: &Value) -> Result<BmcRecord, String> {
-    let details = answer.get("bmcDetails").ok_or("the response lacks bmcDetails")?;
-    let report = details.get("bmcReport").ok_or("the response lacks bmcReport")?;
+    let details = answer.get("bmcDetails").ok_or("the response lacks the field `bmcDetails`")?;
+    let report = details.get("bmcReport").ok_or("the response lacks the field `bmcReport`")?;
     let part = |name: &str| report.get(name).unwrap_or(&Value::Null);
     BmcRecord::from_json(part("bmc"), part("fru"), &FIELDS)
 }
@@ -105,8 +105,8 @@ mod tests {
     #[test]
     fn a_malformed_response_is_an_error() {
         for (status, body, words) in [
-            (200, "{}", "lacks bmcDetails"),
-            (200, r#"{"bmcDetails": {}}"#, "lacks bmcReport"),
+            (200, "{}", "lacks the field `bmcDetails`"),
+            (200, r#"{"bmcDetails": {}}"#, "lacks the field `bmcReport`"),
             (200, r#"{"bmcDetails": {"bmcReport": {"bmc": {"password": 7700770077}}}}"#, "password is not a string"),
             (200, "<html>", "cannot parse the response"),
             (400, r#"{"code": "invalid_argument", "message": "uuid"}"#, "uuid"),

@@ -314,8 +314,8 @@ fn certificates_that_are_none_are_named() {
         }),
     };
     for (config, expected) in [
-        (with(Some("none"), None), "ca_cert of pixie's configuration"),
-        (with(None, Some("none")), "cert and key of pixie's configuration"),
+        (with(Some("none"), None), "`ca_cert` of pixie's configuration"),
+        (with(None, Some("none")), "`cert` and `key` of pixie's configuration"),
     ] {
         let error = connect_client(&config).err().unwrap();
         assert!(error.phase == Phase::Control && error.to_string().contains(expected), "{error}");

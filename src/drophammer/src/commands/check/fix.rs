@@ -77,7 +77,7 @@ fn fix_file(file: &TextFile) -> Result<(String, bool)> {
 fn several_layouts_message(file: &TextFile) -> String {
     let name = file.path.display();
     format!(
-        "{name}: contains several layouts and cannot be edited in place: change it manually as noted by `drophammer check`\n"
+        "{name}: contains several layouts and cannot be edited in place: edit the file manually; the notes of `drophammer check` describe the changes\n"
     )
 }
 

@@ -20,7 +20,7 @@ pub(crate) fn template_schema() -> Value {
             "args": {"type": "object", "description": "Arguments of the step."},
             "priority": {
                 "anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": "^[0-9]+$"}],
-                "description": "Steps run in the order of their priorities, the highest first; 0 disables the step.",
+                "description": "The step with the highest priority runs first; priority 0 disables the step.",
             },
         },
     });
@@ -36,7 +36,7 @@ pub(crate) fn template_schema() -> Value {
                 "type": "string",
                 "maxLength": 255,
                 "pattern": "^[A-Z][A-Z0-9_]+$",
-                "description": "A trait: CUSTOM_ with capital letters, digits and _, or one of os-traits.",
+                "description": "Name of a trait: CUSTOM_ with capital letters, digits and _, or a trait of os-traits.",
                 "examples": ["CUSTOM_BM_CONFIG_RAID_DISK_MIRROR"],
             },
             "steps": {"type": "array", "minItems": 1, "items": step, "description": "Steps that the trait adds or changes."},
@@ -45,7 +45,7 @@ pub(crate) fn template_schema() -> Value {
                 "pattern": "^(-*[0-9a-fA-F]){32}-*$",
                 "description": "UUID of the template; derived from the name of the template if absent.",
             },
-            "extra": {"type": ["object", "null"], "description": "Any data of the operator, which drophammer stores without using it."},
+            "extra": {"type": ["object", "null"], "description": "Arbitrary data of the operator; drophammer stores the data, but does not use it."},
             "description": {"type": ["string", "null"], "maxLength": 255, "description": "Description of the template, which is accepted but not stored."},
             "created_at": time,
             "updated_at": time,

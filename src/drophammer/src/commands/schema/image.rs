@@ -14,7 +14,7 @@ pub(crate) fn image_schema() -> Value {
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Image",
-        "description": "An image file, in images/ of a server's directory. The file contains either the field file or the field url.",
+        "description": "An image file, in images/ of a server's directory. The file contains either the field `file` or the field `url`.",
         "type": "object",
         "additionalProperties": false,
         "required": ["id"],
@@ -62,14 +62,14 @@ fn pull_secret_schema() -> Value {
     let word = |description: &str| json!({"type": ["string", "number", "null"], "description": description});
     json!({
         "type": ["object", "null"],
-        "description": "Registry credentials. They are sent only to the host and port in url, and to token_service.",
+        "description": "Registry credentials. They are sent only to the host and port in `url`, and to `token_service`.",
         "additionalProperties": false,
         "properties": {
             "username": word("User name at the registry."),
             "password": word("Password, or a token that the registry accepts instead."),
             "token_service": {
                 "type": "string",
-                "description": "Host of the registry's token service, if it differs from the host in url, such as gitlab.example.org. Append the port if it is not 443: gitlab.example.org:8443.",
+                "description": "Host of the registry's token service, if that host differs from the host in `url`, such as gitlab.example.org. Append the port if it is not 443: gitlab.example.org:8443.",
             },
             "identitytoken": word("Identity token that `docker login` stores if the registry issues one instead of the password."),
         },

@@ -77,7 +77,7 @@ fn image_properties() -> Value {
 /// Returns the fields of an allocation that configure the installed system.
 fn system_properties() -> Value {
     json!({
-        "ssh_pub_keys": list("SSH public keys that may log in, as interpreted by the image's installer."),
+        "ssh_pub_keys": list("SSH public keys with which users may log in; the image's installer interprets the list."),
         "user_data": text("User data for the image, in the format of cloud-init, Ignition or another program in the image."),
         "console_password": {
             "type": ["string", "number", "null"],
@@ -86,7 +86,7 @@ fn system_properties() -> Value {
         "disk_key": {
             "type": ["string", "null"],
             "minLength": 20,
-            "description": "Passphrase of the machine's filesystems with `encrypted: {key: server}`, and the second key of those with `key: tpm2`. The passphrase must be random.",
+            "description": "Passphrase of the machine's filesystems with `encrypted: {key: server}`, and the second key of the filesystems with `key: tpm2`. The passphrase must be random.",
         },
         "erase": {
             "enum": ["quick", "secure", "none", null],
@@ -194,7 +194,7 @@ fn bmc_schema() -> Value {
                 "examples": ["https://10.1.0.7"],
             },
             "username": {"type": "string", "description": "User with the privilege to switch the power of the machine."},
-            "password": {"type": ["string", "number"], "description": "Password of the user in the field username."},
+            "password": {"type": ["string", "number"], "description": "Password of the user in the field `username`."},
             "insecure": {"type": ["boolean", "null"], "default": false, "description": "Accept any certificate."},
         },
     })
@@ -221,7 +221,7 @@ fn network_schema() -> Value {
             "vlans": fields["vlans"],
             "network": {
                 "type": ["object", "null"],
-                "description": "Alternative to the fields version, ethernets, bonds and vlans: the same four fields, nested below network as in netplan's files.",
+                "description": "Alternative to the fields `version`, `ethernets`, `bonds` and `vlans`: the same four fields, nested below `network` as in netplan's files.",
                 "additionalProperties": false,
                 "properties": fields,
             },

@@ -33,7 +33,7 @@ pub(crate) fn create_file(path: &Path, text: &str) -> std::io::Result<EditResult
 pub(crate) fn replace_content(path: &Path, old: &str, new: &str) -> std::io::Result<EditResult> {
     let is = fs::symlink_metadata(path)?;
     if is.is_symlink() {
-        return Err(Error::other("it is a symbolic link: change its target"));
+        return Err(Error::other("the file is a symbolic link: edit the file to which the link points"));
     }
     let new = write_temporary(path, new, is.permissions())?;
     match exchange_files(&new, path) {

@@ -137,7 +137,12 @@ fn nothing_is_changed_while_another_system_may_run() {
     let system = system("On", "Off", "Off");
     let away = RunObservation { in_ramdisk: false, phase_age: LATE, ..seen(&system) };
     let RunAction::Fail(why) = decide_action(&run(apply(), RunPhase::Ready), &away) else { panic!() };
-    assert!(why.contains("has not run the ramdisk, which is required for changes; power-cycle it"), "{why}");
+    assert!(
+        why.contains(
+            "has not run the ramdisk, and no step over Redfish starts while another system may run; power-cycle the machine"
+        ),
+        "{why}"
+    );
 }
 
 #[test]
