@@ -172,7 +172,7 @@ impl<'a> PlanDecider<'a> {
             }
             (Some(why), None) => {
                 self.warn(format!(
-                    "{} stays LOCKED and unchanged, without a line in /etc/crypttab and /etc/fstab: it cannot be opened: {why}",
+                    "{} stays LOCKED and unchanged; no lines for this device are written to /etc/crypttab and /etc/fstab, because the device cannot be opened: {why}",
                     device.path
                 ));
                 self.add_filesystem_container(filesystem, encrypted, device, uuid, LuksFate::Locked);

@@ -229,7 +229,7 @@ impl MigrationCheck<'_> {
         };
         if let Some(part) = inventory.parts.iter().find(|part| part.device == device) {
             let message = format!(
-                "{device}{place_of} is a component of {} on several devices, which cannot be migrated",
+                "{device}{place_of} is a component of {} on several devices, and such a component cannot be migrated",
                 part.whole
             );
             return self.refuse(place, message);

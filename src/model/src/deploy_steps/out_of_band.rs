@@ -106,7 +106,7 @@ impl OutOfBandStep {
 fn parse_settings(args: &Map<String, Value>) -> Result<Vec<BiosSetting>, Vec<ArgumentProblem>> {
     let wrong = |message: String| vec![(Some("settings".to_owned()), format!("bios.apply_configuration: {message}"))];
     let Some(list) = args.get("settings").and_then(Value::as_array) else {
-        return Err(wrong("settings is required: a list of objects with name and value".to_owned()));
+        return Err(wrong("settings is required: a list of objects with the fields `name` and `value`".to_owned()));
     };
     if list.is_empty() || list.len() > MOST_SETTINGS {
         return Err(wrong(format!("settings must have 1 to {MOST_SETTINGS} elements, found {}", list.len())));
@@ -115,7 +115,7 @@ fn parse_settings(args: &Map<String, Value>) -> Result<Vec<BiosSetting>, Vec<Arg
     for (index, one) in list.iter().enumerate() {
         let at = |why: &str| wrong(format!("settings[{index}]: {why}"));
         match BiosSetting::deserialize(one) {
-            Err(_) => problems.extend(at("must be an object with name and value")),
+            Err(_) => problems.extend(at("must be an object with the fields `name` and `value`")),
             Ok(setting) => {
                 if let Some(why) = explain_bad_setting(&setting) {
                     problems.extend(at(&why));

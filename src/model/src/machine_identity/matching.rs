@@ -137,7 +137,7 @@ fn describe_ambiguity(asking: &BootIdentity, several: &[KnownMachine], uuid: Opt
     let names: Vec<String> = several.iter().map(|machine| format!("{:?} ({})", machine.name, machine.id)).collect();
     let uuid = uuid.map_or("without a usable UUID".to_owned(), |uuid| format!("with unlisted UUID {uuid}"));
     format!(
-        "a machine {uuid} boots over MAC {}, which is ambiguous: the MAC is listed in the files of {}; remove it from all but one of them",
+        "a machine {uuid} boots over MAC {}, which is ambiguous: the MAC is listed in the machine files of {}; remove the MAC from all but one of these files",
         asking.mac.as_deref().unwrap_or("unknown"),
         names.join(" and ")
     )

@@ -174,7 +174,7 @@ impl<'a> PlanDecider<'a> {
         }
         match self.find_unseen_object() {
             Some(what) => Err(Some(format!(
-                "cannot be prepared on {}: it is not recorded whether it was prepared before, and its content may be in {what}, which could not be inspected; make it readable, or reinstall once without this volume in the list: the marker then records that the volume is new",
+                "cannot be prepared on {}: it is not recorded whether the volume was prepared before, and its content may be in {what}, which could not be inspected; make that object readable, or reinstall once without this volume in the list: the marker then records that the volume is new",
                 decision.device
             ))),
             None => Ok(()),

@@ -324,7 +324,7 @@ fn a_kept_root_is_refused() {
     assert_eq!(
         reasons,
         [
-            "filesystems[2]: /dev/md/root contains /, which the new image replaces, so it cannot be kept; set wipeonreinstall: true for its disks"
+            "filesystems[2]: /dev/md/root contains /, which the new image replaces, so this filesystem cannot be kept; set wipeonreinstall: true for its disks"
         ]
     );
 }
