@@ -128,7 +128,7 @@ impl PlanDecider<'_> {
         let is_written = path.is_some() && !filesystem.is_read_only();
         if let Some(disk) = disks.find(|disk| disk.read_only && (is_written || fill)) {
             let message = format!(
-                "{} must be written ({}), but {} is read-only (write protection switch, failing disk?)",
+                "{} must be written ({}), but {} is read-only (possible causes: write protection switch, failing disk)",
                 device.path,
                 path.map_or_else(|| "created".to_owned(), |path| format!("mounted at {path}")),
                 disk.device

@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 
 const LUKS: &str = "crypto_LUKS";
 
-const ENCRYPTED: &str = "is encrypted (LUKS), and its key is not migrated; decrypt it first";
+const ENCRYPTED: &str = "is encrypted (LUKS), and its key is not migrated; decrypt the device first";
 
 /// Returns the description of the migrated data, and the devices from which these data are read.
 ///

@@ -122,7 +122,7 @@ pub static OFFERED: [OfferedStep; 15] = [
     ),
     deploy_step(
         "write_image",
-        "Writes a whole-disk image, raw or qcow2, unchanged, followed by the config drive.",
+        "Writes a whole-disk image (raw or qcow2) unchanged, followed by the config drive.",
         &[IMAGE_INFO, CONFIG_DRIVE],
     ),
     deploy_step("write_files", "Writes install.yaml, user data and disk.json for the image's installer.", &[]),
