@@ -129,7 +129,7 @@ impl<'a> PlanDecider<'a> {
         if let Some(needed) = self.find_requirement(group) {
             let message = format!(
                 "vg:{} must be kept in LUKS, and the new system {needed}, but {device} cannot be opened: {why}. \
-                 Provide its key, or add nofail to the mountoptions of the filesystem to leave the group locked",
+                 Provide the key of the group, or add nofail to the mountoptions of the filesystem to leave the group locked",
                 group.name
             );
             return self.refuse(place, message);

@@ -232,7 +232,7 @@ fn whole_key(part: &SpanningComponent) -> (&str, &str) {
 fn describe_unlisted(disk: &KernelName) -> String {
     let disk = disk.device_path();
     format!(
-        "whose disk is not in the layout, although mounting writes to it: add {disk} to the layout with \
+        "whose disk is not in the layout, although mounting writes to that disk: add {disk} to the layout with \
             wipeonreinstall: false, or remove the disk from the filesystem"
     )
 }

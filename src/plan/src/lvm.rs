@@ -327,7 +327,7 @@ fn suggest_after_extension(
     let added = added.join(", ");
     Some(format!(
         "; the group was extended: add {added} to the devices of the group in the layout, on disks without \
-            wipeonreinstall, or remove {added} from it with pvmove and vgreduce in the installed system"
+            wipeonreinstall, or remove {added} from the group with pvmove and vgreduce in the installed system"
     ))
 }
 

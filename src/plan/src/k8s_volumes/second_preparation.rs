@@ -45,7 +45,7 @@ impl<'a> PlanDecider<'a> {
         }
         if let Some(carrier) = self.sparse_files(volume.uid).find(|carrier| !self.is_erased(carrier)) {
             return Err(Some(format!(
-                "cannot be prepared on {device}: a file {} is in the filesystem on {carrier}; move the file to its path in \
+                "cannot be prepared on {device}: a file {} is in the filesystem on {carrier}; move the file to this path in \
                     the installed system, or {REPLACE}",
                 volume.sparse_path()
             )));
