@@ -65,7 +65,7 @@ fn reject_deep_nesting(text: &str) -> Result<(), String> {
         }
         if depth > MAX_DEPTH {
             let (line, column) = (marker.line(), marker.col() + 1);
-            return Err(format!("{line}:{column}: nested more than {MAX_DEPTH} levels deep"));
+            return Err(format!("{line}:{column}: the document is nested more than {MAX_DEPTH} levels deep"));
         }
     }
     Ok(())
@@ -142,7 +142,7 @@ mod tests {
         let mapping: String = (0..2000).map(|depth| format!("{}a:\n", " ".repeat(depth))).collect();
         let long = format!("a: {}", "x".repeat(MAX_BYTES));
         for (text, words) in [
-            (&blocks, "1:129: nested more than"),
+            (&blocks, "1:129: the document is nested more than"),
             (&flow, ""),
             (&mapping, "nested more than"),
             (&long, "at most 4 MiB"),

@@ -147,11 +147,11 @@ impl NetworkParser {
             }
             (None, Some(field)) => self.reader.parse_scalar(&field, parse_interface_name).map(NicSelector::Name),
             (Some(_), Some(field)) => {
-                self.reader.report(&field.place, "macaddress already selects the NIC: remove name");
+                self.reader.report(&field.place, "`macaddress` already selects the NIC: remove `name`");
                 None
             }
             (None, None) => {
-                self.reader.report(&matched.place, "this matches every NIC: add macaddress");
+                self.reader.report(&matched.place, "this matches every NIC: add `macaddress`");
                 None
             }
         }
@@ -356,7 +356,7 @@ fn check_gateway(route: &StaticRoute, settings: &InterfaceSettings) -> Result<()
     let own: Vec<String> = settings.addresses.iter().map(Cidr::to_string).collect();
     let own = if own.is_empty() { "no addresses".to_owned() } else { own.join(", ") };
     Err(format!(
-        "the gateway {via} is not in any network of this device ({own}); set on-link: true if it is reachable on the link nevertheless"
+        "the gateway {via} is not in any network of this device ({own}); set on-link: true if the gateway is reachable on the link nevertheless"
     ))
 }
 

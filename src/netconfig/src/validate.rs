@@ -100,7 +100,7 @@ impl NetworkParser {
                 && settings.accept_ra == Some(false)
             {
                 let message =
-                    "DHCPv6 requires router advertisements, which announce it: remove accept-ra: false, or dhcp6";
+                    "DHCPv6 is only used if router advertisements announce it: remove `accept-ra: false`, or `dhcp6`";
                 found.push(Diagnostic::new(child_path(place, "dhcp6"), message));
             }
         }
@@ -211,7 +211,7 @@ fn check_bond(bond: &BondConfig, place: &str, found: &mut Vec<Diagnostic>) {
             problem(
                 "primary",
                 format!(
-                    "primary is not supported in bond mode {mode}; it requires one of the modes {}",
+                    "`primary` is not supported in bond mode {mode}; it requires one of the modes {}",
                     WITH_PRIMARY.join(", ")
                 ),
             );

@@ -94,7 +94,7 @@ fn describe_built_in(finishing: &FinishInputs) -> Vec<String> {
     };
     vec![
         format!(
-            "hostname {name}; SSH keys of the owner: {keys}; without the machine-id and SSH host keys of the image"
+            "hostname {name}; SSH keys of the owner: {keys}; the machine-id and SSH host keys of the image are discarded"
         ),
         format!("boot loader for {firmware} on {places}; the kernel of the image{arguments}"),
     ]

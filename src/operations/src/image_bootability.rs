@@ -48,24 +48,24 @@ impl ImageNeeds {
                 .push(Diagnostic::new(PLACE, format!("according to its manifest, the image has {why}; {what_to_do}")));
         };
         if self.finisher == FinisherChoice::Image && contents.installer.is_none() {
-            refuse("no installer, which `finish: image` requires", "set finish: builtin or auto");
+            refuse("no installer, which `finish: image` requires", "set `finish` to `builtin` or `auto`");
         }
         if is_built_in && contents.kernels.is_empty() && !self.keeps_kernels {
             refuse(
-                "no kernel in /boot or /usr/lib/modules, so it cannot boot",
-                "install a kernel into the tree and pack the tree again",
+                "no kernel in /boot or /usr/lib/modules, so the system cannot boot",
+                "install a kernel into the directory tree of the image and pack the tree again",
             );
         }
         if is_built_in && contents.init.is_none() && !self.keeps_kernels {
             refuse(
-                "no init program such as /sbin/init, so it cannot start",
-                "install systemd or another init program into the tree and pack the tree again",
+                "no init program such as /sbin/init, so the system cannot start",
+                "install systemd or another init program into the directory tree of the image and pack the tree again",
             );
         }
         if is_built_in && self.firmware == FirmwareType::Bios && contents.grub_bios.is_none() {
             refuse(
                 "no GRUB for BIOS, which this machine needs to boot",
-                "install GRUB into the tree (Debian's package is grub-pc-bin) and pack the tree again",
+                "install GRUB into the directory tree of the image (Debian's package is grub-pc-bin) and pack the tree again",
             );
         }
         if is_built_in {
@@ -87,7 +87,7 @@ impl ImageNeeds {
         if let (true, Some(name)) = (self.has_network, &contents.unsupported_network) {
             refuse(
                 &format!("only {name} to configure its network, and drophammer does not support this program"),
-                "install NetworkManager or systemd-networkd into the tree and pack the tree again, or remove `network` from the allocation",
+                "install NetworkManager or systemd-networkd into the directory tree of the image and pack the tree again, or remove `network` from the allocation",
             );
         }
     }
@@ -96,8 +96,10 @@ impl ImageNeeds {
     fn judge_cryptsetup(&self, contents: &BootContents, refuse: &mut impl FnMut(&str, &str)) {
         if let (Some(path), Some([])) = (&self.opens, contents.cryptsetup.as_deref()) {
             refuse(
-                &format!("neither cryptsetup nor systemd-cryptsetup, so it could not mount {path}, which is encrypted"),
-                "install one of the two programs into the tree and pack the tree again, or add nofail to the \
+                &format!(
+                    "neither cryptsetup nor systemd-cryptsetup, so the system could not mount {path}, which is encrypted"
+                ),
+                "install one of the two programs into the directory tree of the image and pack the tree again, or add nofail to the \
                     mountoptions of the filesystem",
             );
         }
@@ -108,9 +110,9 @@ impl ImageNeeds {
         {
             refuse(
                 &format!(
-                    "no systemd-cryptsetup, the only program that unlocks with a TPM 2, so it could not mount {path}"
+                    "no systemd-cryptsetup, the only program that unlocks with a TPM 2, so the system could not mount {path}"
                 ),
-                "install the program into the tree (since Debian 13 it is in a package of the same name) and pack the \
+                "install the program into the directory tree of the image (since Debian 13 it is in a package of the same name) and pack the \
                     tree again, or add nofail to the mountoptions of the filesystem",
             );
         }

@@ -48,7 +48,7 @@ pub struct FindPrograms {
 
 impl PlannedOperation for FindPrograms {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
-        format!("check for the programs that create of {} needs: {}", self.os, self.programs.join(", ")).into()
+        format!("check for the programs that `create` of {} needs: {}", self.os, self.programs.join(", ")).into()
     }
 
     fn effect(&self) -> Effect<'_> {

@@ -64,7 +64,11 @@ fn describe_erasure(disk: &WipeDisk) -> String {
     let methods = match (methods.is_empty(), disk.strict) {
         (true, _) => String::new(),
         (false, true) => {
-            format!("{}, or fail (at most {}); then ", methods.join(" or "), format_seconds(disk.budget_seconds as f64))
+            format!(
+                "{} (at most {}; if impossible, the run fails); then ",
+                methods.join(" or "),
+                format_seconds(disk.budget_seconds as f64)
+            )
         }
         (false, false) => {
             format!(

@@ -118,8 +118,10 @@ impl<'a> PlanDecider<'a> {
         fate: DeviceFate,
     ) {
         if found.read_only {
-            let message =
-                format!("{} is read-only: it cannot be written (write protection switch, failing disk?)", found.device);
+            let message = format!(
+                "{} is read-only: it cannot be written (possible causes: write protection switch, failing disk)",
+                found.device
+            );
             self.refuse(format!("{place}.device"), message);
         }
         let extents =

@@ -126,7 +126,7 @@ impl<'a> PlanDecider<'a> {
             Some(names) => format!("order the reinstall again with --give-up {}", names.join(" --give-up ")),
         };
         let message = format!(
-            "{said}, and {copy} will be wiped: one of them is a copy, and it is unknown which one has the current data. Inspect both; if {copy} is not needed, {road}"
+            "{said}, and {copy} will be wiped: one of them is a copy, and it is unknown which one has the current data. Inspect both devices; if {copy} is not needed, {road}"
         );
         self.refuse("disks", message);
     }

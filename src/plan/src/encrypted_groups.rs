@@ -129,7 +129,7 @@ impl<'a> PlanDecider<'a> {
         if let Some(needed) = self.find_requirement(group) {
             let message = format!(
                 "vg:{} must be kept in LUKS, and the new system {needed}, but {device} cannot be opened: {why}. \
-                 Provide its key, or add nofail to the mountoptions of the filesystem to leave the group locked",
+                 Provide the key of the group, or add nofail to the mountoptions of the filesystem to leave the group locked",
                 group.name
             );
             return self.refuse(place, message);
@@ -138,7 +138,7 @@ impl<'a> PlanDecider<'a> {
             return self.refuse(place, luks::describe_half_made(&format!("vg:{}", group.name), why));
         }
         self.warn(format!(
-            "vg:{} stays LOCKED and unchanged, without lines in /etc/crypttab and /etc/fstab: {device} cannot be opened: {why}",
+            "vg:{} stays LOCKED and unchanged; no lines for it are written to /etc/crypttab and /etc/fstab, because {device} cannot be opened: {why}",
             group.name
         ));
         self.add_group_containers(group, encrypted, below, uuids, LuksFate::Locked);

@@ -198,7 +198,7 @@ fn explain_unbootable(request: &PlanRequest, why: &str) -> String {
     };
     format!(
         "this allocation is already installed, but its system cannot be booted from the ramdisk: {why}. Nothing is installed. Boot the \
-         system from its disk. To install it again, {anew}"
+         system from its disk. To install the system again, {anew}"
     )
 }
 

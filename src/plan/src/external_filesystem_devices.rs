@@ -56,14 +56,14 @@ impl<'a> PlanDecider<'a> {
         };
         if let Some((device, disk)) = on(&|verdict| matches!(verdict, DiskVerdict::Wipe | DiskVerdict::Make)) {
             return Some(format!(
-                "its mount option {option} refers to {device}, and a reinstall wipes {}: keep that disk too (wipeonreinstall: false), or remove the option if the filesystem no longer needs it",
+                "its mount option {option} refers to {device}, and a reinstall wipes {}: keep that disk too (wipeonreinstall: false), or remove the option if the filesystem no longer needs the device",
                 disk.device_path()
             ));
         }
         if let Some(made) = self.find_new_device(value) {
             return Some(format!(
                 "its mount option {option} refers to {made}, which a reinstall recreates: specify a device that is \
-                    kept, or remove the option if the filesystem no longer needs it"
+                    kept, or remove the option if the filesystem no longer needs the device"
             ));
         }
         if !is_device {
@@ -173,10 +173,13 @@ impl<'a> PlanDecider<'a> {
             return self.warn(format!("{said}: that data will be discarded, as requested by the operator"));
         }
         let remedy = match disk.serial.as_str() {
-            "" => format!("erase {nameless} by hand if it is not needed"),
+            "" => format!("erase {nameless} by hand if the data there are not needed"),
             serial => format!("discard the disk with --give-up {serial}"),
         };
-        self.refuse("disks", format!("{said}: specify the device in the layout (mount option {option}), or {remedy}"));
+        self.refuse(
+            "disks",
+            format!("{said}: specify the missing device in the layout (mount option {option}), or {remedy}"),
+        );
     }
 
     /// Returns a component of a preserved xfs whose log or realtime device was not found, and the mount option that
@@ -229,7 +232,7 @@ fn whole_key(part: &SpanningComponent) -> (&str, &str) {
 fn describe_unlisted(disk: &KernelName) -> String {
     let disk = disk.device_path();
     format!(
-        "whose disk is not in the layout, although mounting writes to it: add {disk} to the layout with \
+        "whose disk is not in the layout, although mounting writes to that disk: add {disk} to the layout with \
             wipeonreinstall: false, or remove the disk from the filesystem"
     )
 }

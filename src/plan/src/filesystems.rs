@@ -128,7 +128,7 @@ impl PlanDecider<'_> {
         let is_written = path.is_some() && !filesystem.is_read_only();
         if let Some(disk) = disks.find(|disk| disk.read_only && (is_written || fill)) {
             let message = format!(
-                "{} must be written ({}), but {} is read-only (write protection switch, failing disk?)",
+                "{} must be written ({}), but {} is read-only (possible causes: write protection switch, failing disk)",
                 device.path,
                 path.map_or_else(|| "created".to_owned(), |path| format!("mounted at {path}")),
                 disk.device
@@ -191,8 +191,7 @@ fn check_size(filesystem: &FilesystemSpec, device: &PlannedDevice) -> Option<Str
 /// Keeps the present filesystem if it matches the layout.
 fn keep_filesystem(wanted: &FilesystemSpec, device: &PlannedDevice) -> Result<FilesystemFate, String> {
     if is_root(wanted) {
-        let message =
-            "contains /, which the new image replaces, so it cannot be kept; set wipeonreinstall: true for its disks";
+        let message = "contains /, which the new image replaces, so this filesystem cannot be kept; set wipeonreinstall: true for its disks";
         return Err(format!("{} {message}", device.path));
     }
     if wanted.format == FilesystemFormat::None {

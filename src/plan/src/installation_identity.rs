@@ -110,7 +110,7 @@ impl<'a> PlanDecider<'a> {
     fn refuse_untrusted(&mut self, claim: &InstallClaim, found: &MarkedFilesystem) {
         let disks: Vec<&str> = found.disks.iter().map(KernelName::as_str).collect();
         let message = format!(
-            "{} on {} has the marker ({}) of {}, image {}, dated {}, but the control plane does not report this allocation as installed. The installation is neither booted nor erased. If the control plane has lost its records, register the installation with drophammer machine adopt {}; if it is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself)",
+            "{} on {} has the marker ({}) of {}, image {}, dated {}, but the control plane does not report this allocation as installed. The installation is neither booted nor erased. If the control plane has lost its records, register the installation with drophammer machine adopt {}; if the installation is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself)",
             found.device,
             disks.join(", "),
             install_marker::PATH,
@@ -226,7 +226,9 @@ impl<'a> PlanDecider<'a> {
                 let said = holds(&kept, "kept");
                 self.refuse(
                     "disks",
-                    format!("{said}: attach the disk of this machine, or erase the present disk if it is not needed"),
+                    format!(
+                        "{said}: attach the disk of this machine, or erase the present disk if its data are not needed"
+                    ),
                 );
             }
         }
@@ -271,7 +273,7 @@ impl<'a> PlanDecider<'a> {
         }
         let found = describe_markers(marked);
         let message = format!(
-            "/ will be recreated on {root}, but no filesystem there has {wanted} ({}): {found}. Attach the disk with the installation; or, if it was replaced, order the reinstall again with --without-marker",
+            "/ will be recreated on {root}, but no filesystem there has {wanted} ({}): {found}. Attach the disk with the installation; or, if that disk was replaced, order the reinstall again with --without-marker",
             install_marker::PATH
         );
         self.refuse(place, message);

@@ -162,7 +162,7 @@ impl<'a> PlanDecider<'a> {
             (Some(why), Some(path)) => {
                 let message = format!(
                     "{} must be kept with {} in LUKS, and the new system mounts it at {path}, but the container cannot be opened: {why}. \
-                     Provide its key, or add nofail to the mountoptions of the filesystem to leave the container locked",
+                     Provide the key of the container, or add nofail to the mountoptions of the filesystem to leave the container locked",
                     device.path, filesystem.format
                 );
                 self.refuse(place, message);
@@ -172,7 +172,7 @@ impl<'a> PlanDecider<'a> {
             }
             (Some(why), None) => {
                 self.warn(format!(
-                    "{} stays LOCKED and unchanged, without a line in /etc/crypttab and /etc/fstab: it cannot be opened: {why}",
+                    "{} stays LOCKED and unchanged; no lines for this device are written to /etc/crypttab and /etc/fstab, because the device cannot be opened: {why}",
                     device.path
                 ));
                 self.add_filesystem_container(filesystem, encrypted, device, uuid, LuksFate::Locked);
@@ -255,7 +255,7 @@ impl<'a> PlanDecider<'a> {
 pub(crate) fn describe_half_made(what: &str, why: &str) -> String {
     format!(
         "{what} must be kept in LUKS, but an interrupted attempt was creating the container, and the container cannot be opened: {why}. \
-         Provide its key, or erase the container to have it recreated"
+         Provide the key of the container, or erase the container to have it recreated"
     )
 }
 

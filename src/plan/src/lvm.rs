@@ -69,7 +69,7 @@ impl<'a> PlanDecider<'a> {
         if sectors.len() > 1 {
             let each = below.devices.iter().map(|device| format!("{} {}", device.path, device.sector_bytes));
             let message = format!(
-                "vg:{} cannot combine devices with different sector sizes, which LVM refuses: {} bytes",
+                "vg:{} combines devices with different sector sizes, which LVM does not support: {} bytes",
                 group.name,
                 each.collect::<Vec<_>>().join(", ")
             );
@@ -81,7 +81,7 @@ impl<'a> PlanDecider<'a> {
                 device.size_bytes.map(|bytes| device_capacity::physical_volume_extents(bytes, device.stripe_bytes));
             if extents == Some(0) {
                 let message = format!(
-                    "device:{} is not big enough required:{}MiB, existing:{}MiB (for an extent of vg:{} and its metadata)",
+                    "device:{} is not big enough required:{}MiB, existing:{}MiB (for one extent and the metadata of vg:{})",
                     group.devices[index],
                     EXTENT_BYTES / MIB + 1,
                     device.size_bytes.unwrap_or_default() / MIB,
@@ -208,7 +208,7 @@ impl<'a> PlanDecider<'a> {
                 let extents = match lvmtype {
                     LvmType::Linear => "in extents of 4 MiB",
                     LvmType::Striped => "an equal share on each physical volume, in extents of 4 MiB",
-                    LvmType::Raid1 => "two copies on two physical volumes, in extents of 4 MiB, one each for metadata",
+                    LvmType::Raid1 => "two physical volumes, each with a copy and one metadata extent of 4 MiB",
                 };
                 let message = format!(
                     "vg:{volumegroup} is not big enough for lv:{name} required:{required_mib}MiB, existing:{existing_mib}MiB ({lvmtype}: {extents})"
@@ -327,7 +327,7 @@ fn suggest_after_extension(
     let added = added.join(", ");
     Some(format!(
         "; the group was extended: add {added} to the devices of the group in the layout, on disks without \
-            wipeonreinstall, or remove {added} from it with pvmove and vgreduce in the installed system"
+            wipeonreinstall, or remove {added} from the group with pvmove and vgreduce in the installed system"
     ))
 }
 

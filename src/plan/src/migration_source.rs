@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 
 const LUKS: &str = "crypto_LUKS";
 
-const ENCRYPTED: &str = "is encrypted (LUKS), and its key is not migrated; decrypt it first";
+const ENCRYPTED: &str = "is encrypted (LUKS), and its key is not migrated; decrypt the device first";
 
 /// Returns the description of the migrated data, and the devices from which these data are read.
 ///
@@ -229,7 +229,7 @@ impl MigrationCheck<'_> {
         };
         if let Some(part) = inventory.parts.iter().find(|part| part.device == device) {
             let message = format!(
-                "{device}{place_of} is a component of {} on several devices, which cannot be migrated",
+                "{device}{place_of} is a component of {} on several devices, and such a component cannot be migrated",
                 part.whole
             );
             return self.refuse(place, message);

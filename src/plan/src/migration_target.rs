@@ -284,7 +284,7 @@ impl PlanDecider<'_> {
         if device.sector_bytes > there || differs && counts_in_sectors {
             let what = if was.format == FilesystemFormat::None { "content".to_owned() } else { was.format.to_string() };
             let message = format!(
-                "{} would be on {disks}, which has sectors of {} bytes, but its {what} was created on the source machine for sectors of {there} bytes; choose disks with sectors of {there} bytes, or reformat an NVMe disk to that size (nvme format)",
+                "{} would be on {disks}, which has sectors of {} bytes, but its {what} was created on the source machine for sectors of {there} bytes; choose disks with sectors of {there} bytes, or reformat an NVMe disk to that sector size (nvme format)",
                 was.device, device.sector_bytes
             );
             self.refuse(place, message);
@@ -331,7 +331,7 @@ fn refuse_taken_ids(request: &PlanRequest, inventory: &Inventory, decided: &Plan
     let problem = |(device, id): (&LayoutPath, String)| {
         let on: &DevicePath = taken.get(&id)?;
         let message = format!(
-            "{device} has the id {id}, which {on} has as well, on a disk that is not wiped: the migrated system could not distinguish the two devices; disconnect that disk, or erase it"
+            "{device} has the id {id}, and {on}, on a disk that is not wiped, has the same id: the migrated system could not distinguish the two devices; disconnect that disk, or erase it"
         );
         Some(Diagnostic::new("moving", message))
     };

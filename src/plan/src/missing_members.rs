@@ -48,7 +48,7 @@ impl<'a> PlanDecider<'a> {
             };
             self.refuse(
                 "disks",
-                format!("{said}. The missing component may be on {device}; if it is elsewhere, connect it, or {road}"),
+                format!("{said}. The missing component may be on {device}; if the component is elsewhere, connect it; if the content of the disk is not needed, {road}"),
             );
         }
     }

@@ -76,7 +76,7 @@ impl PlanDecider<'_> {
         }
         if !untried.is_empty() {
             self.warn(format!(
-                "the inventory was read before anything was assembled: the agent will inspect {}, and refuse the installation if that fails or a marker is found",
+                "the inventory was read before anything was assembled: the agent will inspect {}, and refuse the installation if the inspection fails or a marker is found",
                 untried.join("; ")
             ));
         }

@@ -90,14 +90,14 @@ fn describe_age(claim: &InstallClaim, found: &InstallMarker, age: OrderAge) -> S
         }
         OrderAge::ImpossibleOrder => format!("order {order} has {number}, which no server issues"),
         OrderAge::Newer | OrderAge::Unknown => format!(
-            "order {order} ({number}) was placed before the control plane's database was restored, and may be older than the installation on the disk, {installation}"
+            "order {order} ({number}) was issued before the control plane's database was restored, and may be older than the installation on the disk, {installation}"
         ),
     }
 }
 
 fn suggest_remedy(age: OrderAge) -> &'static str {
     match age {
-        OrderAge::ImpossibleOrder => "cancel the order and place it again",
+        OrderAge::ImpossibleOrder => "cancel the order, and submit a new order",
         _ => "if the new image must replace that installation, order the reinstall again with --replace-newer",
     }
 }

@@ -130,7 +130,7 @@ fn refuse_unseen(owner: PoolAllocation, missing: &[KnownDisk]) -> Vec<Diagnostic
     let missing = missing.iter().filter(|disk| !disk.written_off).map(|disk| {
         let message = format!(
             "was present during an earlier boot but is absent now, and may contain the installation of allocation {allocation}: \
-             no disk is erased. Connect the missing disk and reboot; if it was removed permanently, free the machine and allocate it again"
+             no disk is erased. Connect the missing disk and reboot; if the disk was removed permanently, free the machine and allocate it again"
         );
         Diagnostic::new(disk.to_string(), message)
     });

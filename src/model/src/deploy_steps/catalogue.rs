@@ -61,7 +61,7 @@ const DELETE_CONFIGURATION: StepArgument = StepArgument {
 };
 
 const RAID_CONFIG: StepArgument =
-    StepArgument { name: "raid_config", about: "an object whose field logical_disks lists the arrays", values: &[] };
+    StepArgument { name: "raid_config", about: "an object whose field `logical_disks` lists the arrays", values: &[] };
 
 const DELETE_EXISTING: StepArgument =
     StepArgument { name: "delete_existing", about: DELETE_CONFIGURATION.about, values: &[] };
@@ -74,7 +74,8 @@ const fn argument(name: &'static str, about: &'static str) -> StepArgument {
     StepArgument { name, about, values: &[] }
 }
 
-const SETTINGS: StepArgument = argument("settings", "BIOS attributes: a list of objects with name and value");
+const SETTINGS: StepArgument =
+    argument("settings", "BIOS attributes: a list of objects with the fields `name` and `value`");
 const DEVICE: StepArgument = argument("device", "boot device: pxe, disk, cdrom, bios or uefihttp");
 const PERSISTENT: StepArgument =
     argument("persistent", "whether the device applies to every boot (true) or only to the next boot (false)");

@@ -41,17 +41,17 @@ const LAYOUT: OfferedArgument =
     required_argument("layout", "The filesystem layout, in any format that drophammer reads.");
 const IMAGE: OfferedArgument = optional_argument(
     "image",
-    "The image: a URL, or an object with url, digest, id, mirrors, finish. Defaults to the node's image_source.",
+    "The image: a URL, or an object with the fields `url`, `digest`, `id`, `mirrors` and `finish`. Defaults to the node's `image_source`.",
 );
 const ERASE: OfferedArgument = optional_argument(
     "erase",
-    "Thoroughness of erasing disks before new contents are written to them: quick, secure or none.",
+    "Thoroughness of erasing disks before new contents are written to them: `quick`, `secure` or `none`.",
 );
 const MODE: OfferedArgument =
-    optional_argument("mode", "install, or reinstall, which preserves disks as the layout specifies.");
+    optional_argument("mode", "`install`, or `reinstall`, which preserves disks as the layout specifies.");
 const WITHOUT_MARKER: OfferedArgument = optional_argument(
     "without_marker",
-    "true: confirms that the disk with the old system was replaced, so the reinstall finds no install marker.",
+    "If true, a reinstall does not require an install marker: the operator confirms that the disk with the old system was replaced.",
 );
 const LOGICAL_DISKS: OfferedArgument = required_argument(
     "logical_disks",
@@ -60,18 +60,18 @@ const LOGICAL_DISKS: OfferedArgument = required_argument(
 const DELETE_CONFIGURATION: OfferedArgument =
     optional_argument("delete_configuration", "Must be true, because the disks of the arrays are always recreated.");
 const RAID_CONFIG: OfferedArgument =
-    required_argument("raid_config", "An object whose field logical_disks lists the arrays.");
+    required_argument("raid_config", "An object whose field `logical_disks` lists the arrays.");
 const DELETE_EXISTING: OfferedArgument = optional_argument("delete_existing", DELETE_CONFIGURATION.about);
 const IMAGE_INFO: OfferedArgument =
-    required_argument("image_info", "The image, in the format of Ironic's deploy interface direct.");
+    required_argument("image_info", "The image, in the format of Ironic's deploy interface `direct`.");
 const CONFIG_DRIVE: OfferedArgument = optional_argument("configdrive", "The config drive, as gzip in base64.");
 const FILES: OfferedArgument = optional_argument(
     "files",
-    "A list of files, each with path, either content (base64 or a URL) or deleted, and optionally partition, mode, owner, group.",
+    "A list of files, each with `path`, with either `content` (base64 or a URL) or `deleted`, and optionally with `partition`, `mode`, `owner` and `group`.",
 );
 const ALONE: OfferedArgument = optional_argument(
     "alone",
-    "true: write_files, run_installer, prepare_boot and finish are separate steps of the template, not part of this step.",
+    "If true, `write_files`, `run_installer`, `prepare_boot` and `finish` are separate steps of the template, not part of this step.",
 );
 
 const fn deploy_step(step: &'static str, about: &'static str, arguments: &'static [OfferedArgument]) -> OfferedStep {
@@ -122,7 +122,7 @@ pub static OFFERED: [OfferedStep; 15] = [
     ),
     deploy_step(
         "write_image",
-        "Writes a whole-disk image, raw or qcow2, unchanged, followed by the config drive.",
+        "Writes a whole-disk image (raw or qcow2) unchanged, followed by the config drive.",
         &[IMAGE_INFO, CONFIG_DRIVE],
     ),
     deploy_step("write_files", "Writes install.yaml, user data and disk.json for the image's installer.", &[]),

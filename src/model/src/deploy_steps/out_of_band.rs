@@ -106,16 +106,16 @@ impl OutOfBandStep {
 fn parse_settings(args: &Map<String, Value>) -> Result<Vec<BiosSetting>, Vec<ArgumentProblem>> {
     let wrong = |message: String| vec![(Some("settings".to_owned()), format!("bios.apply_configuration: {message}"))];
     let Some(list) = args.get("settings").and_then(Value::as_array) else {
-        return Err(wrong("settings is required: a list of objects with name and value".to_owned()));
+        return Err(wrong("`settings` is required: a list of objects with the fields `name` and `value`".to_owned()));
     };
     if list.is_empty() || list.len() > MOST_SETTINGS {
-        return Err(wrong(format!("settings must have 1 to {MOST_SETTINGS} elements, found {}", list.len())));
+        return Err(wrong(format!("`settings` must have 1 to {MOST_SETTINGS} elements, found {}", list.len())));
     }
     let (mut settings, mut problems, mut names) = (Vec::new(), Vec::new(), BTreeSet::new());
     for (index, one) in list.iter().enumerate() {
         let at = |why: &str| wrong(format!("settings[{index}]: {why}"));
         match BiosSetting::deserialize(one) {
-            Err(_) => problems.extend(at("must be an object with name and value")),
+            Err(_) => problems.extend(at("must be an object with the fields `name` and `value`")),
             Ok(setting) => {
                 if let Some(why) = explain_bad_setting(&setting) {
                     problems.extend(at(&why));
@@ -152,9 +152,9 @@ fn parse_boot_device(args: &Map<String, Value>) -> Result<OutOfBandStep, Vec<Arg
         (device, persistent) => {
             let no_device = !matches!(device, Some(Ok(_)));
             let no_device = no_device
-                .then(|| wrong("device", format!("{name}: device must be pxe, disk, cdrom, bios or uefihttp")));
+                .then(|| wrong("device", format!("{name}: `device` must be pxe, disk, cdrom, bios or uefihttp")));
             let no_flag = persistent.is_none();
-            let no_flag = no_flag.then(|| wrong("persistent", format!("{name}: persistent must be true or false")));
+            let no_flag = no_flag.then(|| wrong("persistent", format!("{name}: `persistent` must be true or false")));
             Err(no_device.into_iter().chain(no_flag).collect())
         }
     }
@@ -229,8 +229,8 @@ mod tests {
     #[test]
     fn invalid_arguments_are_refused() {
         for (name, args, expected) in [
-            ("bios.apply_configuration", json!({}), "settings is required"),
-            ("bios.apply_configuration", json!({"settings": {}}), "settings is required"),
+            ("bios.apply_configuration", json!({}), "`settings` is required"),
+            ("bios.apply_configuration", json!({"settings": {}}), "`settings` is required"),
             ("bios.apply_configuration", json!({"settings": []}), "must have 1 to 500"),
             ("bios.apply_configuration", json!({"settings": [7]}), "settings[0]: must be an object"),
             ("bios.apply_configuration", json!({"settings": [{"name": "A"}]}), "settings[0]: must be an object"),
@@ -252,9 +252,9 @@ mod tests {
                 json!({"settings": [{"name": "SysPassword", "value": "hunter2"}]}),
                 "SysPassword: passwords cannot be verified",
             ),
-            ("management.set_boot_device", json!({}), "device must be"),
-            ("management.set_boot_device", json!({"device": "floppy"}), "device must be"),
-            ("management.set_boot_device", json!({"device": "pxe", "persistent": "yes"}), "persistent must be"),
+            ("management.set_boot_device", json!({}), "`device` must be"),
+            ("management.set_boot_device", json!({"device": "floppy"}), "`device` must be"),
+            ("management.set_boot_device", json!({"device": "pxe", "persistent": "yes"}), "`persistent` must be"),
             ("raid.create_configuration", json!({}), "does not run through"),
         ] {
             let why = parse(name, args.clone()).unwrap_err();

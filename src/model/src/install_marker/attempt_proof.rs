@@ -98,16 +98,19 @@ impl fmt::Display for MarkerMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             MarkerMismatch::Secret => {
-                f.write_str("it does not contain the secret of the attempt that passed the point of no return")
+                f.write_str("the marker does not contain the secret of the attempt that passed the point of no return")
             }
             MarkerMismatch::Image { expected, found } => {
                 write!(
                     f,
-                    "it contains image {found:?}, but the attempt that passed the point of no return installs {expected:?}"
+                    "the marker contains image {found:?}, but the attempt that passed the point of no return installs {expected:?}"
                 )
             }
             MarkerMismatch::Table { device } => {
-                write!(f, "it does not contain the GUID of the partition table that the attempt created on {device}")
+                write!(
+                    f,
+                    "the marker does not contain the GUID of the partition table that the attempt created on {device}"
+                )
             }
         }
     }

@@ -106,11 +106,11 @@ impl DeviceIndex<'_> {
         let is_whole = array.members.iter().any(|member| matches!(member.role, MemberRole::Active(_)));
         let untried = !self.inventory.explored && failure.is_none() && is_whole && !is_firmware;
         let reason = match failure {
-            Some(why) => format!("it does not start: {why}"),
+            Some(why) => format!("the array does not start: {why}"),
             None if is_firmware => format!("firmware RAID ({}) is not started", array.metadata),
-            None if !is_whole => "none of its members is known to be complete and current".to_owned(),
-            None if untried => "it was not running when the inventory was read".to_owned(),
-            None => "it is not running".to_owned(),
+            None if !is_whole => "none of the array's members is known to be complete and current".to_owned(),
+            None if untried => "the array was not running when the inventory was read".to_owned(),
+            None => "the array is not running".to_owned(),
         };
         let remedy = match is_firmware {
             true => {
@@ -136,8 +136,8 @@ impl DeviceIndex<'_> {
                 kind: OpaqueKind::Array,
                 name: format!("array {uuid}"),
                 devices: Vec::new(),
-                reason: format!("it did not start, and its members can no longer be read: {}", failed.why),
-                remedy: "connect its members".to_owned(),
+                reason: format!("the array did not start, and its members can no longer be read: {}", failed.why),
+                remedy: "connect the members of the array".to_owned(),
                 untried: false,
             }),
             _ => None,
@@ -155,13 +155,13 @@ impl DeviceIndex<'_> {
         let (reason, remedy) = match (seen, failure) {
             (Some(FilesystemContents { unreadable_marker: None, .. }), _) => return None,
             (Some(FilesystemContents { unreadable_marker: Some(why), .. }), _) => {
-                (format!("its install marker cannot be read: {why}"), "repair or remove the marker file")
+                (format!("the install marker cannot be read: {why}"), "repair or remove the marker file")
             }
-            (None, Some(why)) => (format!("it cannot be mounted: {why}"), "repair the filesystem"),
+            (None, Some(why)) => (format!("the filesystem cannot be mounted: {why}"), "repair the filesystem"),
             (None, None) if is_ambiguous => {
                 let kinds: Vec<&str> = device.signatures.iter().map(|found| found.kind.as_str()).collect();
                 (
-                    format!("its device has several signatures: {}", kinds.join(", ")),
+                    format!("the device has several signatures: {}", kinds.join(", ")),
                     "remove the stale signature (wipefs)",
                 )
             }

@@ -46,7 +46,7 @@ impl RaidConfig {
     pub fn parse_config(value: &Value) -> Result<RaidConfig, Vec<Diagnostic>> {
         let mut problems = Vec::new();
         let Some(fields) = value.as_object() else {
-            return Err(vec![Diagnostic::new("", "must be an object with logical_disks")]);
+            return Err(vec![Diagnostic::new("", "must be an object with the field `logical_disks`")]);
         };
         for name in fields.keys().filter(|name| *name != "logical_disks") {
             problems.push(Diagnostic::new(name, "unknown field; only logical_disks is supported"));

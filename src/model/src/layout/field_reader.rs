@@ -218,7 +218,7 @@ impl LayoutReader {
         let (text, plain) = self.read_scalar(node, place)?;
         if plain && is_number_or_boolean(text) {
             let message = format!(
-                "this is text: write it in quotes, \"{text}\", because YAML parsers may treat it as another type"
+                "this must be text: write it in quotes, \"{text}\", because YAML parsers may treat it as another type"
             );
             self.note_respelling(node, EditReplacement::Raw(format!("{text:?}")), message);
         }

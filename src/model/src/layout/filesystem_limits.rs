@@ -22,7 +22,7 @@ pub fn max_filesystem_bytes(filesystem: &FilesystemSpec, sector_bytes: u32) -> O
     match filesystem.format {
         FilesystemFormat::Ext3 | FilesystemFormat::Ext4 => {
             let bytes = MAX_COUNT.saturating_mul(number('b').unwrap_or(BLOCK_BYTES));
-            has_32_bits.then_some((bytes, "its block numbers have 32 bits; use ext4 or xfs"))
+            has_32_bits.then_some((bytes, "the block numbers of this filesystem have 32 bits; use ext4 or xfs"))
         }
         FilesystemFormat::Vfat => {
             let sector = number('S').unwrap_or(u64::from(sector_bytes));

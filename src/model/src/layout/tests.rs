@@ -198,7 +198,7 @@ fn layouts_for_explicit_use_and_swap_as_in_fstab() {
         said(&parsed.notes),
         [
             "1:1: constraints: no constraints: the layout is only used if an allocation specifies it",
-            "4:10: filesystems[1].path: remove path: a filesystem that is not mounted must not have one",
+            "4:10: filesystems[1].path: remove `path`: a filesystem that is not mounted must not have a path",
         ]
     );
 }

@@ -109,8 +109,8 @@ fn match_by_uuid(asking: &BootIdentity, machine: &KnownMachine, by_mac: &[KnownM
     let other = by_mac.iter().find(|other| other.id != machine.id);
     let warning = other.map(|other| {
         format!(
-            "machine {id} ({:?}) boots over MAC {mac}, which the file of machine {} ({:?}) also lists: its UUID \
-             takes precedence; remove the MAC from one of the files",
+            "machine {id} ({:?}) boots over MAC {mac}, which the machine file of {} ({:?}) also lists: the UUID \
+             takes precedence; remove the MAC from one of the machine files",
             machine.name, other.id, other.name
         )
     });
@@ -137,7 +137,7 @@ fn describe_ambiguity(asking: &BootIdentity, several: &[KnownMachine], uuid: Opt
     let names: Vec<String> = several.iter().map(|machine| format!("{:?} ({})", machine.name, machine.id)).collect();
     let uuid = uuid.map_or("without a usable UUID".to_owned(), |uuid| format!("with unlisted UUID {uuid}"));
     format!(
-        "a machine {uuid} boots over MAC {}, which is ambiguous: the MAC is listed in the files of {}; remove it from all but one of them",
+        "a machine {uuid} boots over MAC {}, which is ambiguous: the MAC is listed in the machine files of {}; remove the MAC from all but one of these files",
         asking.mac.as_deref().unwrap_or("unknown"),
         names.join(" and ")
     )
@@ -154,8 +154,8 @@ pub fn prove_uuid(machine: &KnownMachine, reported: Option<Uuid>) -> UuidProof {
         return expected.map_or(UuidProof::Proven, |expected| {
             UuidProof::Unproven(format!(
                 "a machine whose firmware reports no usable UUID matches {own} ({name:?}) by a MAC, but that machine \
-                 reported {expected}: it is installed over blank disks only; if its mainboard was replaced, give it \
-                 another id: drophammer machine rename {own} NEW"
+                 reported {expected}: it is installed over blank disks only; if its mainboard was replaced, assign \
+                 another id to the machine: drophammer machine rename {own} NEW"
             ))
         });
     };

@@ -183,16 +183,16 @@ fn parse_versions(files: &DefinitionFiles) -> Result<Vec<u32>, Vec<String>> {
 fn parse_source(files: &DefinitionFiles) -> Result<SystemSource, Vec<String>> {
     let wrong = |why: &str| Err(vec![why.to_owned()]);
     match (files.get(IMAGE), files.contains_key(CREATE)) {
-        (Some(_), true) => wrong("both image and create exist; keep only one of them"),
+        (Some(_), true) => wrong("both `image` and `create` exist; keep only one of them"),
         (None, true) => find_program_problem(files, CREATE).map_or(Ok(SystemSource::Create), |why| Err(vec![why])),
         (None, false) if files.contains_key(UNTRUSTED) => {
-            wrong("create_untrusted is supported only in virtual machines of Ganeti; provide create or image")
+            wrong("`create_untrusted` is supported only in virtual machines of Ganeti; provide `create` or `image`")
         }
-        (None, false) => wrong("neither create nor image exists; provide one of them"),
+        (None, false) => wrong("neither `create` nor `image` exists; provide one of them"),
         (Some(image), false) => match parse_list(&image.text)[..] {
             [id] => Ok(SystemSource::Image(id.to_owned())),
-            [] => wrong("image is empty; write the id of one image into it"),
-            _ => wrong("image has several lines; write the id of one image into it"),
+            [] => wrong("`image` is empty; write the id of one image into it"),
+            _ => wrong("`image` has several lines; write the id of one image into it"),
         },
     }
 }

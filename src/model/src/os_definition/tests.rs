@@ -59,16 +59,16 @@ fn all_that_is_wrong_with_a_definition_is_said() {
     type Change = fn(&mut DefinitionFiles);
     let cases: [(&str, Change, &[&str]); 12] = [
         ("we b", |_| {}, &["\"we b\" is not a valid OS definition name"]),
-        ("web", |files| files.clear(), &["ganeti_api_version is missing", "neither create nor image exists"]),
+        ("web", |files| files.clear(), &["ganeti_api_version is missing", "neither `create` nor `image` exists"]),
         ("web", |files| set(files, "ganeti_api_version", "20\nx\n"), &["ganeti_api_version:2: \"x\" is not a version"]),
         ("web", |files| set(files, "ganeti_api_version", ""), &["ganeti_api_version is empty"]),
         ("web", |files| set(files, "ganeti_api_version", "5\n7\n"), &["unsupported interface version 5, 7"]),
         ("web", |files| drop(files.remove("verify")), &["verify is missing"]),
         ("web", |files| drop(files.insert("verify".to_owned(), file(false, ""))), &["verify is not executable"]),
         ("web", |files| drop(files.remove("parameters.list")), &["parameters.list is missing"]),
-        ("web", |files| set(files, "create", ""), &["both image and create exist"]),
-        ("web", |files| set(files, "image", "# none\n"), &["image is empty"]),
-        ("web", |files| set(files, "image", "a\nb\n"), &["image has several lines"]),
+        ("web", |files| set(files, "create", ""), &["both `image` and `create` exist"]),
+        ("web", |files| set(files, "image", "# none\n"), &["`image` is empty"]),
+        ("web", |files| set(files, "image", "a\nb\n"), &["`image` has several lines"]),
         (
             "web",
             |files| set(files, "parameters.list", "a-b\n\na.c x\nA_B y\n"),
@@ -96,7 +96,7 @@ fn all_that_is_wrong_with_a_definition_is_said() {
     raw.insert("create_untrusted".to_owned(), file(true, ""));
     assert!(
         OsDefinition::parse("raw", raw).unwrap_err()[0]
-            .contains("create_untrusted is supported only in virtual machines")
+            .contains("`create_untrusted` is supported only in virtual machines")
     );
 }
 

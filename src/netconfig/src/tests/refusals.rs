@@ -37,7 +37,7 @@ fn what_is_wrong_is_told_with_its_place() {
             "ethernets.lan0.match.macaddress",
             "group address",
         ),
-        (lan(json!({"match": {"macaddress": mac(1), "name": "x"}})), "ethernets.lan0.match.name", "remove name"),
+        (lan(json!({"match": {"macaddress": mac(1), "name": "x"}})), "ethernets.lan0.match.name", "remove `name`"),
         (lan(json!({"match": {"name": "en*"}})), "ethernets.lan0.match.name", "is a pattern"),
         (
             json!({"ethernets": {"a": card(1), "b": card(1)}}),
@@ -103,7 +103,7 @@ fn what_is_wrong_is_told_with_its_place() {
             "from 0 to 2147483647",
         ),
         // networkd starts DHCPv6 if a router announces it.
-        (lan(json!({"dhcp6": true, "accept-ra": false})), "ethernets.lan0.dhcp6", "requires router advertisements"),
+        (lan(json!({"dhcp6": true, "accept-ra": false})), "ethernets.lan0.dhcp6", "only used if router advertisements"),
         // Name servers and MTU.
         (
             lan(json!({"dhcp4": true, "nameservers": {"addresses": ["dns.example.org"]}})),
@@ -176,7 +176,7 @@ fn what_is_wrong_is_told_with_its_place() {
         (
             bond(json!({"mode": "802.3ad", "primary": "a"})),
             "bonds.bond0.parameters.primary",
-            "primary is not supported",
+            "`primary` is not supported",
         ),
         (
             bond(json!({"mode": "active-backup", "primary": "c"})),

@@ -100,7 +100,7 @@ impl<'a> PlanDecider<'a> {
         let device = DevicePath::from(format!("/dev/{}/{}", group.name, found.name));
         if found.health == VolumeHealth::Lost {
             return Err(Some(format!(
-                "cannot be kept on {device}, which was {named}: part of its data is missing; attach the missing disk"
+                "cannot be kept on {device}, which was {named}: part of the volume's data is missing; attach the missing disk"
             )));
         }
         self.warn(format!(
@@ -240,7 +240,7 @@ impl<'a> PlanDecider<'a> {
         }
         if found.size_bytes < size_bytes {
             let (is, wanted) = (format::format_bytes(found.size_bytes), format::format_bytes(size_bytes));
-            return refuse(format!("its size is {is} instead of {wanted}"));
+            return refuse(format!("the size of the volume is {is} instead of {wanted}"));
         }
         let running = found.running.as_ref().and_then(|name| self.stack.find_stacked(name));
         let disks = kept.present_devices().flat_map(|device| self.disks_below(device)).collect();
@@ -277,7 +277,7 @@ impl<'a> PlanDecider<'a> {
             return refuse(format!("the device does not have the UUID of the volume, but contains {there}"));
         }
         if let Some(how) = &found.entangled {
-            return refuse(format!("it {how}; undo that in the installed system"));
+            return refuse(format!("the volume {how}; undo that in the installed system"));
         }
         if !cut_off {
             self.require_zeros(&running.device, found.size_bytes);

@@ -45,7 +45,7 @@ impl<'a> PlanDecider<'a> {
         }
         if let Some(carrier) = self.sparse_files(volume.uid).find(|carrier| !self.is_erased(carrier)) {
             return Err(Some(format!(
-                "cannot be prepared on {device}: a file {} is in the filesystem on {carrier}; move the file to its path in \
+                "cannot be prepared on {device}: a file {} is in the filesystem on {carrier}; move the file to this path in \
                     the installed system, or {REPLACE}",
                 volume.sparse_path()
             )));
@@ -152,7 +152,7 @@ impl<'a> PlanDecider<'a> {
             begun_on.iter().filter(|disk| disk.making.iter().any(|making| making.uuid.as_ref() == Some(&uuid)));
         match on.find(|disk| !is_there(disk)) {
             Some(gone) => Err(Some(format!(
-                "cannot be prepared on {}: an interrupted attempt was preparing it on {}, which was {} and is absent; attach that disk, or {REPLACE}",
+                "cannot be prepared on {}: an interrupted attempt was preparing the volume on {}, which was {} and is absent; attach that disk, or {REPLACE}",
                 decision.device,
                 gone.device,
                 describe_record(gone)
@@ -174,7 +174,7 @@ impl<'a> PlanDecider<'a> {
         }
         match self.find_unseen_object() {
             Some(what) => Err(Some(format!(
-                "cannot be prepared on {}: it is not recorded whether it was prepared before, and its content may be in {what}, which could not be inspected; make it readable, or reinstall once without this volume in the list: the marker then records that the volume is new",
+                "cannot be prepared on {}: it is not recorded whether the volume was prepared before, and its content may be in {what}, which could not be inspected; make that object readable, or reinstall once without this volume in the list: the marker then records that the volume is new",
                 decision.device
             ))),
             None => Ok(()),

@@ -67,7 +67,7 @@ impl<'a> PlanDecider<'a> {
                 let why = "which a reinstall recreates; put /var/lib/metalk8s on a filesystem that is kept";
                 return Err(Some(format!("is a file below {path}, {why}")));
             }
-            FilesystemFate::Tmpfs => return Err(Some(format!("is a file below {path}, which is a tmpfs"))),
+            FilesystemFate::Tmpfs => return Err(Some(format!("must not be a file below {path}, which is a tmpfs"))),
             FilesystemFate::Kept { .. } if self.is_unopened(wanted) => {
                 self.warn(format!(
                     "volume {}: the machine will check for its backing file once {path} is unlocked",
@@ -77,7 +77,9 @@ impl<'a> PlanDecider<'a> {
             }
             FilesystemFate::Kept { .. } => self.keep_sparse(volume, size_bytes, path)?,
             FilesystemFate::Unformatted { .. } => {
-                return Err(Some(format!("is a file below {path}, which stays locked; provide its key")));
+                return Err(Some(format!(
+                    "is a file below {path}, which stays locked; provide the key of this filesystem"
+                )));
             }
             FilesystemFate::Made(_) | FilesystemFate::InImage { .. } | FilesystemFate::Filled(_) => {
                 PersistentVerdict::Make

@@ -188,7 +188,7 @@ fn a_kept_stack_that_differs_is_refused_with_both_sides() {
                 let more = LvmPhysicalVolume { device: Some("/dev/sdf".into()), ..LvmPhysicalVolume::default() };
                 inventory.groups[0].physical.push(more);
             },
-            "volumegroups[0]: vg:vg00 must be kept on /dev/md125, but there is vg:vg00 on /dev/md125, /dev/sdf (volumes: varlib, srv); the group was extended: add /dev/sdf to the devices of the group in the layout, on disks without wipeonreinstall, or remove /dev/sdf from it with pvmove and vgreduce in the installed system",
+            "volumegroups[0]: vg:vg00 must be kept on /dev/md125, but there is vg:vg00 on /dev/md125, /dev/sdf (volumes: varlib, srv); the group was extended: add /dev/sdf to the devices of the group in the layout, on disks without wipeonreinstall, or remove /dev/sdf from the group with pvmove and vgreduce in the installed system",
         ),
         (
             "a physical volume is missing",
@@ -324,7 +324,7 @@ fn a_kept_root_is_refused() {
     assert_eq!(
         reasons,
         [
-            "filesystems[2]: /dev/md/root contains /, which the new image replaces, so it cannot be kept; set wipeonreinstall: true for its disks"
+            "filesystems[2]: /dev/md/root contains /, which the new image replaces, so this filesystem cannot be kept; set wipeonreinstall: true for its disks"
         ]
     );
 }

@@ -370,7 +370,7 @@ fn the_plan_says_who_finishes_and_holds_its_tongue_about_secrets() {
         assert!(!json.contains("hunter") && json.contains("\"finish\""), "{json}");
     }
     let plan = finished(&layout(), FirmwareType::Uefi, &by(FinisherChoice::Builtin)).unwrap().to_string();
-    assert!(plan.contains("hostname web-1; SSH keys of the owner: 0; without the machine-id"), "{plan}");
+    assert!(plan.contains("hostname web-1; SSH keys of the owner: 0; the machine-id"), "{plan}");
     assert!(plan.contains("boot loader for UEFI on sda1; the kernel of the image\n"), "{plan}");
 }
 

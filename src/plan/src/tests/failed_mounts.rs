@@ -128,7 +128,7 @@ fn a_write_protected_disk_is_kept_where_nothing_writes() {
         make(&layout, &inventory, InstallMode::Reinstall)
     };
     for (name, change) in refused {
-        let expected = "filesystems[0]: /dev/sdb1 must be written (mounted at /srv), but /dev/sdb is read-only (write protection switch, failing disk?)";
+        let expected = "filesystems[0]: /dev/sdb1 must be written (mounted at /srv), but /dev/sdb is read-only (possible causes: write protection switch, failing disk)";
         assert_eq!(reasons(planned(change)), [expected], "{name}");
     }
     for (name, change) in accepted {

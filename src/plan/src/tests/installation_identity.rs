@@ -117,7 +117,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
         (
             "no marker",
             forget_marker,
-            "filesystems[3]: / will be recreated on sda, but no filesystem there has the marker of machine m-1, allocation a-1 (/etc/metal/drophammer.json): no filesystem of the machine has a marker. Attach the disk with the installation; or, if it was replaced, order the reinstall again with --without-marker",
+            "filesystems[3]: / will be recreated on sda, but no filesystem there has the marker of machine m-1, allocation a-1 (/etc/metal/drophammer.json): no filesystem of the machine has a marker. Attach the disk with the installation; or, if that disk was replaced, order the reinstall again with --without-marker",
         ),
         (
             "marker on another disk",
@@ -198,7 +198,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 forget_marker(inventory, claim);
                 empty(&mut inventory.disks[0], "Z9");
             },
-            "filesystems[3]: / will be recreated on sda, but no filesystem there has the marker of machine m-1, allocation a-1 (/etc/metal/drophammer.json): no filesystem of the machine has a marker. Attach the disk with the installation; or, if it was replaced, order the reinstall again with --without-marker",
+            "filesystems[3]: / will be recreated on sda, but no filesystem there has the marker of machine m-1, allocation a-1 (/etc/metal/drophammer.json): no filesystem of the machine has a marker. Attach the disk with the installation; or, if that disk was replaced, order the reinstall again with --without-marker",
         ),
     ];
     for (name, change, expected) in cases {

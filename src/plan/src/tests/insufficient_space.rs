@@ -26,7 +26,7 @@ fn what_does_not_fit_is_refused_with_numbers() {
         ),
         (
             |_, inventory| inventory.disks[4].size_bytes = 6 * MIB,
-            "volumegroups[0].devices[0]: device:/dev/md/data is not big enough required:5MiB, existing:3MiB (for an extent of vg:vg00 and its metadata)",
+            "volumegroups[0].devices[0]: device:/dev/md/data is not big enough required:5MiB, existing:3MiB (for one extent and the metadata of vg:vg00)",
         ),
         (
             |layout, inventory| {
@@ -34,7 +34,7 @@ fn what_does_not_fit_is_refused_with_numbers() {
                 layout.raid.pop();
                 inventory.disks[3].sector_bytes = 4096;
             },
-            "volumegroups[0].devices: vg:vg00 cannot combine devices with different sector sizes, which LVM refuses: /dev/sdc 512, /dev/sdd 4096 bytes",
+            "volumegroups[0].devices: vg:vg00 combines devices with different sector sizes, which LVM does not support: /dev/sdc 512, /dev/sdd 4096 bytes",
         ),
         (
             |layout, inventory| {
@@ -50,7 +50,7 @@ fn what_does_not_fit_is_refused_with_numbers() {
                 layout.logicalvolumes[0].size = (16 << 20).into();
                 inventory.disks[2..].iter_mut().for_each(|disk| disk.size_bytes = 18 << 40);
             },
-            "filesystems[0]: device:/dev/vg00/varlib has 17592186044416 bytes, but ext3 supports at most 17592186040320 bytes: its block numbers have 32 bits; use ext4 or xfs",
+            "filesystems[0]: device:/dev/vg00/varlib has 17592186044416 bytes, but ext3 supports at most 17592186040320 bytes: the block numbers of this filesystem have 32 bits; use ext4 or xfs",
         ),
     ];
     for (change, expected) in cases {

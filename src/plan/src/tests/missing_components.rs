@@ -87,7 +87,7 @@ fn while_a_kept_thing_misses_a_part_nothing_opaque_is_wiped() {
                     .failed
                     .push(FailedAttempt { tried: AttemptTarget::Array(uuid), why: "not enough".to_owned() });
             },
-            "(raid5) on /dev/sda3 (it does not start: not enough) could not be inspected",
+            "(raid5) on /dev/sda3 (the array does not start: not enough) could not be inspected",
         ),
     ];
     for (name, change, words) in cases {
@@ -95,7 +95,7 @@ fn while_a_kept_thing_misses_a_part_nothing_opaque_is_wiped() {
         change(&mut inventory);
         let reasons = reasons(reinstall(&layout(), &inventory, claim()));
         assert!(reasons.len() == 1 && reasons[0].contains(words), "{name}: {reasons:#?}");
-        let end = "ext4 on /dev/sdb1 must be kept, and its other component is missing (filesystem and its external journal). The missing component may be on /dev/sda; if it is elsewhere, connect it, or discard the disk with --give-up A0";
+        let end = "ext4 on /dev/sdb1 must be kept, and its other component is missing (filesystem and its external journal). The missing component may be on /dev/sda; if the component is elsewhere, connect it; if the content of the disk is not needed, discard the disk with --give-up A0";
         assert!(reasons[0].ends_with(end), "{name}: {reasons:#?}");
         let given = InstallClaim { give_up: vec!["A0".to_owned()], ..claim() };
         let plan = reinstall(&layout(), &inventory, given).unwrap();

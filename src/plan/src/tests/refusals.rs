@@ -94,7 +94,7 @@ fn what_cannot_be_made_is_refused_all_at_once() {
         reasons,
         [
             "disks[0].partitions: device:/dev/sda is not big enough required:5503MiB, existing:5000MiB (with 1 MiB at each end for the partition table)",
-            "disks[1].device: /dev/sdb is read-only: it cannot be written (write protection switch, failing disk?)",
+            "disks[1].device: /dev/sdb is read-only: it cannot be written (possible causes: write protection switch, failing disk)",
             "disks[1].device: /dev/sdb is in use (mounted at /data); unmount or stop it first, because this is not done automatically",
             "disks[1].device: /dev/sdb is in use (held by md127); unmount or stop it first, because this is not done automatically",
         ]

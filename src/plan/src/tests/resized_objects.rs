@@ -39,7 +39,7 @@ fn an_extended_volume_is_preserved_and_its_size_reported() {
 fn an_extended_group_is_refused_with_the_remedy() {
     let inventory = recorded_inventory("resized/vgextended.json");
     let refused = reasons(make(&grown_layout(), &inventory, InstallMode::Reinstall));
-    let remedy = "; the group was extended: add /dev/sdd to the devices of the group in the layout, on disks without wipeonreinstall, or remove /dev/sdd from it with pvmove and vgreduce in the installed system";
+    let remedy = "; the group was extended: add /dev/sdd to the devices of the group in the layout, on disks without wipeonreinstall, or remove /dev/sdd from the group with pvmove and vgreduce in the installed system";
     assert_eq!(
         refused,
         [format!(

@@ -79,7 +79,7 @@ const ON_SDA: [(&str, Change, &str); 17] = [
     (
         "array",
         |it| array(it, "/dev/sda2"),
-        "(raid5) on /dev/sda2: cannot inspect its content: it does not start: not enough",
+        "(raid5) on /dev/sda2: cannot inspect its content: the array does not start: not enough",
     ),
     ("LUKS", |it| put(it, 0, 1, "crypto_LUKS", "crypto"), "crypto_LUKS on /dev/sda2"),
     ("zpool", |it| put(it, 0, 1, "zfs_member", "raid"), "zfs_member on /dev/sda2"),

@@ -41,15 +41,15 @@ impl DeviceIndex<'_> {
         let elsewhere = |what: &str| format!("{what} in the system that uses it");
         let (reason, remedy) = match (volume.health, volume.kind.as_str(), &volume.entangled) {
             (VolumeHealth::Lost, "raid1", _) => (
-                "none of its copies is known to be complete and current".to_owned(),
+                "none of the volume's copies is known to be complete and current".to_owned(),
                 elsewhere(&format!("connect the missing disk, or repair the volume (lvconvert --repair {path})")),
             ),
             (VolumeHealth::Lost, ..) => {
-                ("part of its data is on a missing physical volume".to_owned(), "connect the missing disk".to_owned())
+                ("part of the data is on a missing physical volume".to_owned(), "connect the missing disk".to_owned())
             }
-            _ if untried => ("it was not active when the inventory was read".to_owned(), activation_remedy(&path)),
+            _ if untried => ("the volume was not active during the inventory".to_owned(), activation_remedy(&path)),
             (_, _, Some(how)) => {
-                (format!("it {how}"), elsewhere("remove the snapshot, or complete the merge or move,"))
+                (format!("the volume {how}"), elsewhere("remove the snapshot, or complete the merge or move,"))
             }
             (_, "snapshot", _) => (
                 "activating a snapshot may write to it".to_owned(),

@@ -86,16 +86,16 @@ fn the_reason_of_a_volume_is_the_nearest_one() {
     let entangled = |how: &str| LvmLogicalVolume { entangled: Some(how.to_owned()), ..volume("linear") };
     let lost = |kind: &str| LvmLogicalVolume { health: VolumeHealth::Lost, ..volume(kind) };
     for (volume, words) in [
-        (entangled(HAS_SNAPSHOT), "it has a snapshot, which would be activated with it; remove the snapshot"),
+        (entangled(HAS_SNAPSHOT), "the volume has a snapshot, which would be activated with it; remove the snapshot"),
         (
             entangled("is being moved, and its activation would continue the move"),
-            "it is being moved, and its activation would continue the move; ",
+            "the volume is being moved, and its activation would continue the move; ",
         ),
-        (lost("linear"), "part of its data is on a missing physical volume; connect the missing disk"),
-        (lost("thin-pool"), "part of its data is on a missing physical volume"),
+        (lost("linear"), "part of the data is on a missing physical volume; connect the missing disk"),
+        (lost("thin-pool"), "part of the data is on a missing physical volume"),
         (
             lost("raid1"),
-            "none of its copies is known to be complete and current; connect the missing disk, or repair the volume",
+            "none of the volume's copies is known to be complete and current; connect the missing disk, or repair the volume",
         ),
     ] {
         let [said] = &printed(&group(None, vec![volume]))[..] else { panic!("{words}") };
@@ -142,9 +142,9 @@ fn arrays_are_opaque_unless_they_run() {
     let active = array("raid1", MemberRole::Active(0));
     let name = "array \"root\" (raid1) on /dev/sda2: ";
     for (array, words) in [
-        (active.clone(), "it is not running; connect"),
-        (array("raid1", MemberRole::Spare), "none of its members is known to be complete and current; "),
-        (array("raid1", MemberRole::Faulty), "none of its members is known to be complete and current; "),
+        (active.clone(), "the array is not running; connect"),
+        (array("raid1", MemberRole::Spare), "none of the array's members is known to be complete and current; "),
+        (array("raid1", MemberRole::Faulty), "none of the array's members is known to be complete and current; "),
     ] {
         assert!(printed(&alone(&array))[0].starts_with(&format!("{name}{words}")), "{:?}", printed(&alone(&array)));
     }
@@ -152,7 +152,7 @@ fn arrays_are_opaque_unless_they_run() {
     assert!(firmware[0].contains("firmware RAID (imsm) is not started; delete the RAID volume"), "{firmware:?}");
     let failed = vec![FailedAttempt { tried: AttemptTarget::Array(uuid), why: "not enough".to_owned() }];
     let failed = printed(&Inventory { failed, ..alone(&active) });
-    assert!(failed[0].contains("it does not start: not enough; "), "{failed:?}");
+    assert!(failed[0].contains("the array does not start: not enough; "), "{failed:?}");
     let failed = vec![FailedAttempt { tried: AttemptTarget::Array(uuid), why: "not enough".to_owned() }];
     let gone = printed(&Inventory { failed, ..with(&[]) });
     assert!(
@@ -241,13 +241,13 @@ fn filesystems_are_opaque_unless_they_were_mounted() {
             assert_eq!(printed(&Inventory { filesystems: vec![filesystem], ..there.clone() }), [""; 0], "{kind}");
         }
         let damaged = Inventory { filesystems: vec![seen(Some("it is larger"), None)], ..there.clone() };
-        assert!(printed(&damaged)[0].contains("its install marker cannot be read: it is larger; "));
+        assert!(printed(&damaged)[0].contains("the install marker cannot be read: it is larger; "));
         let failed =
             vec![FailedAttempt { tried: AttemptTarget::Filesystem("/dev/sda2".into()), why: "EUCLEAN".to_owned() }];
         let failed = Inventory { failed, ..there.clone() };
-        assert!(printed(&failed)[0].contains("it cannot be mounted: EUCLEAN; repair the filesystem"));
+        assert!(printed(&failed)[0].contains("the filesystem cannot be mounted: EUCLEAN; repair the filesystem"));
         let two = with(&[signature(kind, "filesystem"), signature("swap", "other")]);
-        let words = format!("its device has several signatures: {kind}, swap; remove the stale signature");
+        let words = format!("the device has several signatures: {kind}, swap; remove the stale signature");
         assert!(printed(&two)[0].contains(&words), "{:?}", printed(&two));
         // The contents of a filesystem in use are listed under its holder.
         let mut used = there.clone();

@@ -59,7 +59,7 @@ fn read_mount_path(
             reader.note_respelling(
                 node,
                 EditReplacement::Raw("null".to_owned()),
-                "remove path: a filesystem that is not mounted must not have one",
+                "remove `path`: a filesystem that is not mounted must not have a path",
             );
         }
         return None;

@@ -21,7 +21,7 @@ pub(super) fn check_encryption(check: &mut LayoutCheck, layout: &Layout) {
         };
         if let Some(path) = filesystem.path.as_deref().filter(|path| is_needed_first(path)) {
             let message = format!(
-                "{path} cannot be encrypted: the machine needs its files before any filesystem can be unlocked{of_group}"
+                "{path} cannot be encrypted: the machine needs the files of this filesystem before any filesystem can be unlocked{of_group}"
             );
             check.report_problem(&place, message);
         }
@@ -53,7 +53,7 @@ fn check_filesystem(check: &mut LayoutCheck, index: usize, filesystem: &Filesyst
     if let Some(group) = within {
         check.report_problem(
             &place,
-            format!("vg:{group} is already encrypted with all its volumes: remove encrypted here"),
+            format!("vg:{group} is already encrypted with all its volumes: remove `encrypted` here"),
         );
     }
     check_device(check, &place, &filesystem.device);
@@ -63,7 +63,7 @@ fn check_device(check: &mut LayoutCheck, place: &str, device: &LayoutPath) {
     if check.provided.get(device) == Some(&DeviceSource::ImagePartition) {
         check.report_problem(
             place,
-            format!("device:{device} is a partition of the raw image, which cannot be encrypted"),
+            format!("device:{device} is a partition of the raw image, and such a partition cannot be encrypted"),
         );
     }
 }
@@ -164,8 +164,8 @@ mod tests {
                     filesystems: [{path: /, device: /dev/sda1, format: ext4}, {path: /data, device: /dev/sda2, format: ext4, encrypted: {key: server}}]}";
         let said: Vec<String> = read_yaml(text).unwrap_err().iter().map(ToString::to_string).collect();
         assert!(
-            said.iter()
-                .any(|line| line.contains("/dev/sda2 is a partition of the raw image, which cannot be encrypted")),
+            said.iter().any(|line| line
+                .contains("/dev/sda2 is a partition of the raw image, and such a partition cannot be encrypted")),
             "{said:?}"
         );
     }

@@ -248,7 +248,10 @@ fn what_an_attempt_has_begun_is_not_begun_on_another_disk() {
     let mut gone = there;
     gone.disks[2] = blank("sdc", 500);
     let said = reasons(again(&gone));
-    assert!(said.iter().any(|said| said.contains("an interrupted attempt was preparing it on /dev/sdc")), "{said:?}");
+    assert!(
+        said.iter().any(|said| said.contains("an interrupted attempt was preparing the volume on /dev/sdc")),
+        "{said:?}"
+    );
 }
 
 /// Records are kept after a volume is removed from the list, because it may be listed again.

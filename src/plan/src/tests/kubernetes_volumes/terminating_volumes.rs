@@ -85,7 +85,7 @@ fn what_is_marked_for_deletion_is_not_erased_by_a_reinstall() {
     let first = planned(&layout, &machine(), InstallMode::Install, &volumes).unwrap();
     let inventory = after(&first, machine());
     let [data] = volumes;
-    let expected = "volumes[data]: volume data is marked for deletion, and its data are on /dev/sdc, which this reinstall recreates; remove the volume from the list once it is no longer used";
+    let expected = "volumes[data]: volume data is marked for deletion, and its data are on /dev/sdc, which this reinstall recreates; remove the volume from the list once the volume is no longer used";
     assert_eq!(refused(&layout, &inventory, InstallMode::Reinstall, &[marked(data)]), [expected]);
     // A volume that was never on the disk does not prevent the layout from using it.
     let other = marked(raw("other", 2, "Filesystem", "/dev/sdc"));

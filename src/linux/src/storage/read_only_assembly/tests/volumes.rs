@@ -193,7 +193,7 @@ fn vm_assembled_raid1_volumes_show_their_latest_copy() {
     let volume = &inventory.groups[0].volumes[0];
     assert_eq!((volume.running.as_ref(), volume.health), (None, VolumeHealth::Lost));
     assert!(
-        notes.len() == 1 && notes[0].contains("none of its copies is known to be complete and current"),
+        notes.len() == 1 && notes[0].contains("none of the volume's copies is known to be complete and current"),
         "{notes:?}"
     );
     blank(&DISKS);
