@@ -101,7 +101,7 @@ pub(crate) fn run_ironic_agent(
         IronicEnding::Lockdown => {
             newroot::boot::network_down::take_interfaces_down();
             output::print_line(
-                "the conductor has locked this machine down: its network is disabled, and it waits to be powered off",
+                "the conductor has locked this machine down: the network of this machine is disabled, and the machine waits to be powered off",
             );
             loop {
                 thread::park();

@@ -107,7 +107,7 @@ pub(crate) fn decode_config_drive(args: &Map<String, Value>) -> Result<Option<Ve
     let text = match args.get("configdrive").filter(|drive| !drive.is_null()).or(within) {
         None | Some(Value::Null) => return Ok(None),
         Some(Value::String(text)) => text,
-        Some(_) => return refuse("the drive must be gzip data in base64"),
+        Some(_) => return refuse("the config drive must be gzip data in base64"),
     };
     if text.starts_with("http://") || text.starts_with("https://") {
         return refuse(
@@ -117,8 +117,8 @@ pub(crate) fn decode_config_drive(args: &Map<String, Value>) -> Result<Option<Ve
     let packed: String = text.split_whitespace().collect();
     let Ok(packed) = STANDARD.decode(packed) else { return refuse("the config drive is not base64") };
     match read_whole(MultiGzDecoder::new(packed.as_slice()), DRIVE_BYTES) {
-        Err(error) => refuse(&format!("the drive is not gzip data: {error}")),
-        Ok(None) => refuse("the drive is larger than 64 MiB"),
+        Err(error) => refuse(&format!("the config drive is not gzip data: {error}")),
+        Ok(None) => refuse("the unpacked config drive is larger than 64 MiB"),
         Ok(content) => Ok(content),
     }
 }

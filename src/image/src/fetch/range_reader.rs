@@ -58,7 +58,7 @@ impl RangeReader {
             Error::refusal(
                 Phase::Image,
                 format!(
-                    "{what}: {why}; without ranges, the tables of a qcow2 cannot be checked before it is written. \
+                    "{what}: {why}; without ranges, the tables of a qcow2 cannot be checked before the image is written. \
                      Convert it to a raw image with `drophammer image pack`"
                 ),
             )

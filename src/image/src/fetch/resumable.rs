@@ -204,7 +204,7 @@ impl ResumableDownload {
                     return Err(fail_for_this_start(&format!("the server resumes with another range: `{range}`")));
                 }
             }
-            (_, StatusCode::OK) => return Err(fail_for_this_start("the server sends the image from its start")),
+            (_, StatusCode::OK) => return Err(fail_for_this_start("the server sends the image from its start again")),
             (_, StatusCode::RANGE_NOT_SATISFIABLE) => {
                 return Err(fail_for_this_start("the image is now shorter than the part that was already received"));
             }

@@ -182,9 +182,7 @@ impl MemberClaims<'_> {
             return Some(format!("the member's record {other} belongs to another version of its sparse map"));
         }
         if !self.has(length) {
-            return Some(
-                "the member is a sparse file without a record of its length, which is not supported".to_owned(),
-            );
+            return Some("the member is a sparse file, but no record contains its length".to_owned());
         }
         // Python interprets the length as the extent.
         let is_small = self.records.parse_number("size").ok().flatten().is_some_and(|size| size <= MAXIMUM_OCTAL_SIZE);
@@ -232,7 +230,7 @@ fn format_disagreement(header: &Header) -> Option<String> {
         b"ustar\x0000" => None,
         b"ustar  \0" | [0, 0, 0, 0, 0, 0, 0, 0] if kind == b'S' || bytes[345] == 0 => None,
         b"ustar  \0" | [0, 0, 0, 0, 0, 0, 0, 0] => {
-            Some("the member's header has a path prefix, which its format does not support".to_owned())
+            Some("the member's header has a path prefix, which the format of the header does not support".to_owned())
         }
         _ => Some("the member's header has an unknown format".to_owned()),
     }
