@@ -304,7 +304,7 @@ impl InstallAgent {
                 stage: StageName::BootKexec,
                 leaves: StageName::BootKexec.failure_state(),
                 past_point_of_no_return: true,
-                error: Error::new(Phase::Boot, "the plan has ended, but the ramdisk is still running"),
+                error: Error::new(Phase::Boot, "the plan has ended, but the new system was not started"),
                 done: Box::new(facts.done),
             },
         };

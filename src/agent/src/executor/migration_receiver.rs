@@ -107,7 +107,7 @@ impl MigrationWatch {
                 String::new()
             }
             MigrationAnswer::Waiting(state) => format!(
-                "the migration is {state}, but the control plane does not specify the sender, possibly because the control plane cannot read the file of this \
+                "the migration is {state}, but the control plane does not specify the sender, possibly because the control plane cannot read the machine file of this \
                  machine; the transfer continues"
             ),
             MigrationAnswer::Done | MigrationAnswer::Ended => {

@@ -307,8 +307,8 @@ mod tests {
         assert_eq!((given.id.as_str(), given.digest.as_deref()), ("x-1", Some("sha256:7")));
         for (image, why) in [
             (json!(7), "must be a URL"),
-            (json!({"url": "5f0c-glance"}), "url must be"),
-            (json!({"url": "http://h/x", "digset": "sha256:7"}), "unknown field digset"),
+            (json!({"url": "5f0c-glance"}), "`url` must begin"),
+            (json!({"url": "http://h/x", "digset": "sha256:7"}), "unknown field `digset`"),
             (json!({"url": "http://h/x", "mirrors": 7}), "invalid type"),
         ] {
             let problem = of(image.clone()).unwrap_err().to_string();

@@ -31,7 +31,7 @@ const REFUSED: [(&str, &str); 4] = [
 /// Fields that a conductor sends only with a partition image. Their values may be empty.
 const OF_PARTITIONS: [&str; 4] = ["root_gb", "root_mb", "image_type", "boot_option"];
 const PARTITION_IMAGE: &str = "drophammer writes whole-disk images, but this is a partition image; use a whole-disk image, or \
-    custom-agent with a layout";
+    the deploy interface `custom-agent` with a layout";
 const SECRETS: &str = "drophammer does not send credentials with write_image";
 
 /// Accepted hash algorithms, each with the number of hexadecimal digits of a hash. md5 is rejected, because it is not

@@ -204,18 +204,18 @@ mod tests {
         };
         for (file, why) in [
             (json!(7), "a file must be an object"),
-            (json!({"path": "etc/a", "content": ""}), "path must be an absolute path"),
-            (json!({"path": "/a/../b", "content": ""}), "without .."),
-            (json!({"path": "/a", "content": "", "colour": 1}), "unknown field colour"),
-            (json!({"path": "/a"}), "or deleted: true"),
-            (json!({"path": "/a", "content": "", "deleted": true}), "or deleted: true"),
+            (json!({"path": "etc/a", "content": ""}), "`path` must be the absolute path"),
+            (json!({"path": "/a/../b", "content": ""}), "must not contain `..`"),
+            (json!({"path": "/a", "content": "", "colour": 1}), "unknown field `colour`"),
+            (json!({"path": "/a"}), "or `deleted: true`"),
+            (json!({"path": "/a", "content": "", "deleted": true}), "or `deleted: true`"),
             (json!({"path": "/a", "content": "http://h/a"}), "nobody answers"),
             (json!({"path": "/a", "content": "ftp://h/a"}), "only http:// and https:// are supported, found ftp"),
             (json!({"path": "/a", "content": "*"}), "not base64"),
             (json!({"path": "/a", "content": "", "mode": "rw"}), "a mode must be a string"),
             (json!({"path": "/a", "content": "", "dirmode": "0700"}), "only 0755"),
-            (json!({"path": "/a", "content": "", "partition": "x"}), "partition must be a number"),
-            (json!({"path": "/a", "content": "", "owner": []}), "owner must be a name"),
+            (json!({"path": "/a", "content": "", "partition": "x"}), "`partition` must be a partition number"),
+            (json!({"path": "/a", "content": "", "owner": []}), "`owner` must be a name"),
         ] {
             let error = read(json!([{"path": "/good", "content": ""}, file]));
             assert!(

@@ -59,7 +59,7 @@ impl RangeReader {
                 Phase::Image,
                 format!(
                     "{what}: {why}; without ranges, the tables of a qcow2 cannot be checked before the image is written. \
-                     Convert it to a raw image with `drophammer image pack`"
+                     Convert the image to a raw image with `drophammer image pack`"
                 ),
             )
         })

@@ -301,7 +301,7 @@ impl ResumableDownload {
     fn switch_mirror(&mut self, why: &str) -> bool {
         let before = self.places.switch_to_next();
         if let Some(before) = &before {
-            tracing::warn!("image: {before}: {why}, at byte {}; continuing at {}", self.position, self.current_url());
+            tracing::warn!("image: {before}: {why}, at byte {}; continuing with {}", self.position, self.current_url());
         }
         before.is_some()
     }

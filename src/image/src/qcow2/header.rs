@@ -102,7 +102,7 @@ impl Qcow2Header {
         if tables > in_file {
             return Err(invalid_image(format!(
                 "the qcow2 has {in_file} L1 table entries, but its {size_bytes} bytes need \
-                                      {tables}"
+                                      {tables} entries"
             )));
         }
         if 8 * tables > MOST_TABLES_BYTES {

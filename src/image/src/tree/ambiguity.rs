@@ -151,8 +151,8 @@ impl MemberClaims<'_> {
         }
         if &self.header.as_bytes()[257..265] != b"ustar\x0000" {
             return Some(
-                "the member has records of a sparse file, but its header is not in POSIX format, for which GNU tar ignores \
-                 them"
+                "the member has records of a sparse file, but its header is not in POSIX format, so GNU tar ignores \
+                 these records"
                     .to_owned(),
             );
         }
@@ -182,7 +182,10 @@ impl MemberClaims<'_> {
             return Some(format!("the member's record {other} belongs to another version of its sparse map"));
         }
         if !self.has(length) {
-            return Some("the member is a sparse file, but no record contains its length".to_owned());
+            return Some(
+                "the member is a sparse file without a record of its length, and such files are not supported"
+                    .to_owned(),
+            );
         }
         // Python interprets the length as the extent.
         let is_small = self.records.parse_number("size").ok().flatten().is_some_and(|size| size <= MAXIMUM_OCTAL_SIZE);
