@@ -110,7 +110,7 @@ impl InstallFailure {
                 format!("{error} (this attempt has written nothing, but an earlier attempt had started to write)"),
             ),
             false => {
-                Error::new(error.phase, format!("{error} (before the point of no return: every disk is unchanged)"))
+                Error::new(error.phase, format!("{error} (this attempt has written nothing: every disk is unchanged)"))
             }
         };
         let at_stage = InstallFailure::new_before_plan(stage.as_str(), error);
@@ -184,7 +184,7 @@ impl InstallAgent {
                 self.reporter.wait_until_sent(NO_HURRY);
                 return Err(failure.error);
             }
-            NextAction::Retry => self.announce_reboot("over PXE, since the control plane wants another attempt"),
+            NextAction::Retry => self.announce_reboot("over PXE, because the control plane requests another attempt"),
             NextAction::Renew => {
                 self.announce_reboot("over PXE, for a new token: the old one expired while the machine waited")
             }
@@ -192,7 +192,7 @@ impl InstallAgent {
             NextAction::BootInstalled => {
                 let Err(error) = self.boot_old_system(&failure.allocation);
                 self.announce_reboot(&format!(
-                    "the installed system cannot be booted by kexec: {error}; no disk was written, so the firmware will boot it"
+                    "the installed system cannot be booted by kexec: {error}; no disk was written, so the firmware will boot the installed system"
                 ));
             }
         }

@@ -165,7 +165,7 @@ fn resolve_target(burn: &BurnOptions) -> Result<BurnTarget> {
         return match burn.overwrite {
             true => Ok(BurnTarget::Disk(real)),
             false => refused(
-                "is not a directory; to write a raw disk image, which replaces all data on it, add \
+                "is not a directory; to replace all data of the target with a raw disk image, add \
                          --overwrite",
             ),
         };

@@ -101,7 +101,7 @@ pub(crate) fn run_ironic_agent(
         IronicEnding::Lockdown => {
             newroot::boot::network_down::take_interfaces_down();
             output::print_line(
-                "the conductor has locked this machine down: its network is disabled, and it waits to be powered off",
+                "the conductor has locked this machine down: the network of this machine is disabled, and the machine waits to be powered off",
             );
             loop {
                 thread::park();
@@ -224,7 +224,7 @@ impl IronicAgent<'_> {
     fn look_up(&self, api: &IronicClient, limit: Option<Duration>) -> Result<FoundIronicNode> {
         let macs = inventory::lookup_macs(self.inventory, self.conductor.boot_mac.as_deref());
         if macs.is_empty() {
-            return Err(Error::new(Phase::Control, "this machine lacks a network interface with a MAC for the lookup"));
+            return Err(Error::new(Phase::Control, "no network interface of this machine has a MAC for the lookup"));
         }
         output::print_line(&format!("asking Ironic which node has {}", macs.join(", ")));
         retry_lookup(limit, || api.look_up_node(&macs))

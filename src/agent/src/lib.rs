@@ -234,7 +234,9 @@ impl InstallAgent {
         }
         allocation.unremembered |= self.control.install_memory() == RecordSource::DisksOnly;
         if clear_begun_if_intact(&self.machine, allocation, &parsed.layout, &inventory) {
-            print_line("an earlier attempt was announced but has written nothing; the installed system is intact");
+            print_line(
+                "an earlier attempt to reinstall was announced, but has written nothing; the installed system is intact",
+            );
         }
         let request = build_request(machine, &self.machine, allocation, &self.settings.consoles);
         if !self.control.records_installations() {
@@ -302,7 +304,7 @@ impl InstallAgent {
                 stage: StageName::BootKexec,
                 leaves: StageName::BootKexec.failure_state(),
                 past_point_of_no_return: true,
-                error: Error::new(Phase::Boot, "the plan has ended, but the ramdisk is still running"),
+                error: Error::new(Phase::Boot, "the plan has ended, but the new system was not started"),
                 done: Box::new(facts.done),
             },
         };

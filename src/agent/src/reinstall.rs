@@ -147,14 +147,14 @@ fn set_firmware_boot(macs: &[String]) -> String {
     });
     match told {
         Ok(entry) => format!("only the next firmware boot uses Boot{:04X} ({})", entry.number, entry.description),
-        Err(why) => format!("{why}: the boot order of the firmware must start with the network"),
+        Err(why) => format!("{why}: the boot order of the firmware must start with a network entry"),
     }
 }
 
 fn describe_dry_run(manner: &StopMethod, network: &std::result::Result<efi::NetworkEntry, String>) -> String {
     let fallback = match network {
         Ok(entry) => format!("the firmware would boot Boot{:04X} ({}) next", entry.number, entry.description),
-        Err(why) => format!("{why}: the boot order of the firmware would decide"),
+        Err(why) => format!("{why}: the boot order of the firmware would decide what boots next"),
     };
     format!(
         "dry run: nothing is changed, and no request is sent to the server, because each response counts as an attempt\n\

@@ -240,7 +240,7 @@ fn refuse_other_codec(image: &Path) -> Result<()> {
     match OTHERS.contains(&end.as_str()) {
         true => {
             let why = format!(
-                "{} has the extension of another format, but images are compressed with zstd; use .zst",
+                "{} has the extension of another format, but images are compressed with zstd; use the extension .zst",
                 image.display()
             );
             Err(Error::refusal(Phase::Image, why))

@@ -50,7 +50,9 @@ pub(crate) fn run_receive(options: &ReceiveOptions) -> Result<CommandOutcome> {
 /// of the listening socket.
 fn sign_destination(options: &ReceiveOptions, bound: &str, secret: &SharedSecret) -> Result<String> {
     let refuse = |why: String| Error::refusal(Phase::Move, why);
-    let bound: SocketAddr = bound.parse().map_err(|_| Error::new(Phase::Move, format!("not an address: {bound}")))?;
+    let bound: SocketAddr = bound
+        .parse()
+        .map_err(|_| Error::new(Phase::Move, format!("the listening socket has an invalid address: {bound}")))?;
     let address = match &options.announce {
         Some(host) if host.contains(':') => format!("[{}]:{}", host.trim_matches(['[', ']']), bound.port()),
         Some(host) => format!("{host}:{}", bound.port()),

@@ -76,7 +76,7 @@ impl PlanExecutor {
             .verify_underlying_disks(disk)
             .and_then(|()| signature_wipe::wipe_ends(disk))
         {
-            Ok(()) => format!("{disk} was wiped at both ends, so that it does not boot"),
+            Ok(()) => format!("{disk} was wiped at both ends, so that the machine does not boot from this disk"),
             Err(error) => format!("{disk} MAY STILL BE BOOTABLE: {error}"),
         };
         let said: Vec<String> = disks.iter().map(wipe).collect();

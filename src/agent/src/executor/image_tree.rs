@@ -78,7 +78,7 @@ impl PlanExecutor {
         let refused = |why: String| Err(Error::refusal(Phase::Image, why));
         match run_verify(chosen, VERIFY_DEADLINE) {
             VerifyVerdict::Good => Ok(()),
-            VerifyVerdict::Refused(why) => refused(format!("the verify program of {os} rejects its parameters: {why}")),
+            VerifyVerdict::Refused(why) => refused(format!("the verify program of {os} rejects the parameters: {why}")),
             VerifyVerdict::NotRun(why) => {
                 refused(format!("cannot run the verify program of {os} in this ramdisk: {why}"))
             }

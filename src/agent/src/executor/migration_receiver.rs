@@ -30,7 +30,7 @@ impl PlanExecutor {
         devices: Vec<TransferDevice>,
         total_bytes: u64,
     ) -> Result<MigrationPeer> {
-        let not_there = || Error::new(Phase::Move, "the plan receives devices, but the sending machine is unknown");
+        let not_there = || Error::new(Phase::Move, "the plan includes received devices, but the sender is unknown");
         let incoming = self.incoming.take().ok_or_else(not_there)?;
         let arriving = incoming.open_devices(order, devices)?;
         let (control, reporter, over) = (&*self.control, &*self.reporter, AtomicBool::new(false));
@@ -107,7 +107,7 @@ impl MigrationWatch {
                 String::new()
             }
             MigrationAnswer::Waiting(state) => format!(
-                "the migration is {state}, but the control plane does not specify the sender, possibly because it cannot read the file of this \
+                "the migration is {state}, but the control plane does not specify the sender, possibly because the control plane cannot read the machine file of this \
                  machine; the transfer continues"
             ),
             MigrationAnswer::Done | MigrationAnswer::Ended => {

@@ -348,7 +348,8 @@ fn loop_the_other_devices_of_a_btrfs_are_compared_right_before_it_is_mounted() {
         let plan = plan(vec![(StageName::StorageIdentify, vec![identify_operation(&disk)]), (stage, vec![operation])]);
         let failure = bench.run(&plan).unwrap_err();
         let name = other.path().kernel_name();
-        let expected = format!("{} is on {name}, which is not a disk of the plan; it was not changed", other.path());
+        let expected =
+            format!("{} is on {name}, which is not a disk of the plan; the device was not changed", other.path());
         assert_eq!((failure.stage, failure.error.to_string().as_str()), (stage, expected.as_str()));
     }
     let dir = tempfile::tempdir().unwrap();

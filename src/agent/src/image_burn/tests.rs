@@ -31,7 +31,7 @@ fn a_directory_that_is_not_the_root_is_a_target_and_a_disk_when_it_is_meant() {
     std::os::unix::fs::symlink("/", dir.path().join("root")).unwrap();
     for (path, says) in [
         (dir.path().join("missing"), "No such file"),
-        (dir.path().join("file"), "all data on it, add --overwrite"),
+        (dir.path().join("file"), "to replace all data of the target with a raw disk image, add --overwrite"),
         ("/dev/null".into(), "is neither a directory nor a disk"),
         (dir.path().join("root"), "is the root of the running system"),
         ("/".into(), "the target / is the root of the running system"),

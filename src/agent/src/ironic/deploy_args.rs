@@ -98,8 +98,8 @@ pub(crate) fn parse_mode(args: &Map<String, Value>) -> Result<RequestedMode> {
         None if !without_marker => Ok(RequestedMode::Unsaid),
         Some(Some("install")) if !without_marker => Ok(RequestedMode::Install),
         Some(Some("reinstall")) => Ok(RequestedMode::Reinstall { without_marker }),
-        None | Some(Some("install")) => Err(plan_refusal("without_marker requires mode reinstall")),
-        Some(_) => Err(plan_refusal("mode must be install or reinstall")),
+        None | Some(Some("install")) => Err(plan_refusal("the argument `without_marker` requires `mode: reinstall`")),
+        Some(_) => Err(plan_refusal("the argument `mode` must be `install` or `reinstall`")),
     }
 }
 
@@ -129,7 +129,7 @@ pub(crate) fn build_allocation(node: &IronicNode, args: &Map<String, Value>) -> 
     });
     let erase = args.get("erase").map_or(Ok(EraseMode::default()), |erase| serde_json::from_value(erase.clone()));
     let erase = erase.unwrap_or_else(|_| {
-        note(Diagnostic::new("erase", "must be quick, secure or none"));
+        note(Diagnostic::new("erase", "must be `quick`, `secure` or `none`"));
         EraseMode::default()
     });
     let drive = read_config_drive(node).unwrap_or_else(|problem| {
@@ -185,7 +185,7 @@ pub(crate) fn choose_image(node: &IronicNode, args: &Map<String, Value>) -> Resu
         Some(Value::Object(words)) => {
             // A misspelled digest must not be ignored.
             if let Some(other) = words.keys().find(|word| !IMAGE_WORDS.contains(&word.as_str())) {
-                return Err(bad(format!("unknown field {other}; supported are {}", IMAGE_WORDS.join(", "))));
+                return Err(bad(format!("unknown field `{other}`; supported fields: {}", IMAGE_WORDS.join(", "))));
             }
             Value::Object(words.clone())
         }
@@ -196,7 +196,10 @@ pub(crate) fn choose_image(node: &IronicNode, args: &Map<String, Value>) -> Resu
         Some(_) => return Err(bad("must be a URL, or an object with a URL".to_owned())),
     };
     let Some(url) = words["url"].as_str().filter(|url| url.contains("://")) else {
-        return Err(bad(format!("url must be http://, https://, oci:// or file:///PATH, found {}", words["url"])));
+        return Err(bad(format!(
+            "`url` must begin with http://, https://, oci:// or file:///, found {}",
+            words["url"]
+        )));
     };
     let mut words = words.clone();
     if words["id"].as_str().is_none_or(str::is_empty) {
@@ -234,7 +237,7 @@ fn read_config_drive(node: &IronicNode) -> Result<Value, Diagnostic> {
         None => Ok(Value::Null),
         Some(drive @ Value::Object(_)) => Ok(drive.clone()),
         Some(_) => {
-            let why = "a config drive that is an image is not supported, because no partition is created for it; specify the config drive as JSON (meta_data, user_data)";
+            let why = "a config drive that is an image is not supported, because no partition is created for the config drive; specify the config drive as JSON (meta_data, user_data)";
             Err(Diagnostic::new("configdrive", why))
         }
     }
@@ -304,8 +307,8 @@ mod tests {
         assert_eq!((given.id.as_str(), given.digest.as_deref()), ("x-1", Some("sha256:7")));
         for (image, why) in [
             (json!(7), "must be a URL"),
-            (json!({"url": "5f0c-glance"}), "url must be"),
-            (json!({"url": "http://h/x", "digset": "sha256:7"}), "unknown field digset"),
+            (json!({"url": "5f0c-glance"}), "`url` must begin"),
+            (json!({"url": "http://h/x", "digset": "sha256:7"}), "unknown field `digset`"),
             (json!({"url": "http://h/x", "mirrors": 7}), "invalid type"),
         ] {
             let problem = of(image.clone()).unwrap_err().to_string();

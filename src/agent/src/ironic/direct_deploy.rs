@@ -31,7 +31,7 @@ const REFUSED: [(&str, &str); 4] = [
 /// Fields that a conductor sends only with a partition image. Their values may be empty.
 const OF_PARTITIONS: [&str; 4] = ["root_gb", "root_mb", "image_type", "boot_option"];
 const PARTITION_IMAGE: &str = "drophammer writes whole-disk images, but this is a partition image; use a whole-disk image, or \
-    custom-agent with a layout";
+    the deploy interface `custom-agent` with a layout";
 const SECRETS: &str = "drophammer does not send credentials with write_image";
 
 /// Accepted hash algorithms, each with the number of hexadecimal digits of a hash. md5 is rejected, because it is not
@@ -107,7 +107,7 @@ pub(crate) fn decode_config_drive(args: &Map<String, Value>) -> Result<Option<Ve
     let text = match args.get("configdrive").filter(|drive| !drive.is_null()).or(within) {
         None | Some(Value::Null) => return Ok(None),
         Some(Value::String(text)) => text,
-        Some(_) => return refuse("the drive must be gzip data in base64"),
+        Some(_) => return refuse("the config drive must be gzip data in base64"),
     };
     if text.starts_with("http://") || text.starts_with("https://") {
         return refuse(
@@ -117,8 +117,8 @@ pub(crate) fn decode_config_drive(args: &Map<String, Value>) -> Result<Option<Ve
     let packed: String = text.split_whitespace().collect();
     let Ok(packed) = STANDARD.decode(packed) else { return refuse("the config drive is not base64") };
     match read_whole(MultiGzDecoder::new(packed.as_slice()), DRIVE_BYTES) {
-        Err(error) => refuse(&format!("the drive is not gzip data: {error}")),
-        Ok(None) => refuse("the drive is larger than 64 MiB"),
+        Err(error) => refuse(&format!("the config drive is not gzip data: {error}")),
+        Ok(None) => refuse("the unpacked config drive is larger than 64 MiB"),
         Ok(content) => Ok(content),
     }
 }

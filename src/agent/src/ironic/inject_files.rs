@@ -88,12 +88,12 @@ fn parse_file(
 ) -> Result<(FileDestination, InjectedFile), String> {
     let fields = value.as_object().ok_or("a file must be an object")?;
     if let Some(other) = fields.keys().find(|name| !WORDS.contains(&name.as_str())) {
-        return Err(format!("unknown field {other}; supported are {}", WORDS.join(", ")));
+        return Err(format!("unknown field `{other}`; supported fields: {}", WORDS.join(", ")));
     }
     let path = fields.get("path").and_then(Value::as_str).unwrap_or_default();
     let is_whole = path.starts_with('/') && !path.ends_with('/') && path.split('/').all(|part| part != "..");
     if !is_whole {
-        return Err(format!("path must be an absolute path of a file without .., found {path:?}"));
+        return Err(format!("`path` must be the absolute path of a file and must not contain `..`, found {path:?}"));
     }
     if parse_mode(fields.get("dirmode"), DIRECTORY_MODE)? != DIRECTORY_MODE {
         return Err("dirmode: only 0755 is supported".to_owned());
@@ -108,15 +108,15 @@ fn parse_file(
         }
         (Some(Value::String(text)), None | Some(Value::Bool(false))) => {
             let text: String = text.split_whitespace().collect();
-            Some(STANDARD.decode(text).map_err(|error| format!("content is not base64: {error}"))?)
+            Some(STANDARD.decode(text).map_err(|error| format!("`content` is not base64: {error}"))?)
         }
-        _ => return Err("a file requires either content (base64 or a URL) or deleted: true".to_owned()),
+        _ => return Err("a file requires either `content` (base64 or a URL) or `deleted: true`".to_owned()),
     };
     let who = |word: &str| match fields.get(word) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::Number(number)) => Ok(Some(number.to_string())),
         Some(Value::String(name)) if !name.is_empty() => Ok(Some(name.clone())),
-        Some(_) => Err(format!("{word} must be a name or a number")),
+        Some(_) => Err(format!("`{word}` must be a name or a number")),
     };
     let (owner, group, mode) = (who("owner")?, who("group")?, parse_mode(fields.get("mode"), 0o644)?);
     Ok((
@@ -145,7 +145,9 @@ fn parse_destination(value: Option<&Value>) -> Result<FileDestination, String> {
         Some(other) => {
             let number =
                 other.as_u64().or_else(|| other.as_str()?.parse().ok()).and_then(|number| number.try_into().ok());
-            number.map(FileDestination::Number).ok_or_else(|| "partition must be a number or a device".to_owned())
+            number
+                .map(FileDestination::Number)
+                .ok_or_else(|| "`partition` must be a partition number or a device path".to_owned())
         }
     }
 }
@@ -202,18 +204,18 @@ mod tests {
         };
         for (file, why) in [
             (json!(7), "a file must be an object"),
-            (json!({"path": "etc/a", "content": ""}), "path must be an absolute path"),
-            (json!({"path": "/a/../b", "content": ""}), "without .."),
-            (json!({"path": "/a", "content": "", "colour": 1}), "unknown field colour"),
-            (json!({"path": "/a"}), "or deleted: true"),
-            (json!({"path": "/a", "content": "", "deleted": true}), "or deleted: true"),
+            (json!({"path": "etc/a", "content": ""}), "`path` must be the absolute path"),
+            (json!({"path": "/a/../b", "content": ""}), "must not contain `..`"),
+            (json!({"path": "/a", "content": "", "colour": 1}), "unknown field `colour`"),
+            (json!({"path": "/a"}), "or `deleted: true`"),
+            (json!({"path": "/a", "content": "", "deleted": true}), "or `deleted: true`"),
             (json!({"path": "/a", "content": "http://h/a"}), "nobody answers"),
             (json!({"path": "/a", "content": "ftp://h/a"}), "only http:// and https:// are supported, found ftp"),
             (json!({"path": "/a", "content": "*"}), "not base64"),
             (json!({"path": "/a", "content": "", "mode": "rw"}), "a mode must be a string"),
             (json!({"path": "/a", "content": "", "dirmode": "0700"}), "only 0755"),
-            (json!({"path": "/a", "content": "", "partition": "x"}), "partition must be a number"),
-            (json!({"path": "/a", "content": "", "owner": []}), "owner must be a name"),
+            (json!({"path": "/a", "content": "", "partition": "x"}), "`partition` must be a partition number"),
+            (json!({"path": "/a", "content": "", "owner": []}), "`owner` must be a name"),
         ] {
             let error = read(json!([{"path": "/good", "content": ""}, file]));
             assert!(

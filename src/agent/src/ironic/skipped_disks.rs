@@ -29,7 +29,7 @@ pub(crate) fn find_skipped_disks(node: &IronicNode, inventory: &Inventory) -> Re
         };
         if let Some(name) = words.get("volume_name") {
             let Some(name) = name.as_str().filter(|_| words.len() == 1) else {
-                return Err(refuse("volume_name must be a string, and cannot be combined with other hints"));
+                return Err(refuse("`volume_name` must be a string, and cannot be combined with other hints"));
             };
             let named = inventory.arrays.iter().filter(|array| array.name == name);
             skipped.extend(named.flat_map(|array| disks_below_array(array, inventory)));
@@ -114,7 +114,7 @@ mod tests {
         for (listed, why) in [
             (json!("sda"), "must be a list"),
             (json!(["sda"]), "skip_block_devices[0]: the entry must be an object"),
-            (json!([{"serial": "B"}, {"volume_name": 7}]), "skip_block_devices[1]: volume_name must be a string"),
+            (json!([{"serial": "B"}, {"volume_name": 7}]), "skip_block_devices[1]: `volume_name` must be a string"),
             (json!([{"volume_name": "data", "serial": "B"}]), "cannot be combined"),
             (json!([{"colour": "red"}]), "colour"),
             (json!([{}]), "must be an object with hints"),

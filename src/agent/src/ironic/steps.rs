@@ -229,7 +229,7 @@ impl StepRunner {
             }
             Ok(_) => self.restore_started(
                 begun,
-                step_refusal("this image requires disk changes other than those that apply_layout carried out; set the image as the node's image_source, and deploy again"),
+                step_refusal("this image requires disk changes other than those that `apply_layout` carried out; set the image as the node's `image_source`, and deploy again"),
             ),
             Err(error) => self.restore_started(begun, error),
         }
@@ -301,8 +301,8 @@ impl StepRunner {
         let lost: Vec<&str> = lost.map(|disk| disk.device.as_str()).collect();
         if !lost.is_empty() {
             let message = format!(
-                "the node's skip_block_devices lists {}, which this step would recreate; remove it from the layout, or use mode: \
-                 reinstall, which preserves it",
+                "the node's skip_block_devices lists {}, which this step would recreate; remove these disks from the layout, \
+                 or use `mode: reinstall`, which preserves them",
                 lost.join(", ")
             );
             return Err(step_refusal(&message));

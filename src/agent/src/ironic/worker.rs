@@ -40,7 +40,8 @@ impl CommandWorker {
         let words = StepKindNames::for_kind(of);
         let given = params.get(words.version);
         if given.is_some_and(|given| *given != agent_version()) {
-            let message = "The version of the agent differs from the one that listed its steps".to_owned();
+            let message =
+                "The version of this agent differs from the version of the agent that listed the steps".to_owned();
             let details = format!(
                 "the steps were listed by {}, but this agent is {}",
                 given.unwrap_or(&Value::Null),

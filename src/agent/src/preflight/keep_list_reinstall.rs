@@ -123,8 +123,8 @@ pub(crate) fn refuse_data_loss(machine: &str, allocation: &Allocation, inventory
     }
     let message = format!(
         "{} must be preserved (drophammer.keep) and contains data, but no disk has the marker of an installation of this machine: an \
-         attempt may have been interrupted, or the disk with the marker replaced. Nothing was erased. If the data is not needed, use \
-         wipefs -a in the rescue shell",
+         attempt may have been interrupted, or the disk with the marker may have been replaced. Nothing was erased. If the data is not needed, run \
+         wipefs -a on these disks in the rescue shell",
         held.join(", ")
     );
     Err(Error::refusal(Phase::Plan, message))

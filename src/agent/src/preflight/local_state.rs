@@ -111,8 +111,8 @@ pub(crate) fn refuse_orphaning(layout: &Layout, inventory: &Inventory, request: 
     };
     let message = format!(
         "{} {is} preserved by this layout, and {holds}, but no disk has the marker of an installation: the disk with the marker may have \
-         been replaced. To preserve the data, order a reinstall with \"without_marker\": true; if it is not needed, erase it with \
-         wipefs -a in the rescue shell",
+         been replaced. To preserve the data, order a reinstall with \"without_marker\": true; if the data is not needed, run \
+         wipefs -a on the preserved disks in the rescue shell",
         kept.join(", ")
     );
     Err(Error::refusal(Phase::Plan, message))

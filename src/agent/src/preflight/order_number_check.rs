@@ -34,7 +34,7 @@ pub(crate) fn compare_order(
     let Some(ordered) = OrderNumber::parse(&id) else {
         let largest = OrderNumber::LARGEST;
         let message = format!(
-            "order {id}: cannot carry it out: the id is not a number from 1 to {largest}; correct the machine file"
+            "order {id}: cannot be carried out: the order id is not a number from 1 to {largest}; correct the machine file"
         );
         return Err(Error::refusal(Phase::Plan, message));
     };
@@ -46,8 +46,8 @@ pub(crate) fn compare_order(
     }
     if done > ordered {
         let message = format!(
-            "order {ordered}: cannot carry it out: the marker on {device} records the later order {done}. Nothing was written. An older file \
-             may have been served, or the marker is forged; to reinstall, serve a file with an order above {done}, or with \
+            "order {ordered}: cannot be carried out: the marker on {device} records the later order {done}. Nothing was written. An older machine file \
+             may have been served, or the marker is forged; to reinstall, serve a machine file with an order above {done}, or with \
              \"replace_newer\": true in the order"
         );
         return Err(Error::refusal(Phase::Plan, message));

@@ -13,7 +13,7 @@ pub(crate) fn plain_http_warning(server: &str, digest: Option<&BootDigest>) -> O
     (digest.is_none() && !is_tls(server)).then(|| {
         format!(
             "WARNING: {server} is plain http: another host on this network can replace kernel and ramdisk, which run as root, and the whole installation. \
-             Give --boot-digest, which `drophammer machine boot-digest` prints at the server, or a URL that begins with https://"
+             Specify --boot-digest, which `drophammer machine boot-digest` prints at the server, or a URL that begins with https://"
         )
     })
 }
@@ -31,7 +31,7 @@ pub(crate) fn require_digest_or_tls(boot: &BootFiles, server: &str, digest: Opti
                 Phase::Control,
                 format!(
                     "{server} offers {url} over plain http, so another host can replace it; nothing was changed. Start the server with --url \
-                     https://…, or give --boot-digest"
+                     https://…, or specify --boot-digest"
                 ),
             )),
             None => Ok(()),
@@ -45,7 +45,7 @@ pub(crate) fn require_digest_or_tls(boot: &BootFiles, server: &str, digest: Opti
     }
     let message = format!(
         "kernel, ramdisk and command line from {server} have the digest {actual}, but --boot-digest is {expected}: they were replaced in transit, or the \
-         server's files or options have changed; nothing was changed here. `drophammer machine boot-digest` prints the current digest, which covers the URL given with --at"
+         server's files or options have changed; nothing was changed here. `drophammer machine boot-digest` prints the current digest, which covers the URL specified with --at"
     );
     Err(Error::refusal(Phase::Control, message))
 }

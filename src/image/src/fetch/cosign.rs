@@ -50,7 +50,7 @@ pub(crate) fn extract_pem_body(text: &str) -> Result<Option<String>, String> {
         return Err("this is a secret key; specify the public key, cosign.pub".to_owned());
     }
     if label != PEM {
-        return Err(format!("not a public key but PEM of type {label:.40}"));
+        return Err(format!("this is not a public key, but PEM data of type {label:.40}"));
     }
     let (body, after) = rest.split_once("-----END PUBLIC KEY-----").ok_or("the PEM end line is missing")?;
     match after.trim().is_empty() {
@@ -180,7 +180,10 @@ impl CosignPayload {
         let signed: SimpleSigning =
             serde_json::from_slice(text).map_err(|why| format!("cannot parse the signed payload: {why}"))?;
         if signed.critical.kind != TYPE {
-            return Err(format!("the signed payload is not for an image but for `{:.60}`", signed.critical.kind));
+            return Err(format!(
+                "the signed payload has the type `{:.60}`, which is not the type of an image signature",
+                signed.critical.kind
+            ));
         }
         let digest = signed.critical.image.digest.parse()?;
         let name = signed.optional.unwrap_or_default().get(NAME).and_then(|name| name.as_str().map(str::to_owned));

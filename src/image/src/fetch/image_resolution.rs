@@ -212,7 +212,7 @@ mod tests {
         let error = ask(&no_file, None).unwrap_err().to_string();
         assert!(error.contains("no digest for") && error.contains(".md5?a=b answers 404"), "{error}");
         assert!(error.contains(".sha256?a=b answers 404"), "{error}");
-        assert!(error.contains("specify its digest as sha256:HEX, or provide"), "{error}");
+        assert!(error.contains("specify the digest of the image as sha256:HEX, or provide"), "{error}");
 
         let long = "a".repeat(5000);
         for (body, says) in [

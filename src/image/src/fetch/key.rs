@@ -91,7 +91,7 @@ mod tests {
             (&secret.replace("ENCRYPTED SIGSTORE ", ""), "this is a secret key"),
             (
                 &secret.replace("ENCRYPTED SIGSTORE PRIVATE KEY", "CERTIFICATE"),
-                "not a public key but PEM of type CERTIFICATE",
+                "this is not a public key, but PEM data of type CERTIFICATE",
             ),
             ("-----BEGIN PUBLIC KEY-----\neyJrZGYi\n-----END PUBLIC KEY-----\n", "unsupported key type"),
             ("-----BEGIN PUBLIC KEY-----\neyJrZGYi\n", "the PEM end line is missing"),

@@ -58,8 +58,8 @@ impl RangeReader {
             Error::refusal(
                 Phase::Image,
                 format!(
-                    "{what}: {why}; without ranges, the tables of a qcow2 cannot be checked before it is written. \
-                     Convert it to a raw image with `drophammer image pack`"
+                    "{what}: {why}; without ranges, the tables of a qcow2 cannot be checked before the image is written. \
+                     Convert the image to a raw image with `drophammer image pack`"
                 ),
             )
         })

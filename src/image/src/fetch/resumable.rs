@@ -204,7 +204,7 @@ impl ResumableDownload {
                     return Err(fail_for_this_start(&format!("the server resumes with another range: `{range}`")));
                 }
             }
-            (_, StatusCode::OK) => return Err(fail_for_this_start("the server sends the image from its start")),
+            (_, StatusCode::OK) => return Err(fail_for_this_start("the server sends the image from its start again")),
             (_, StatusCode::RANGE_NOT_SATISFIABLE) => {
                 return Err(fail_for_this_start("the image is now shorter than the part that was already received"));
             }
@@ -301,7 +301,7 @@ impl ResumableDownload {
     fn switch_mirror(&mut self, why: &str) -> bool {
         let before = self.places.switch_to_next();
         if let Some(before) = &before {
-            tracing::warn!("image: {before}: {why}, at byte {}; continuing at {}", self.position, self.current_url());
+            tracing::warn!("image: {before}: {why}, at byte {}; continuing with {}", self.position, self.current_url());
         }
         before.is_some()
     }

@@ -91,7 +91,7 @@ pub(crate) fn read_digest(client: &Client, image: &Url, pace: &FetchRetryPolicy)
 
 fn missing_digest(image: &Url, why: &str) -> Error {
     let name = image.path_segments().and_then(Iterator::last).unwrap_or_default();
-    let hint = format!("specify its digest as sha256:HEX, or provide {name}.sha256 next to it");
+    let hint = format!("specify the digest of the image as sha256:HEX, or provide {name}.sha256 next to the image");
     Error::refusal(Phase::Image, format!("no digest for {image}: none is specified, and {why}; {hint}"))
 }
 

@@ -166,7 +166,7 @@ pub(crate) fn verify_documents(
             continue;
         };
         let Some(text) = fetch(&url)? else {
-            return Err(reject(format!("{url} does not exist, but its signature does")));
+            return Err(reject(format!("{url} does not exist, but its signature file exists")));
         };
         let signature = keys.verify_signature(&url, &text, &signature)?;
         let wrong = |why: String| reject(format!("{url}: {why}"));

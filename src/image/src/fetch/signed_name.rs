@@ -96,7 +96,7 @@ pub(crate) fn check_signed_name(
     if let Some(wanted) = wanted.filter(|wanted| !is_meant(named, wanted)) {
         return Err(format!(
             "signed as {named}, but {wanted} is requested; correct the URL of {wanted}, or pack the image with --id \
-             {wanted} (in a registry: sign it with -a image={wanted})"
+             {wanted} (for an image in a registry: sign the image with -a image={wanted})"
         ));
     }
     if minimum.0.is_empty() {

@@ -336,7 +336,7 @@ fn what_cannot_be_packed_is_named_and_leaves_nothing() {
         (plain("empty"), "the file is empty"),
         (plain("packed.zst"), "is already compressed with zstd; decompress it first"),
         (plain("packed.gz"), "already compressed with gzip"),
-        (plain("backed.qcow2"), "refers to another file; convert it to a single file"),
+        (plain("backed.qcow2"), "refers to another file; convert the qcow2 to a single file"),
         (plain("elsewhere.qcow2"), "refers to another file"),
         (options(Path::new("/dev/null"), &image), "neither a directory nor a disk image file"),
         (options(&at("tree"), &at("tree/image")), "is inside the directory to pack"),

@@ -102,7 +102,7 @@ impl Qcow2Header {
         if tables > in_file {
             return Err(invalid_image(format!(
                 "the qcow2 has {in_file} L1 table entries, but its {size_bytes} bytes need \
-                                      {tables}"
+                                      {tables} entries"
             )));
         }
         if 8 * tables > MOST_TABLES_BYTES {
@@ -172,7 +172,7 @@ impl Qcow2Header {
 }
 
 fn reject_unsupported(backing: u64, encryption: u64, snapshots: u64, features: u64) -> io::Result<()> {
-    let one = "convert it to a single file with `qemu-img convert -O qcow2`";
+    let one = "convert the qcow2 to a single file with `qemu-img convert -O qcow2`";
     if backing != 0 || features & ELSEWHERE != 0 {
         // The header could name any file of the machine that converts the image.
         return Err(invalid_image(format!("the qcow2 refers to another file; {one}")));
@@ -181,14 +181,16 @@ fn reject_unsupported(backing: u64, encryption: u64, snapshots: u64, features: u
         return Err(invalid_image("the qcow2 is encrypted; decrypt it with `qemu-img convert`"));
     }
     if snapshots != 0 {
-        return Err(invalid_image(format!("the qcow2 contains {snapshots} snapshots; {one}, which omits them")));
+        return Err(invalid_image(format!(
+            "the qcow2 contains {snapshots} snapshots; {one}, which omits the snapshots"
+        )));
     }
     if features & (DIRTY | CORRUPT) != 0 {
         return Err(invalid_image("the qcow2 was not closed properly or is marked as corrupt; run `qemu-img check`"));
     }
     if features & SUBCLUSTERS != 0 {
         return Err(invalid_image(
-            "the qcow2 has subclusters (extended_l2); convert it with `qemu-img convert -O qcow2`",
+            "the qcow2 has subclusters (extended_l2); convert the qcow2 with `qemu-img convert -O qcow2`",
         ));
     }
     match features & !(COMPRESSION) {

@@ -151,8 +151,8 @@ impl MemberClaims<'_> {
         }
         if &self.header.as_bytes()[257..265] != b"ustar\x0000" {
             return Some(
-                "the member has records of a sparse file, but its header is not in POSIX format, for which GNU tar ignores \
-                 them"
+                "the member has records of a sparse file, but its header is not in POSIX format, so GNU tar ignores \
+                 these records"
                     .to_owned(),
             );
         }
@@ -183,7 +183,8 @@ impl MemberClaims<'_> {
         }
         if !self.has(length) {
             return Some(
-                "the member is a sparse file without a record of its length, which is not supported".to_owned(),
+                "the member is a sparse file without a record of its length, and such files are not supported"
+                    .to_owned(),
             );
         }
         // Python interprets the length as the extent.
@@ -232,7 +233,7 @@ fn format_disagreement(header: &Header) -> Option<String> {
         b"ustar\x0000" => None,
         b"ustar  \0" | [0, 0, 0, 0, 0, 0, 0, 0] if kind == b'S' || bytes[345] == 0 => None,
         b"ustar  \0" | [0, 0, 0, 0, 0, 0, 0, 0] => {
-            Some("the member's header has a path prefix, which its format does not support".to_owned())
+            Some("the member's header has a path prefix, which the format of the header does not support".to_owned())
         }
         _ => Some("the member's header has an unknown format".to_owned()),
     }

@@ -62,9 +62,9 @@ pub(crate) fn relative_inside(path: &[u8]) -> io::Result<PathBuf> {
     for component in path.split(|byte| *byte == b'/') {
         match component {
             b"" | b"." => {}
-            b".." => return Err(io::Error::new(io::ErrorKind::InvalidInput, "a path with `..` is refused")),
+            b".." => return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path contains `..`")),
             name if name.contains(&0) => {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, "a path with a zero byte is refused"));
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path contains a zero byte"));
             }
             name => inside.push(OsStr::from_bytes(name)),
         }

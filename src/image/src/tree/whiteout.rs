@@ -36,8 +36,8 @@ impl Whiteout {
             None => Ok(None),
             Some(b"" | b"." | b"..") => Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "a whiteout with an empty name, `.` or `..` is \
-                                                                 refused",
+                "the whiteout has an empty name, or the name `.` or \
+                                                                 `..`",
             )),
             Some(b".wh..opq") => Ok(Some(Whiteout::Opaque)),
             Some(of_the_tool) if of_the_tool.starts_with(PREFIX) => Ok(Some(Whiteout::Metadata)),

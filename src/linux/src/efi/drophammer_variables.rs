@@ -33,7 +33,7 @@ pub fn read_json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Op
     let path = variable_path(directory, name);
     let refused = |why: String| {
         let message = format!(
-            "firmware variable {name}: cannot read it: {why}; nothing is erased while its content is unknown. If the record is not needed, \
+            "firmware variable {name}: cannot read it: {why}; nothing is erased while the content of the variable is unknown. If the record is not needed, \
              remove {}: `chattr -i` and `rm` in an installed system, or reset the variables in the firmware's setup",
             path.display()
         );

@@ -93,14 +93,14 @@ impl FruStorage {
     /// Reads a range of bytes. Both ends of the range must be multiples of 8.
     fn read(&self, bmc: &mut Bmc, offset: usize, length: usize) -> Result<Vec<u8>, IpmiError> {
         if offset + length > self.bytes {
-            return Err(IpmiError::Malformed("it ends after the storage"));
+            return Err(IpmiError::Malformed("the data ends after the end of the storage"));
         }
         let unit = if self.by_words { 2 } else { 1 };
         let mut read = Vec::with_capacity(length);
         while read.len() < length {
             let (at, count) = ((offset + read.len()) / unit, (length - read.len()).min(CHUNK) / unit);
             let Ok(at_bytes) = u16::try_from(at).map(u16::to_le_bytes) else {
-                return Err(IpmiError::Malformed("it ends after the storage"));
+                return Err(IpmiError::Malformed("the data ends after the end of the storage"));
             };
             let response = bmc.call(READ_DATA, &[DEVICE, at_bytes[0], at_bytes[1], count as u8])?;
             let Some((&returned, data)) = response.split_first() else {

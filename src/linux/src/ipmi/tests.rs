@@ -208,10 +208,10 @@ fn a_damaged_area_is_omitted_and_the_others_are_read() {
         (with_byte(104, 2, product), "FRU: product area: unsupported format version"),
         (with_byte(107, 0xff, product), "FRU: product area: a field ends after the end of the area"),
         (with_byte(4, 31, (0, 8)), "FRU: product area: the length of the area is zero"),
-        (with_byte(4, 32, (0, 8)), "FRU: product area: it ends after the storage"),
-        (with_byte(4, 255, (0, 8)), "FRU: product area: it ends after the storage"),
+        (with_byte(4, 32, (0, 8)), "FRU: product area: the data ends after the end of the storage"),
+        (with_byte(4, 255, (0, 8)), "FRU: product area: the data ends after the end of the storage"),
         (with_byte(105, 0, product), "FRU: product area: the length of the area is zero"),
-        (with_byte(105, 255, product), "FRU: product area: it ends after the storage"),
+        (with_byte(105, 255, product), "FRU: product area: the data ends after the end of the storage"),
         (with_byte(105, 1, product), "FRU: product area: wrong checksum"),
     ] {
         let found = FakeBmc { fru, ..FakeBmc::new() }.read().unwrap();
@@ -225,8 +225,8 @@ fn a_damaged_area_is_omitted_and_the_others_are_read() {
         (vec![0; 1024], "FRU: header: unsupported format version"),
         (vec![0xff; 1024], "FRU: header: unsupported format version"),
         ([&[1], &FRU[1..7], &[0]].concat(), "FRU: header: wrong checksum"),
-        (vec![], "FRU: header: it ends after the storage"),
-        (vec![1; 4], "FRU: header: it ends after the storage"),
+        (vec![], "FRU: header: the data ends after the end of the storage"),
+        (vec![1; 4], "FRU: header: the data ends after the end of the storage"),
     ] {
         let found = FakeBmc { fru, ..FakeBmc::new() }.read().unwrap();
         assert_eq!((found.problems, found.fru), (vec![problem.to_owned()], FruInfo::default()));

@@ -47,7 +47,7 @@ pub(super) fn read_disks(roots: &ProbeRoots, users: &DeviceUsers, depth: ProbeDe
 fn explain_missing_capacity(scsi_type: &str, removable: &str) -> Option<&'static str> {
     (scsi_type == SCSI_DISK && removable == "0").then_some(
         "the kernel reports no capacity: its sectors probably have 520 or 528 bytes, as on disks of storage systems; \
-         reformat it with `sg_format --format --size=512`, or remove it",
+         reformat the disk with `sg_format --format --size=512`, or remove the disk",
     )
 }
 

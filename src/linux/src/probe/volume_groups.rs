@@ -296,7 +296,7 @@ fn find_closed_reason(group: &LvmReportGroup) -> Option<String> {
     let lock = if group.vg_lock_type.is_empty() { &group.vg_clustered } else { &group.vg_lock_type };
     if !lock.is_empty() && lock != "none" {
         return Some(format!(
-            "{SHARED_GROUP} (lock type {lock}), and no lock manager runs here: make it a local group \
+            "{SHARED_GROUP} (lock type {lock}), and no lock manager runs here: make the group local \
              in the installed system with `vgchange --lock-type none`"
         ));
     }
@@ -316,7 +316,7 @@ fn find_closed_reason(group: &LvmReportGroup) -> Option<String> {
 fn find_entanglement(volume: &LvmReportVolume) -> Option<&'static str> {
     match () {
         () if volume.lv_attr.starts_with(['O', 'S']) => {
-            Some("is part of a snapshot merge, which its activation would continue")
+            Some("is part of a snapshot merge, which the activation of the volume would continue")
         }
         () if !volume.lv_allocation_locked.is_empty() => {
             Some("is being moved, and its activation would continue the move")

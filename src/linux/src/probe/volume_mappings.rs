@@ -29,7 +29,7 @@ pub(crate) fn find_volume_mappings(group: &LvmVolumeGroup) -> Result<Vec<VolumeM
     }
     let report = read_report()?;
     let row = report.report.iter().find(|row| row.vg.first().is_some_and(|found| found.vg_uuid == group.uuid));
-    let row = row.ok_or("the group no longer exists")?;
+    let row = row.ok_or("the volume group no longer exists")?;
     let mapping = |volume: &&LvmLogicalVolume| {
         let pieces = match volume.kind.as_str() {
             "raid1" => {
@@ -74,8 +74,18 @@ mod tests {
             ("linear", Some(HAS_SNAPSHOT), false, true),
             ("linear", None, true, true),
             ("linear", Some(HAS_SNAPSHOT), true, true),
-            ("linear", Some("is part of a snapshot merge, which its activation would continue"), false, false),
-            ("linear", Some("is part of a snapshot merge, which its activation would continue"), true, false),
+            (
+                "linear",
+                Some("is part of a snapshot merge, which the activation of the volume would continue"),
+                false,
+                false,
+            ),
+            (
+                "linear",
+                Some("is part of a snapshot merge, which the activation of the volume would continue"),
+                true,
+                false,
+            ),
             ("linear", Some("is being moved, and its activation would continue the move"), true, false),
             ("raid1", None, false, true),
             ("raid1", None, true, true),

@@ -225,7 +225,7 @@ fn mount_and_check(mount: &MountFilesystem) -> Result<()> {
     mounts.unmount_all()?;
     match flags.contains(FsFlags::ST_RDONLY) && !wanted {
         true => {
-            Err(Error::new(Phase::Storage, "the kernel mounted the filesystem read-only, but its options lack `ro`"))
+            Err(Error::new(Phase::Storage, "the kernel mounted the filesystem read-only, but the options lack `ro`"))
         }
         false => Ok(()),
     }

@@ -111,8 +111,8 @@ fn try_filesystem_of_size(trial: &TryFilesystem, size_bytes: u64, memory_bytes: 
     // The first trial did not reject the options before it ran out of memory. A failure with the smaller size may be
     // caused by the size alone, so it is only noted.
     Ok(Some(match try_once(trial, small, memory_bytes) {
-        Ok(TrialOutcome::Whole) => format!("{note}; it was tried with {}", common::format::format_bytes(small)),
-        Ok(TrialOutcome::NoRoom) => format!("{note}, even with {}", common::format::format_bytes(small)),
+        Ok(TrialOutcome::Whole) => format!("{note}; a trial with {} succeeded", common::format::format_bytes(small)),
+        Ok(TrialOutcome::NoRoom) => format!("{note}, even with a size of {}", common::format::format_bytes(small)),
         Err(error) => format!("{note}; a trial with {} fails: {error}", common::format::format_bytes(small)),
     }))
 }

@@ -32,7 +32,7 @@ pub(crate) fn open_identified_disk(identity: &DiskIdentity) -> Result<File> {
 /// # Errors
 /// Returns an error if the open disk is not the planned disk. The open disk was not written.
 pub fn verify_identity(disk: &File, identity: &DiskIdentity) -> Result<()> {
-    compare_identity(disk, identity, "it was not changed")
+    compare_identity(disk, identity, "the disk was not changed")
 }
 
 fn compare_identity(disk: &File, identity: &DiskIdentity, consequence: &str) -> Result<()> {
@@ -106,7 +106,8 @@ impl HeldDisks {
             let is_it = |disk: &File| block_device::sysfs_path_of_open(disk, device).is_ok_and(|held| held == bottom);
             let Some((identity, disk)) = self.0.iter().find(|(_, disk)| is_it(disk)) else {
                 let name = bottom.file_name().unwrap_or_default().to_string_lossy();
-                let what = format!("{device} is on {name}, which is not a disk of the plan; it was not changed");
+                let what =
+                    format!("{device} is on {name}, which is not a disk of the plan; the device was not changed");
                 return Err(Error::new(Phase::Storage, what));
             };
             verify_identity(disk, identity)?;

@@ -46,14 +46,14 @@ pub fn check_requirements(containers: &[LuksContainer]) -> Result<()> {
     {
         missing.push(match source {
             source if *withheld => format!(
-                "{device} is encrypted with key: {source}, and the control plane sends disk_key only once per boot, \
+                "{device} is encrypted with `key: {source}`, and the control plane sends disk_key only once per boot, \
                  and only before an installation has started: boot the machine again"
             ),
             KeySource::Prompt => format!(
-                "{device} is encrypted with key: {source}, but the agent requests passphrases only at the console, \
+                "{device} is encrypted with `key: {source}`, but the agent requests passphrases only at the console, \
                  and not if a conductor controls the deployment"
             ),
-            source => format!("{device} is encrypted with key: {source}, but no such key was provided"),
+            source => format!("{device} is encrypted with `key: {source}`, but no such key was provided"),
         });
     }
     if missing.is_empty() { Ok(()) } else { Err(Error::refusal(Phase::Storage, missing.join("; "))) }

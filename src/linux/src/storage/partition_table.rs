@@ -101,7 +101,7 @@ fn check_partitions(partitions: &[NewPartition], gpt: &Gpt) -> io::Result<()> {
         let NewPartition { number, first_lba, last_lba, name, .. } = partition;
         let fail = |why: String| Err(io::Error::other(format!("partition {number}: {why}")));
         if !(1..=ENTRIES).contains(number) || partitions.iter().filter(|other| other.number == *number).count() > 1 {
-            return fail(format!("numbers must be unique and from 1 to {ENTRIES}"));
+            return fail(format!("partition numbers must be unique and from 1 to {ENTRIES}"));
         }
         if *first_lba < free || last_lba < first_lba || *last_lba > gpt.last_usable() {
             let last = gpt.last_usable();

@@ -246,7 +246,7 @@ fn start_array(array: &MdArray) -> Result<(), String> {
     }
     // Members that were used without each other are not active. mdadm would start the array from the first of them.
     if !array.members.iter().any(|member| matches!(member.role, MemberRole::Active(_))) {
-        return Err("none of its members is known to be complete and current".to_owned());
+        return Err("none of the array's members is known to be complete and current".to_owned());
     }
     let members: Vec<DevicePath> = array.members.iter().map(|member| member.device.clone()).collect();
     let overlays = create_overlays(&members, overlay_memory_bytes(array))?;

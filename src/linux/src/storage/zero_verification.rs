@@ -131,9 +131,9 @@ impl ZeroCheck<'_> {
     /// Returns a refusal that contains the remedy for the operator.
     fn build_refusal(&self, why: &str) -> Error {
         let remedy = match self.give_up {
-            [] => "erase the device by hand if its content is not needed".to_owned(),
+            [] => "erase the device by hand if the content of the device is not needed".to_owned(),
             serials => format!(
-                "if its content is not needed, order the reinstall again with --give-up {}",
+                "if the content of the device is not needed, order the reinstall again with --give-up {}",
                 serials.join(" --give-up ")
             ),
         };

@@ -140,8 +140,8 @@ fn adapt_boot_loader(start: &LoaderContext, has_loader: bool, is_new_initramfs: 
 fn boot_unchanged(kernel: Option<BootKernel>, finishing: &FinishInputs, has_loader: bool, say: LogSink) -> AdaptedBoot {
     match finishing.firmware {
         FirmwareType::Bios => say(
-            "WARNING: the system does not contain GRUB for these disks, and its installer is not run again: drophammer \
-             starts the system once with kexec. Install a boot loader on its disks before the next boot",
+            "WARNING: the system does not contain GRUB for the disks of this machine, and the installer of the system is \
+             not run again: drophammer starts the system once with kexec. Install a boot loader on the disks before the next boot",
         ),
         FirmwareType::Uefi if !has_loader => say(
             "WARNING: no boot loader was migrated on an EFI system partition: drophammer starts the system once with \

@@ -37,7 +37,9 @@ pub(crate) fn receive_disk(
     from: &PeerCertificate,
 ) -> Result<String, ConnectionEnd> {
     let ProtocolFrame::Hello(hello) = frames::read_frame(link)? else {
-        return Err(ConnectionEnd::Failed("protocol error of the sender: no description of its disk".to_owned()));
+        return Err(ConnectionEnd::Failed(
+            "protocol error of the sender: the first frame is not the description of a disk".to_owned(),
+        ));
     };
     let found = disks.iter().find(|disk| disk.name == hello.name);
     let found = found.ok_or_else(|| format!("disk {:?} is not expected here", hello.name));

@@ -251,7 +251,10 @@ impl ReceivedDisk {
             return Err(format!("{} has {} bytes, expected {size}", self.name, hello.size_bytes));
         }
         if needed.is_none_or(|needed| needed > own) {
-            return Err(format!("{} has {} bytes, but the destination has only {own}", self.name, hello.size_bytes));
+            return Err(format!(
+                "{} has {} bytes, but the destination has only {own} bytes",
+                self.name, hello.size_bytes
+            ));
         }
         if hello.has_table && hello.sector_bytes != sector {
             let theirs = hello.sector_bytes;

@@ -197,7 +197,7 @@ fn loop_no_disk_is_wiped_if_another_one_has_changed() {
     linux::process::ToolCommand::new("losetup").args(["--set-capacity", grown.disk.path().as_str()]).run().unwrap();
     let before = (unchanged.content(), grown.content());
     let failure = session.run_plan(&plan(vec![wipe])).unwrap_err();
-    let expected = format!("{SIZE} bytes are now {}; it was not changed", SIZE + MIB);
+    let expected = format!("{SIZE} bytes are now {}; the disk was not changed", SIZE + MIB);
     assert!(failure.error.to_string().contains(&expected), "{}", failure.error);
     assert!(before == (unchanged.content(), grown.content()), "a disk was wiped");
 }

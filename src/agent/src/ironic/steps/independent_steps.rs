@@ -50,7 +50,7 @@ impl StepRunner {
     pub(super) fn write_image(&self, node: &IronicNode, args: &Map<String, Value>) -> Result<Value> {
         if lock_mutex(&self.begun).is_some() {
             return Err(step_refusal(
-                "write_image requires a whole disk, but a layout was applied in this boot; continue with burn_image",
+                "`write_image` requires a whole disk, but a layout was applied in this boot; continue with `burn_image`",
             ));
         }
         let (image, drive) = (direct_deploy::parse_image_info(args)?, direct_deploy::decode_config_drive(args)?);

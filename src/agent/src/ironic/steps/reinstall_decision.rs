@@ -41,8 +41,8 @@ pub(crate) fn decide_install_mode(
         }
         (RequestedMode::Unsaid, Some(marker)) if keeps => {
             let message = format!(
-                "the disks contain an installation of this node ({}, {}), and the layout preserves disks; use mode: reinstall to preserve \
-                 them, or mode: install to erase them",
+                "the disks contain an installation of this node ({}, {}), and the layout preserves disks; use `mode: reinstall` to \
+                 preserve these disks, or `mode: install` to erase them",
                 marker.image, marker.time
             );
             Err(step_refusal(&message))

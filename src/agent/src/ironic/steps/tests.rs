@@ -208,7 +208,7 @@ fn what_a_layout_keeps_is_not_erased_by_an_order_that_does_not_say_so() {
     let error = decide_install_mode("n-1", RequestedMode::Unsaid, &layout, &inventory, &mut allocation)
         .unwrap_err()
         .to_string();
-    assert!(error.contains("use mode: reinstall") && error.contains("nothing was written"), "{error}");
+    assert!(error.contains("use `mode: reinstall`") && error.contains("nothing was written"), "{error}");
     assert!(decide_install_mode("n-1", RequestedMode::Install, &layout, &inventory, &mut allocation).is_ok());
     assert!(!allocation.reinstall);
     decide_install_mode(

@@ -110,7 +110,7 @@ fn what_is_not_signed_well_is_refused_with_what_to_do() {
         (vec![], "img.tar.zst?a=b is not signed: neither img.tar.zst.manifest.minisig nor img.tar.zst.sha256.minisig"),
         (vec![], "sign it with: sha256sum img.tar.zst > img.tar.zst.sha256 && minisign -S -m img.tar.zst.sha256"),
         (vec![(".manifest", MANIFEST_TEXT), (".sha256", SHA256_TEXT)], "is not signed"),
-        (vec![(".manifest.minisig", BY_ONE)], "img.tar.zst.manifest?a=b does not exist, but its signature does"),
+        (vec![(".manifest.minisig", BY_ONE)], "img.tar.zst.manifest?a=b does not exist, but its signature file exists"),
         (
             vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", BY_TWO)],
             "signed by key 1D1052ED9DBCA100, which is not trusted",

@@ -134,7 +134,7 @@ fn symlinks_of_a_kept_filesystem_lead_the_image_nowhere() {
     assert_eq!(text(directory.path().join("outside/secret")), "secret");
     for path in ["../outside/x", "var/lib/../../../outside/x"] {
         let error = unpack(Tar::new().file(path, b"x"), &root, &[], &["/var/lib"]).0.unwrap_err().to_string();
-        assert!(error.contains("`..` is refused"), "{error}");
+        assert!(error.contains("the path contains `..`"), "{error}");
     }
 }
 

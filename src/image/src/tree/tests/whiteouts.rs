@@ -106,7 +106,7 @@ fn whiteouts_lead_nowhere_else() {
     assert_eq!(listing(&outside), "deep deep/secret=secret");
     for path in ["deep/.wh.", "deep/.wh..", "deep/.wh...", ".wh...", "deep/../.wh.deep", "../.wh.outside"] {
         let error = layers(&root, &[], vec![Tar::new().file(path, b"")]).unwrap_err().to_string();
-        assert!(error.contains("refused"), "{path}: {error}");
+        assert!(error.contains("`..`"), "{path}: {error}");
     }
     assert_eq!(listing(directory.path()).matches("secret=secret").count(), 2);
 }

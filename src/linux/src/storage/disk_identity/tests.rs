@@ -100,8 +100,8 @@ fn loop_another_disk_that_has_taken_the_name_is_not_written() {
     let table = PartitionTable { identity: identity.clone(), ..disk.table(512, &[(1, 2048, 4095)]) };
     for (error, end) in [
         (open_identified_disk(&identity).map(drop), "; nothing was written"),
-        (disk_erase::wipe_disk(&wipe).map(drop), "; it was not changed"),
-        (partition_table::write_partition_table(&table), "; it was not changed"),
+        (disk_erase::wipe_disk(&wipe).map(drop), "; the disk was not changed"),
+        (partition_table::write_partition_table(&table), "; the disk was not changed"),
     ] {
         let error = error.unwrap_err().to_string();
         assert!(error.contains("is not the disk for which the plan was made: the kernel's disk number "), "{error}");
@@ -129,7 +129,10 @@ fn loop_what_a_path_lies_on_is_a_disk_of_the_plan() {
     for device in [other.path(), &other.partition(1)] {
         let error = held.verify_underlying_disks(device).unwrap_err().to_string();
         let name = other.path().kernel_name();
-        assert_eq!(error, format!("{device} is on {name}, which is not a disk of the plan; it was not changed"));
+        assert_eq!(
+            error,
+            format!("{device} is on {name}, which is not a disk of the plan; the device was not changed")
+        );
     }
     assert!(held.verify_underlying_disks(&"/dev/no-such-disk".into()).is_err());
 }

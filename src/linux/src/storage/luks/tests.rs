@@ -14,14 +14,13 @@ fn container(device: &str, key: &str) -> LuksContainer {
 #[test]
 fn what_is_missing_is_named_at_once_and_no_key_is_said() {
     let said = check_requirements(&[container("/dev/sda3", ""), container("/dev/sdb1", KEY)]).unwrap_err().to_string();
-    assert!(said.contains("/dev/sda3 is encrypted with key: server, but no such key was provided"), "{said}");
+    assert!(said.contains("/dev/sda3 is encrypted with `key: server`, but no such key was provided"), "{said}");
     assert!(!said.contains("/dev/sdb1 is encrypted") && !said.contains(KEY), "{said}");
     let typed = LuksContainer { source: KeySource::Prompt, ..container("/dev/sdc", "") };
     assert!(
-        check_requirements(&[typed])
-            .unwrap_err()
-            .to_string()
-            .contains("/dev/sdc is encrypted with key: prompt, but the agent requests passphrases only at the console")
+        check_requirements(&[typed]).unwrap_err().to_string().contains(
+            "/dev/sdc is encrypted with `key: prompt`, but the agent requests passphrases only at the console"
+        )
     );
     for source in [KeySource::Server, KeySource::Tpm2] {
         let told_before = LuksContainer { source, withheld: true, ..container("/dev/sdc", "") };

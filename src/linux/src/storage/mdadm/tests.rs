@@ -363,7 +363,7 @@ fn vm_raid_members_that_are_behind_or_disagree_do_not_count() {
         );
         let mut looked = crate::storage::read_only_assembly::assemble_read_only(all).unwrap();
         looked.unlock_disks().unwrap();
-        assert!(looked.notes[0].contains("none of its members"), "{:?}", looked.notes);
+        assert!(looked.notes[0].contains("none of the array's members"), "{:?}", looked.notes);
         all.iter().for_each(|disk| signature_wipe::wipe_ends(disk).unwrap());
     }
 }

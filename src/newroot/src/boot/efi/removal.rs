@@ -101,12 +101,12 @@ fn write_order(directory: &Path, name: &str, order: &[u8]) -> std::result::Resul
         return if variables::read_variable(directory, name).is_none() {
             Ok(())
         } else {
-            Err("the firmware does not remove the numbers".to_owned())
+            Err("the firmware does not remove the variable".to_owned())
         };
     }
     variables::write_variable(directory, name, order).map_err(|error| error.to_string())?;
     let is_written = variables::read_variable(directory, name).as_deref() == Some(order);
-    if is_written { Ok(()) } else { Err("the firmware does not remove the numbers".to_owned()) }
+    if is_written { Ok(()) } else { Err("the firmware does not store the written value".to_owned()) }
 }
 
 #[cfg(test)]

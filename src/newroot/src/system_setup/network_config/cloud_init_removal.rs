@@ -23,12 +23,12 @@ pub(crate) fn remove_network_settings(root: &NewRoot, say: &dyn Fn(&str)) -> Res
             Ok(Some(rest)) => {
                 root.rewrite_file(&path, 0o644, rest.as_bytes())?;
                 say(&format!(
-                    "`network` was removed from {path} of the image, because it overrides the described network"
+                    "`network` was removed from {path} of the image, because this key overrides the network configuration of this machine"
                 ));
             }
             Ok(None) => {}
             Err(why) => say(&format!(
-                "WARNING: {path} of the image may override the described network, and was not changed: {why}"
+                "WARNING: {path} of the image may override the network configuration of this machine, and was not changed: {why}"
             )),
         }
     }

@@ -73,7 +73,11 @@ pub(super) fn remove_link_files(root: &NewRoot, system: NetworkBackend, say: &dy
         files.iter().try_for_each(|file| root.remove(file))?;
         removed.extend(files);
     }
-    say_removed(&removed, ".link files, which would take precedence", say);
+    say_removed(
+        &removed,
+        ".link files, which would take precedence over the .link files of the selected network system",
+        say,
+    );
     Ok(())
 }
 

@@ -136,7 +136,7 @@ fn a_process_that_dies_or_hangs_leaves_all_of_the_disk_used() {
     let order = ReadRequest { size: SIZE, sector: 512 };
     let why = serve_worker(&socket, &disk(), order, Instant::now() + PATIENCE).unwrap_err();
     assert_eq!(why.kind(), ErrorKind::UnexpectedEof);
-    assert_eq!(worker.describe_end(), "it was killed by signal 9");
+    assert_eq!(worker.describe_end(), "the process was killed by signal 9");
     // A worker that sends nothing, and one that does not read.
     let (here, _there) = UnixStream::pair().unwrap();
     for until in [Instant::now() + Duration::from_millis(20), Instant::now()] {

@@ -22,7 +22,7 @@ fn an_image_of_a_whole_disk_needs_no_layout() {
     assert!(lock_mutex(&bench.steps.written).is_none());
     bench.ran();
     let error = bench.run("write_image", whole_image()).unwrap_err();
-    assert!(error.contains("continue with burn_image"), "{error}");
+    assert!(error.contains("continue with `burn_image`"), "{error}");
     assert_eq!(bench.ran(), []);
     bench
         .node

@@ -199,7 +199,7 @@ fn what_is_not_signed_well_is_refused_before_a_layer_is_asked_for() {
         (by(&elsewhere, ours.sign(&elsewhere)), "the signed payload is for another image".to_owned(), true),
         (
             by(&payload(DIGEST, "attestation"), ours.sign(&payload(DIGEST, "attestation"))),
-            "not for an image but for `attestation`".to_owned(),
+            "the type `attestation`".to_owned(),
             true,
         ),
         (by(b"{}", ours.sign(b"{}")), "cannot parse the signed payload".to_owned(), true),
