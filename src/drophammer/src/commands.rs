@@ -24,7 +24,7 @@ use common::diagnostic::Diagnostic;
 use common::error::{Context, Phase, Result};
 use common::format::terminal::escape_line;
 use model::layout::{self, ParsedLayout};
-use std::io::{IsTerminal, Read};
+use std::io::Read;
 use std::path::Path;
 
 /// Formats the problems of a file, one per line: `FILE:LINE:COLUMN: FIELD: MESSAGE`.
@@ -87,12 +87,4 @@ fn read_bytes(path: &Path) -> Result<Vec<u8>> {
 /// Returns an error if the file cannot be read, or is not UTF-8 text.
 pub(crate) fn read_text(path: &Path) -> Result<String> {
     String::from_utf8(read_bytes(path)?).context(Phase::Settings, || format!("read {}", path.display()))
-}
-
-/// Returns whether output is coloured: standard output must be a terminal, `TERM` must not be `dumb`, and NO_COLOR must
-/// not be set (no-color.org).
-fn wants_colour() -> bool {
-    let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    std::io::stdout().is_terminal() && !unwanted && !dumb
 }

@@ -8,9 +8,11 @@ pub mod commands;
 pub mod completions;
 #[cfg(test)]
 mod docs;
+mod object_list;
 pub mod operator_client;
 #[cfg(test)]
 mod output_tests;
+mod terminal_output;
 #[cfg(test)]
 mod wire_tests;
 #[cfg(test)]

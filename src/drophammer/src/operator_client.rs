@@ -49,11 +49,7 @@ pub fn run_machine_command(options: &MachineOptions) -> Result<CommandOutcome> {
         OperatorResponse::Refused(why) => return Ok(print_refusal(&why)),
     };
     match &options.command {
-        MachineCommand::List if options.json => print_json(&all),
-        MachineCommand::List => {
-            print_text(&machine_list::format_machines(&all))?;
-            Ok(CommandOutcome::Good)
-        }
+        MachineCommand::List(asked) => machine_list::list_machines(&server, &all, asked, options.json),
         MachineCommand::Add(asked) => add_machine(&server, asked, options.json),
         MachineCommand::Rename(asked) => rename_machine(&server, asked, options.json),
         MachineCommand::Modify(asked) => match find_machine(&all, &asked.machine) {

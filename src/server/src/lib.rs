@@ -71,6 +71,7 @@ mod web;
 mod write_timeout;
 
 pub use options::{ServeArgs, ServeCommand, ServeOptions, ServerConfig};
+pub use web::phase::{DisplayPhase, ObjectFate};
 
 use anonymous_events::AnonymousEvents;
 use arp::MacLookup;

@@ -16,7 +16,8 @@ fn read_sources(directory: &Path, sources: &mut Vec<(PathBuf, String)>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap();
-        let is_test = ["testing", "tests", "tests.rs", "testing.rs", "fuzz", "fuzz.rs", "docs", "docs.rs"].contains(&name)
+        let is_test = ["testing", "tests", "tests.rs", "testing.rs", "fuzz", "fuzz.rs", "docs", "docs.rs"]
+            .contains(&name)
             || name == "large_inventories.rs"
             || name.trim_end_matches(".rs").ends_with("_tests");
         if path.is_dir() && !is_test {

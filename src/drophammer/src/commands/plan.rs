@@ -1,12 +1,13 @@
 //! `drophammer plan`: shows what an installation would do.
 
 use super::plan_templates::NamedTemplates;
-use super::{problem_lines, read_layout, read_text, wants_colour};
+use super::{problem_lines, read_layout, read_text};
 use crate::operator_client::ServerOptions;
+use crate::terminal_output::{print_for_terminal, wants_colour};
 use clap::Args;
 use common::error::{Context, Error, Phase, Result};
 use common::exit_status::{CommandOutcome, report_refusal};
-use common::output::{print_error, print_styled, print_text, to_json};
+use common::output::{print_error, to_json};
 use model::deploy_steps::{EraseMode, StepList};
 use model::device::DevicePath;
 use model::install_marker::InstallMarker;
@@ -66,8 +67,7 @@ pub struct PlanArgs {
 /// # Errors
 /// Returns an error if a file cannot be read, or the inventory is invalid.
 pub fn run_plan(options: &PlanArgs) -> Result<CommandOutcome> {
-    let write = if wants_colour() { print_styled } else { print_text };
-    report_refusal(plan_output(options).and_then(|(text, outcome)| write(&text).map(|()| outcome)))
+    report_refusal(plan_output(options).and_then(|(text, outcome)| print_for_terminal(&text).map(|()| outcome)))
 }
 
 /// Inputs of the planner, and additions to its output.

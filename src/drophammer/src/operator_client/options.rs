@@ -1,5 +1,6 @@
 //! Options of the operator's commands.
 
+use crate::object_list::ListOptions;
 use bmc::PowerAction;
 use clap::{Args, Subcommand};
 use model::inventory::FirmwareType;
@@ -31,8 +32,9 @@ pub struct ServerOptions {
 
 #[derive(Debug, Subcommand)]
 pub enum MachineCommand {
-    /// List the machines, one per line: installed image, orders, result of the last reinstall.
-    List,
+    /// List the machines: phase, installed image, time since the last request, open orders and the reason of a failure.
+    #[command(visible_alias = "ls")]
+    List(ListMachinesOptions),
     /// Create the machine file of a registered machine, with its MACs and its size. Nothing is installed until an
     /// allocation is added to the file.
     Add(AddOptions),
@@ -59,6 +61,15 @@ pub enum MachineCommand {
 }
 
 #[derive(Debug, Args)]
+pub struct ListMachinesOptions {
+    #[command(flatten)]
+    pub list: ListOptions,
+    /// Repeat the list every two seconds, until Ctrl-C.
+    #[arg(short, long, env = "DROPHAMMER_WATCH")]
+    pub watch: bool,
+}
+
+#[derive(Debug, Args)]
 pub struct LayoutOptions {
     #[command(subcommand)]
     pub command: LayoutCommand,
@@ -71,9 +82,9 @@ pub struct LayoutOptions {
 
 #[derive(Debug, Subcommand)]
 pub enum LayoutCommand {
-    /// List the layouts, one per line: filesystems, sizes and images.
+    /// List the layouts: filesystems, sizes and images.
     #[command(visible_alias = "ls")]
-    List,
+    List(ListOptions),
     /// Print a layout as YAML.
     Show {
         #[arg(value_name = "ID")]
@@ -111,12 +122,14 @@ pub struct VolumeOptions {
 
 #[derive(Debug, Subcommand)]
 pub enum VolumeCommand {
-    /// List the volumes, one per line: machine, state, path.
+    /// List the volumes: machine, state, path.
     #[command(visible_alias = "ls")]
     List {
         /// Print the PersistentVolumes of available volumes instead, for kubectl apply -f.
-        #[arg(long)]
+        #[arg(long, env = "DROPHAMMER_MANIFESTS")]
         manifests: bool,
+        #[command(flatten)]
+        list: ListOptions,
     },
     /// Add the volumes and storage classes in a file to a machine file.
     Add {
@@ -146,8 +159,10 @@ pub enum VolumeCommand {
 #[derive(Debug, Args)]
 pub struct ListImagesOptions {
     /// Include hidden and blacklisted images.
-    #[arg(long)]
+    #[arg(long, env = "DROPHAMMER_ALL")]
     pub all: bool,
+    #[command(flatten)]
+    pub list: ListOptions,
     #[command(flatten)]
     pub of: ServerOptions,
     /// Print the server's response as JSON.
