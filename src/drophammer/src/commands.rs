@@ -10,6 +10,7 @@ mod plan_registered;
 mod plan_templates;
 pub mod rack;
 pub(crate) mod schema;
+pub mod site;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tree;
@@ -18,6 +19,7 @@ pub use check::run_check;
 pub use plan::run_plan;
 pub use rack::run_rack;
 pub use schema::run_schema;
+pub use site::run_site;
 pub use tree::run_tree;
 
 use common::diagnostic::Diagnostic;

@@ -12,7 +12,7 @@ use common::error::{Error, Phase, Result};
 use common::exit_status::{CommandOutcome, report_refusal};
 use common::format::replace_hidden;
 use common::format::table::{TableCell, TableColumn, TableFormat, format_table};
-use common::output::{print_note, redraw_screen, to_json};
+use common::output::{print_note, print_text, redraw_screen, to_json};
 use common::yaml::block_writer::to_block_yaml;
 use serde::Serialize;
 use std::time::Duration;
@@ -84,6 +84,30 @@ pub(crate) fn print_list<T: Serialize>(
     }))
 }
 
+/// Prints the object with this name as YAML or JSON.
+///
+/// # Errors
+/// Returns an error if standard output cannot be written.
+pub(crate) fn print_object<T: Serialize>(
+    list: &ObjectList<'_, T>,
+    objects: &[T],
+    name: &str,
+    as_json: bool,
+) -> Result<CommandOutcome> {
+    let ObjectList { command, noun, .. } = list;
+    let Some(object) = objects.iter().find(|object| (list.name)(object) == name) else {
+        let missing = format!("the server has no {command} {name:?}; `drophammer {command} list` lists its {noun}");
+        return report_refusal(Err(list_refusal(missing)));
+    };
+    let text = if as_json { to_json(object)? + "\n" } else { to_yaml(object)? };
+    print_text(&text).map(|()| CommandOutcome::Good)
+}
+
+fn to_yaml(value: &impl Serialize) -> Result<String> {
+    let value = serde_json::to_value(value);
+    Ok(to_block_yaml(&value.map_err(|error| Error::with_source(Phase::Settings, "print as YAML", error))?))
+}
+
 /// Formats the objects that match the filters, for standard output.
 ///
 /// # Errors
@@ -117,10 +141,7 @@ fn format_list<T: Serialize>(
     }
     Ok(match format {
         OutputFormat::Json => to_json(&chosen)? + "\n",
-        OutputFormat::Yaml => {
-            let value = serde_json::to_value(&chosen);
-            to_block_yaml(&value.map_err(|error| Error::with_source(Phase::Settings, "print as YAML", error))?)
-        }
+        OutputFormat::Yaml => to_yaml(&chosen)?,
         OutputFormat::Name => {
             chosen.iter().map(|object| format!("{}\n", replace_hidden(&(list.name)(object)))).collect()
         }

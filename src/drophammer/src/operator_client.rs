@@ -2,6 +2,7 @@
 
 mod adopt;
 mod boot_digest;
+pub mod catalogs;
 mod confirm;
 pub mod images;
 pub mod layouts;
@@ -18,7 +19,8 @@ mod tests;
 pub mod volumes;
 
 pub(crate) use options::{
-    LayoutOptions, ListImagesOptions, MachineOptions, ModifyImageOptions, ServerOptions, VolumeOptions,
+    LayoutOptions, ListImagesOptions, MachineOptions, ModifyImageOptions, ServerOptions, ShowImageOptions,
+    VolumeOptions,
 };
 pub(crate) use reinstall::describe_differences;
 pub(crate) use server::{OperatorClient, OperatorResponse};

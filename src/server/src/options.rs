@@ -111,7 +111,7 @@ pub struct ServeOptions {
     /// Additional arguments for the kernel command line of the ramdisk.
     #[arg(long, value_name = "ARGUMENTS", default_value = "")]
     pub cmdline: String,
-    /// Install only machines whose plan is approved (`drophammer rack plan --approve`). Machines without an approved plan wait.
+    /// Install only machines whose plan is approved (`drophammer site plan --approve`). Machines without an approved plan wait.
     #[arg(long)]
     pub approved_only: bool,
     /// Print one JSON object per line instead of text.

@@ -9,6 +9,8 @@ use std::cmp::Ordering;
 
 /// Columns and names of the objects of a list.
 pub(crate) struct ObjectList<'a, T> {
+    /// Noun of the commands: `machine`.
+    pub command: &'static str,
     /// Noun in the plural: `machines`.
     pub noun: &'static str,
     /// Returns the name by which other commands refer to the object.

@@ -12,7 +12,7 @@ fn racks() -> ObjectList<'static, Value> {
         })
         .only_wide(),
     ];
-    ObjectList { noun: "racks", name: |rack| text_of_field(rack, "name"), columns }
+    ObjectList { command: "rack", noun: "racks", name: |rack| text_of_field(rack, "name"), columns }
 }
 
 fn objects() -> Vec<Value> {
@@ -121,6 +121,16 @@ fn documents_keep_the_order_of_the_server() {
     };
     assert_eq!(order(None), ["rack10", "rack2", "rack1"]);
     assert_eq!(order(Some("name")), ["rack1", "rack2", "rack10"]);
+}
+
+#[test]
+fn objects_are_shown_by_name() {
+    let shown = |name: &str, as_json| common::testing::recorded(|| print_object(&racks(), &objects(), name, as_json));
+    assert_eq!(shown("rack2", false), "bytes: 1000\nname: rack2\nphase: installed\n");
+    assert!(shown("rack2", true).starts_with("{\n  \"bytes\": 1000,"));
+    let refused = "drophammer: the server has no rack \"rack3\"; `drophammer rack list` lists its racks\n";
+    assert_eq!(shown("rack3", false), refused);
+    assert_eq!(shown("rack3", true), refused);
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! `drophammer image list` and `image modify`: the images of a server.
+//! `drophammer image list`, `image show` and `image modify`: the images of a server.
 
-use super::options::{ListImagesOptions, ModifyImageOptions};
+use super::options::{ListImagesOptions, ModifyImageOptions, ShowImageOptions};
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
-use crate::object_list::{ListColumn, ObjectList, print_list, text_of_field};
+use crate::object_list::{ListColumn, ObjectList, print_list, print_object, text_of_field};
 use common::error::Result;
 use common::exit_status::CommandOutcome;
 use common::format::{replace_hidden, without_secrets};
@@ -20,6 +20,19 @@ pub fn list_images(options: &ListImagesOptions) -> Result<CommandOutcome> {
     match server.send_json::<Vec<Value>>(server.request(Method::GET, &path))? {
         OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
         OperatorResponse::Good(all) => print_list(&image_columns(), &all, &options.list, options.json),
+    }
+}
+
+/// Prints an image, even if the image is hidden or blacklisted.
+///
+/// # Errors
+/// Fails as [`super::run_machine_command`] does.
+pub fn show_image(options: &ShowImageOptions) -> Result<CommandOutcome> {
+    let server = OperatorClient::new(&options.of)?;
+    let all = server.request(Method::GET, "/v1/image?hidden=true&blacklisted=true");
+    match server.send_json::<Vec<Value>>(all)? {
+        OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
+        OperatorResponse::Good(all) => print_object(&image_columns(), &all, &options.image, options.json),
     }
 }
 
@@ -68,7 +81,7 @@ fn image_columns() -> ObjectList<'static, Value> {
             states.chain((image["ready"] == false).then_some("no digest yet")).collect::<Vec<_>>().join(", ")
         }),
     ];
-    ObjectList { noun: "images", name: |image| text_of_field(image, "id"), columns }
+    ObjectList { command: "image", noun: "images", name: |image| text_of_field(image, "id"), columns }
 }
 
 #[cfg(test)]

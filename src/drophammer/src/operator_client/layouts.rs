@@ -112,7 +112,7 @@ fn layout_columns() -> ObjectList<'static, Value> {
             images.map(image).collect::<Vec<_>>().join(", ")
         }),
     ];
-    ObjectList { noun: "layouts", name: |layout| text_of_field(layout, "id"), columns }
+    ObjectList { command: "layout", noun: "layouts", name: |layout| text_of_field(layout, "id"), columns }
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ pub(super) fn machine_columns(all: &[MachineSummary], now: OffsetDateTime) -> Ob
         ListColumn::new("seen", move |machine: &MachineSummary| describe_last_seen(machine, now)),
         ListColumn::new("message", |machine: &MachineSummary| describe_machine(machine, all)).with_prose(),
     ];
-    ObjectList { noun: "machines", name: |machine| name_or_id(machine).to_owned(), columns }
+    ObjectList { command: "machine", noun: "machines", name: |machine| name_or_id(machine).to_owned(), columns }
 }
 
 fn name_or_id(machine: &MachineSummary) -> &str {

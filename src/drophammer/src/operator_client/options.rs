@@ -13,7 +13,7 @@ pub struct MachineOptions {
     #[command(flatten)]
     pub of: ServerOptions,
     /// Print the server's response as JSON.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, env = "DROPHAMMER_JSON")]
     pub json: bool,
 }
 
@@ -76,7 +76,7 @@ pub struct LayoutOptions {
     #[command(flatten)]
     pub of: ServerOptions,
     /// Print the server's response as JSON.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, env = "DROPHAMMER_JSON")]
     pub json: bool,
 }
 
@@ -91,6 +91,7 @@ pub enum LayoutCommand {
         id: String,
     },
     /// Create a layout from a file. Its id must not exist yet.
+    #[command(visible_alias = "add")]
     Create {
         /// File with the layout; - reads standard input.
         #[arg(value_name = "FILE")]
@@ -116,7 +117,7 @@ pub struct VolumeOptions {
     #[command(flatten)]
     pub of: ServerOptions,
     /// Print the server's response as JSON.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, env = "DROPHAMMER_JSON")]
     pub json: bool,
 }
 
@@ -140,9 +141,16 @@ pub enum VolumeCommand {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
+    /// Print a volume as YAML.
+    Show {
+        /// Name of the volume.
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
     /// Remove a volume from a machine file. The data of the volume is preserved, but drophammer no longer manages the
     /// volume.
-    Rm {
+    #[command(alias = "rm")]
+    Delete {
         /// The machine's id or its name.
         #[arg(value_name = "ID")]
         machine: String,
@@ -166,7 +174,19 @@ pub struct ListImagesOptions {
     #[command(flatten)]
     pub of: ServerOptions,
     /// Print the server's response as JSON.
-    #[arg(long)]
+    #[arg(long, env = "DROPHAMMER_JSON")]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ShowImageOptions {
+    /// Id of the image.
+    #[arg(value_name = "ID")]
+    pub image: String,
+    #[command(flatten)]
+    pub of: ServerOptions,
+    /// Print the server's response as JSON.
+    #[arg(long, env = "DROPHAMMER_JSON")]
     pub json: bool,
 }
 
@@ -184,7 +204,7 @@ pub struct ModifyImageOptions {
     #[command(flatten)]
     pub of: ServerOptions,
     /// Print the server's response as JSON.
-    #[arg(long)]
+    #[arg(long, env = "DROPHAMMER_JSON")]
     pub json: bool,
 }
 

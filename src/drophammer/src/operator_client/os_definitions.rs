@@ -21,7 +21,7 @@ pub struct OsOptions {
     #[command(flatten)]
     pub of: ServerOptions,
     /// Print the server's response as JSON.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, env = "DROPHAMMER_JSON")]
     pub json: bool,
 }
 
@@ -145,7 +145,7 @@ fn definition_columns() -> ObjectList<'static, OsDefinitionResponse> {
             ..ListCell::from(format_state(shown))
         }),
     ];
-    ObjectList { noun: "OS definitions", name: |shown| shown.name.clone(), columns }
+    ObjectList { command: "os", noun: "OS definitions", name: |shown| shown.name.clone(), columns }
 }
 
 fn format_definition(shown: &OsDefinitionResponse) -> String {

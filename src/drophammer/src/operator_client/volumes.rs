@@ -4,7 +4,7 @@ use super::machine_list::machine_name;
 use super::options::{VolumeCommand, VolumeOptions};
 use super::{OperatorClient, OperatorResponse, encode_segment, find_machine, print_refusal};
 use crate::commands::read_text;
-use crate::object_list::{ListCell, ListColumn, ListOptions, ObjectList, print_list};
+use crate::object_list::{ListCell, ListColumn, ListOptions, ObjectList, print_list, print_object};
 use common::error::Result;
 use common::exit_status::CommandOutcome;
 use common::format::format_bytes;
@@ -32,7 +32,7 @@ pub fn run_volume_command(options: &VolumeOptions) -> Result<CommandOutcome> {
         OperatorResponse::Refused(why) => return Ok(print_refusal(&why)),
     };
     let request = match &options.command {
-        VolumeCommand::List { .. } => server.request(Method::GET, "/v1/volumes"),
+        VolumeCommand::List { .. } | VolumeCommand::Show { .. } => server.request(Method::GET, "/v1/volumes"),
         VolumeCommand::Add { machine, file } => {
             let machine = match find_machine(&machines, machine) {
                 Ok(machine) => machine,
@@ -46,7 +46,7 @@ pub fn run_volume_command(options: &VolumeOptions) -> Result<CommandOutcome> {
                 }
             }
         }
-        VolumeCommand::Rm { machine, volume, persistent_volume } => {
+        VolumeCommand::Delete { machine, volume, persistent_volume } => {
             let machine = match find_machine(&machines, machine) {
                 Ok(machine) => machine,
                 Err(why) => return Ok(print_refusal(&why)),
@@ -61,11 +61,12 @@ pub fn run_volume_command(options: &VolumeOptions) -> Result<CommandOutcome> {
     match server.send_json::<Vec<VolumeResponse>>(request)? {
         OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
         OperatorResponse::Good(all) => {
-            let list = match &options.command {
-                VolumeCommand::List { list, .. } => list.clone(),
-                VolumeCommand::Add { .. } | VolumeCommand::Rm { .. } => ListOptions::default(),
-            };
-            print_list(&volume_columns(&machines), &all, &list, options.json)
+            let columns = volume_columns(&machines);
+            match &options.command {
+                VolumeCommand::Show { name } => print_object(&columns, &all, name, options.json),
+                VolumeCommand::List { list, .. } => print_list(&columns, &all, list, options.json),
+                _ => print_list(&columns, &all, &ListOptions::default(), options.json),
+            }
         }
     }
 }
@@ -90,7 +91,7 @@ fn volume_columns(machines: &[MachineSummary]) -> ObjectList<'_, VolumeResponse>
         ListColumn::new("path", |volume: &VolumeResponse| volume.path.clone()),
         ListColumn::new("message", |volume: &VolumeResponse| volume.message.clone()).with_prose(),
     ];
-    ObjectList { noun: "volumes", name: |volume| volume.name.clone(), columns }
+    ObjectList { command: "volume", noun: "volumes", name: |volume| volume.name.clone(), columns }
 }
 
 #[cfg(test)]
