@@ -19,7 +19,8 @@ pub enum CliCommand {
     Image(ImageArgs),
     /// Run the control plane for machines on a test bench or in a rack.
     #[command(after_help = format!(
-        "Examples: run the server; boot machines on a bench from this host; check the directory\n  \
+        "Examples: create a directory; run the server; boot machines on a bench from this host; check the directory\n  \
+        drophammer serve --init /srv/drophammer\n  \
         drophammer serve /srv/drophammer --listen 10.0.0.1:8080\n  \
         drophammer serve /srv/drophammer --pxe eth1\n  \
         drophammer serve /srv/drophammer --check\n\n\
@@ -70,6 +71,23 @@ pub enum CliCommand {
         drophammer volume delete web-1 db-1 --persistent-volume released\n\n{EXIT_CODES}"
     ))]
     Volume(crate::operator_client::VolumeOptions),
+    /// Store a server and the operator's token for it, so that later commands need neither --server nor --token-file.
+    #[command(after_help = format!(
+        "Examples: enter the token; read the token from the server's host\n  \
+        drophammer login https://install.rack:8443\n  \
+        ssh install.rack sudo cat /var/lib/drophammer/operator.token | drophammer login install.rack:8443\n\n\
+        Files: $XDG_CONFIG_HOME/drophammer/config.yaml [default: ~/.config/drophammer/config.yaml]\n\n{EXIT_CODES}"
+    ))]
+    Login(crate::operator_client::login::LoginOptions),
+    /// List, select and change the servers that `drophammer login` has stored.
+    #[command(after_help = format!(
+        "Examples: list the contexts; select one; add one whose token is in a file\n  \
+        drophammer config list\n  \
+        drophammer config use install.rack\n  \
+        drophammer config set bench --server 10.0.0.1:8080 --token-file ~/bench.token\n\n\
+        Files: $XDG_CONFIG_HOME/drophammer/config.yaml [default: ~/.config/drophammer/config.yaml]\n\n{EXIT_CODES}"
+    ))]
+    Config(crate::operator_client::contexts::ConfigArgs),
     /// List and show the deploy templates of a server.
     #[command(after_help = format!(
         "Examples:\n  drophammer template list\n  drophammer template show CUSTOM_MIRROR\n\n{EXIT_CODES}"
@@ -84,7 +102,8 @@ pub enum CliCommand {
     #[command(after_help = format!(
         "Examples: plan for a machine in a rack from its inventory; or from what its server has stored\n  \
         drophammer plan --layout storage.yaml --inventory storage-7.json --reinstall\n  \
-        drophammer plan --machine storage-7 --server http://10.0.0.1:8080\n\n{EXIT_CODES}"
+        drophammer plan --machine storage-7 --server http://10.0.0.1:8080\n\n{EXIT_CODES}\n\
+        With --detailed-exitcode: 0 nothing changes, 3 data would be lost, 4 the machine changes without loss."
     ))]
     Plan(crate::commands::plan::PlanArgs),
     /// Show what a change would do to each machine in a server's directory, and approve the plans.

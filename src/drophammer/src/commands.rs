@@ -44,7 +44,7 @@ fn print_problems(file: &Path, problems: &[Diagnostic]) -> Result<()> {
 }
 
 /// Command line argument that stands for standard input instead of a file.
-const STDIN: &str = "-";
+pub(crate) const STDIN: &str = "-";
 
 fn read_layout(path: &Path) -> Result<std::result::Result<ParsedLayout, Vec<Diagnostic>>> {
     Ok(decode_layouts(path, &read_bytes(path)?).and_then(|text| layout::read_yaml(&text)))

@@ -4,6 +4,7 @@
 //! table of all commands.
 
 pub mod cli;
+mod client_config;
 pub mod commands;
 pub mod completions;
 #[cfg(test)]

@@ -20,6 +20,8 @@ fn run_command(command: CliCommand) -> Result<CommandOutcome> {
         CliCommand::Os(options) => operator_client::os_definitions::run_os_command(&options),
         CliCommand::Volume(options) => operator_client::volumes::run_volume_command(&options),
         CliCommand::Plan(options) => commands::run_plan(&options),
+        CliCommand::Login(options) => operator_client::login::run_login(&options),
+        CliCommand::Config(options) => operator_client::contexts::run_config(&options),
         CliCommand::Template(options) => operator_client::catalogs::run_template_command(&options),
         CliCommand::Size(options) => operator_client::catalogs::run_size_command(&options),
         CliCommand::Site(options) => commands::run_site(options),

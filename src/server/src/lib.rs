@@ -5,7 +5,7 @@
 //!
 //! * Operator's directory: the crate `site` reads the directory. `site_reload` watches the directory and publishes
 //!   snapshots, `full_install_state` and `approval_check` combine snapshots with the database, `deploy_templates`
-//!   changes templates, and `check_site` checks all files.
+//!   changes templates, `check_site` checks all files, and `new_site` creates a directory.
 //! * State: the crate `store` contains the database.
 //! * Machines: `netboot` boots machines with the scripts of the crate `pxe`, `auth` and `source_port_check` authenticate them,
 //!   `machine_identification` and `arp` identify them, and `migration_requests` migrates them. `api` is the API of the agents,
@@ -15,7 +15,7 @@
 //!   `routes` is the table of all endpoints, and `openapi` describes the endpoints. `create_machine` creates machine
 //!   files, `power` and `free_machine` switch machines on and off, `plan_input` and `boot_digest` serve commands, and
 //!   `status_log` prints the log.
-//! * Connections: `listeners` binds sockets, `tls` encrypts connections, `connections` accepts them, `host_names` and
+//! * Connections: `listeners` binds sockets to each `listen_address`, `tls` encrypts connections, `connections` accepts them, `host_names` and
 //!   `request_guard` check requests, `request_context` assigns request ids, and `base_url` determines URLs. `quotas`,
 //!   `request_turns`, `fd_limit`, `rate_limited_log` and `anonymous_events` limit clients, `metrics` counts events, and
 //!   `systemd_notify` reports to systemd.
@@ -41,12 +41,14 @@ mod free_machine;
 mod full_install_state;
 mod host_environment;
 mod host_names;
+mod listen_address;
 mod listeners;
 mod machine_identification;
 pub mod metal_api;
 mod metrics;
 pub mod migration_requests;
 mod netboot;
+mod new_site;
 pub mod openapi;
 pub mod operator;
 mod options;
@@ -166,12 +168,9 @@ impl AppState {
 /// # Errors
 /// Returns an error in the cases of [`run_server`], or if a file cannot be read or written.
 pub fn run_serve(serve: ServeArgs) -> Result<CommandOutcome> {
-    if let (None, Some(ServeOptions { check: true, .. })) = (&serve.command, &serve.options) {
-        return report_refusal(
-            serve.options.map_or(Ok(CommandOutcome::Good), |options| check_site::check_site(&options.into())),
-        );
-    }
     let done = match (serve.command, serve.options) {
+        (None, Some(options)) if options.check => return report_refusal(check_site::check_site(&options.into())),
+        (None, Some(options)) if options.init => return new_site::create_site(&options.into()),
         (Some(ServeCommand::Backup(asked)), _) => store::backup::back_up_database(&asked.dir, &asked.file),
         (Some(ServeCommand::Restore(asked)), _) => {
             store::backup::restore_database(&asked.dir, &asked.file, asked.older)

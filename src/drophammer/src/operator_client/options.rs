@@ -20,12 +20,15 @@ pub struct MachineOptions {
 /// Address of the server and credentials for it.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ServerOptions {
-    /// URL of `drophammer serve`. If omitted, the environment variable DROPHAMMER_SERVER is used [default:
-    /// http://127.0.0.1:8080].
+    /// URL of `drophammer serve`. If omitted, the server is that of --context, of the environment variable DROPHAMMER_SERVER, or of the
+    /// current context [default: http://127.0.0.1:8080].
     #[arg(long, global = true, value_name = "URL")]
     pub server: Option<String>,
+    /// Context of `drophammer config`, with server and token. If omitted, the environment variable DROPHAMMER_CONTEXT specifies the context.
+    #[arg(long, global = true, value_name = "NAME")]
+    pub context: Option<String>,
     /// File with the operator's token. If omitted, the environment variable DROPHAMMER_TOKEN_FILE specifies the file
-    /// [default: ./operator.token].
+    /// [default: the token of the context, ./operator.token, or the token of the server on this host].
     #[arg(long, global = true, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 }

@@ -72,7 +72,7 @@ async fn templates_sizes_and_images_are_listed_and_shown() {
     std::fs::create_dir(server.dir.path().join("deploy-templates")).unwrap();
     let template = json!({"name": "CUSTOM_LOCK", "steps": [{"interface": "deploy", "step": "lock_foreign_disks", "args": {}, "priority": 0}]});
     let created = server.v1("POST", "/v1/deploy-templates", &template).await;
-    assert_eq!(created.status, 201, "{}", created.body);
+    assert_eq!(created.status, 201);
     for (arguments, expected) in [
         (&["size", "list", "-o", "name"][..], true),
         (&["size", "show", "c1-small"], true),
