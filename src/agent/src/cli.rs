@@ -91,6 +91,7 @@ pub fn run_program<C: Parser>(run: impl Fn(C) -> Result<CommandOutcome>) -> Exit
         Ok(CommandOutcome::Good) => ExitCode::SUCCESS,
         Ok(CommandOutcome::Refused) => ExitCode::from(2),
         Ok(CommandOutcome::Erases) => ExitCode::from(3),
+        Ok(CommandOutcome::Changes) => ExitCode::from(4),
         // EX_TEMPFAIL of sysexits.h.
         Ok(CommandOutcome::BootAgain) => ExitCode::from(75),
         Ok(CommandOutcome::Rescue) => ExitCode::from(76),

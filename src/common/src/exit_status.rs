@@ -8,8 +8,10 @@ use crate::output;
 pub enum CommandOutcome {
     Good,
     Refused,
-    /// Plans of several machines were computed. No plan is refused, and at least one plan erases data.
+    /// One or several plans were computed. No plan is refused, and at least one plan erases data.
     Erases,
+    /// A plan was computed that changes the machine without erasing data.
+    Changes,
     /// Outcome of the agent: the machine reboots immediately.
     BootAgain,
     /// Outcome of the agent: the machine offers a login and waits until it is powered off.

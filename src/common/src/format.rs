@@ -1,11 +1,12 @@
 //! Formatting of text and numbers for terminals: aligned columns, sizes, durations, and removal of secrets and hidden
 //! characters.
 
+pub mod table;
+pub mod terminal_escaping;
 pub mod untrusted_text_limits;
 
-pub mod terminal_escaping;
-
-use terminal_escaping::{escape_line, is_hidden};
+use table::{TableCell, TableColumn, TableFormat, format_table};
+use terminal_escaping::is_hidden;
 
 /// Error message for a YAML line that is indented by a tab.
 pub const TAB: &str = "a tab indents this line; YAML requires spaces";
@@ -21,20 +22,9 @@ pub fn find_indenting_tab(text: &str, line: usize) -> Option<(usize, usize)> {
 /// Formats rows as aligned columns, separated by two spaces, without spaces at line ends. Line breaks in cells are
 /// escaped.
 pub fn format_columns<const N: usize>(rows: &[[String; N]]) -> String {
-    let rows: Vec<[_; N]> = rows.iter().map(|row| row.each_ref().map(|cell| escape_line(cell))).collect();
-    let mut widths = [0; N];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(self::display_width(cell));
-        }
-    }
-    let mut text = String::new();
-    for row in rows {
-        let line: String = row.iter().zip(widths).map(|(cell, width)| pad_to_width(cell, width) + "  ").collect();
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
+    let cell = |text: &String| TableCell { text: text.clone(), style: None };
+    let rows: Vec<Vec<TableCell>> = rows.iter().map(|row| row.iter().map(cell).collect()).collect();
+    format_table(&vec![TableColumn::default(); N], &rows, TableFormat::default())
 }
 
 /// Pads the text with spaces to a width in columns. Rust's format strings are unsuitable, because they panic if a width

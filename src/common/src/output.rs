@@ -28,6 +28,15 @@ pub fn print_styled(text: &str) -> Result<()> {
     write_output(&render_styles(text))
 }
 
+/// Replaces the contents of the screen by text with the program's own styles. Standard output must be a terminal.
+///
+/// # Errors
+/// Fails if standard output cannot be written.
+pub fn redraw_screen(text: &str) -> Result<()> {
+    // Moves to the first column of the first line, and erases the rest of the screen (ECMA-48, 8.3.21 and 8.3.39).
+    write_output(&format!("\u{1b}[H\u{1b}[J{}", render_styles(text)))
+}
+
 fn write_output(text: &str) -> Result<()> {
     #[cfg(any(test, feature = "testing"))]
     if crate::recorded_output::record(text) {

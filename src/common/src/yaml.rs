@@ -4,6 +4,7 @@
 //! The nesting depth is limited because the loader of marked-yaml is recursive: a few kilobytes of `- - - -` would overflow the stack and
 //! abort the program.
 
+pub mod block_writer;
 pub mod edit;
 #[cfg(test)]
 mod fuzz;

@@ -19,7 +19,8 @@ pub enum CliCommand {
     Image(ImageArgs),
     /// Run the control plane for machines on a test bench or in a rack.
     #[command(after_help = format!(
-        "Examples: run the server; boot machines on a bench from this host; check the directory\n  \
+        "Examples: create a directory; run the server; boot machines on a bench from this host; check the directory\n  \
+        drophammer serve --init /srv/drophammer\n  \
         drophammer serve /srv/drophammer --listen 10.0.0.1:8080\n  \
         drophammer serve /srv/drophammer --pxe eth1\n  \
         drophammer serve /srv/drophammer --check\n\n\
@@ -67,20 +68,48 @@ pub enum CliCommand {
         drophammer volume list --server http://10.0.0.1:8080\n  \
         drophammer volume list --manifests | kubectl apply -f -\n  \
         drophammer volume add web-1 volumes.yaml\n  \
-        drophammer volume rm web-1 db-1 --persistent-volume released\n\n{EXIT_CODES}"
+        drophammer volume delete web-1 db-1 --persistent-volume released\n\n{EXIT_CODES}"
     ))]
     Volume(crate::operator_client::VolumeOptions),
+    /// Store a server and the operator's token for it, so that later commands need neither --server nor --token-file.
+    #[command(after_help = format!(
+        "Examples: enter the token; read the token from the server's host\n  \
+        drophammer login https://install.rack:8443\n  \
+        ssh install.rack sudo cat /var/lib/drophammer/operator.token | drophammer login install.rack:8443\n\n\
+        Files: $XDG_CONFIG_HOME/drophammer/config.yaml [default: ~/.config/drophammer/config.yaml]\n\n{EXIT_CODES}"
+    ))]
+    Login(crate::operator_client::login::LoginOptions),
+    /// List, select and change the servers that `drophammer login` has stored.
+    #[command(after_help = format!(
+        "Examples: list the contexts; select one; add one whose token is in a file\n  \
+        drophammer config list\n  \
+        drophammer config use install.rack\n  \
+        drophammer config set bench --server 10.0.0.1:8080 --token-file ~/bench.token\n\n\
+        Files: $XDG_CONFIG_HOME/drophammer/config.yaml [default: ~/.config/drophammer/config.yaml]\n\n{EXIT_CODES}"
+    ))]
+    Config(crate::operator_client::contexts::ConfigArgs),
+    /// List and show the deploy templates of a server.
+    #[command(after_help = format!(
+        "Examples:\n  drophammer template list\n  drophammer template show CUSTOM_MIRROR\n\n{EXIT_CODES}"
+    ))]
+    Template(crate::operator_client::catalogs::TemplateOptions),
+    /// List and show the sizes of a server.
+    #[command(after_help = format!("Examples:\n  drophammer size list\n  drophammer size show c1-small\n\n{EXIT_CODES}"))]
+    Size(crate::operator_client::catalogs::SizeOptions),
+    /// Check a server's directory, or plan all its machines.
+    Site(crate::commands::site::SiteArgs),
     /// Print what an installation would do, disk by disk, and show which stages run before the first write to a disk.
     /// Read-only.
     #[command(after_help = format!(
         "Examples: plan for a machine in a rack from its inventory; or from what its server has stored\n  \
         drophammer plan --layout storage.yaml --inventory storage-7.json --reinstall\n  \
-        drophammer plan --machine storage-7 --server http://10.0.0.1:8080\n\n{EXIT_CODES}"
+        drophammer plan --machine storage-7 --server http://10.0.0.1:8080\n\n{EXIT_CODES}\n\
+        With --detailed-exitcode: 0 nothing changes, 3 data would be lost, 4 the machine changes without loss."
     ))]
     Plan(crate::commands::plan::PlanArgs),
     /// Show how a change of image, layout or files would affect each machine in a server's directory, and approve the
     /// plans.
-    #[command(after_help = crate::commands::rack::EXIT_CODES)]
+    #[command(hide = true, after_help = crate::commands::rack::EXIT_CODES)]
     Rack(crate::commands::rack::RackArgs),
     /// Check layouts: list all problems of each layout, and list the layouts that match the same size and image.
     #[command(after_help = format!(
@@ -124,11 +153,14 @@ pub struct ImageArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
-    /// List the images of a server, one per line.
+    /// List the images of a server.
     #[command(visible_alias = "ls", after_help = format!(
         "Example:\n  drophammer image list --all --server http://10.0.0.1:8080\n\n{EXIT_CODES}"
     ))]
     List(crate::operator_client::ListImagesOptions),
+    /// Print an image of a server as YAML.
+    #[command(after_help = format!("Example:\n  drophammer image show debian-12.0.20261101\n\n{EXIT_CODES}"))]
+    Show(crate::operator_client::ShowImageOptions),
     /// Set or clear the hidden and blacklisted flags of an image of a server.
     #[command(after_help = format!(
         "Example: no new installations with this image; machines that run it can still be reinstalled\n  \
@@ -161,6 +193,7 @@ pub enum ImageCommand {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::CommandFactory;
     use server::ServeCommand;
     use std::path::Path;
 
@@ -186,6 +219,53 @@ mod tests {
         }
         for bad in [&[][..], &["--json"], &["backup"], &["restore"], &["/srv/d", "backup", "/b"]] {
             assert!(serve(bad).is_none_or(|serve| serve.command.is_none() && serve.options.is_none()), "{bad:?}");
+        }
+    }
+
+    /// Returns the command at a path such as `image list`.
+    fn find_command(path: &str) -> clap::Command {
+        let mut command = Cli::command();
+        command.build();
+        path.split(' ').fold(command, |command, name| {
+            command.find_subcommand(name).unwrap_or_else(|| panic!("{path}: no {name}")).clone()
+        })
+    }
+
+    #[test]
+    fn all_nouns_have_the_same_verbs() {
+        for noun in ["image", "layout", "os", "size", "template", "volume"] {
+            let [list, alias] = ["list", "ls"].map(|verb| find_command(&format!("{noun} {verb}")));
+            assert_eq!(list.get_name(), alias.get_name());
+            find_command(&format!("{noun} show"));
+        }
+        for path in ["machine ls", "layout add", "layout delete", "volume delete", "site check", "site plan"] {
+            find_command(path);
+        }
+    }
+
+    #[test]
+    fn former_commands_are_still_accepted() {
+        for arguments in [
+            &["rack", "plan", "/srv/d", "--approve"][..],
+            &["volume", "rm", "web-1", "db-1", "--persistent-volume", "none"],
+            &["serve", "/srv/d", "--check"],
+        ] {
+            Cli::try_parse_from([&["drophammer"], arguments].concat()).unwrap_or_else(|error| panic!("{error}"));
+        }
+        assert!(find_command("rack").is_hide_set());
+        let is_visible = |command: &clap::Command| command.get_visible_aliases().any(|alias| alias == "rm");
+        assert!(!is_visible(&find_command("volume delete")));
+    }
+
+    #[test]
+    fn every_option_of_a_list_has_an_environment_variable() {
+        for noun in ["image", "layout", "machine", "os", "size", "template", "volume"] {
+            let list = find_command(&format!("{noun} list"));
+            let options = list.get_arguments().filter(|option| option.get_long().is_some_and(|name| name != "help"));
+            for option in options.filter(|option| option.get_env().is_none()) {
+                let help = option.get_help().map(ToString::to_string).unwrap_or_default();
+                assert!(help.contains("environment variable DROPHAMMER_"), "{noun} list: {option}");
+            }
         }
     }
 }

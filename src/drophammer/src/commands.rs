@@ -10,6 +10,7 @@ mod plan_registered;
 mod plan_templates;
 pub mod rack;
 pub(crate) mod schema;
+pub mod site;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tree;
@@ -18,13 +19,14 @@ pub use check::run_check;
 pub use plan::run_plan;
 pub use rack::run_rack;
 pub use schema::run_schema;
+pub use site::run_site;
 pub use tree::run_tree;
 
 use common::diagnostic::Diagnostic;
 use common::error::{Context, Phase, Result};
 use common::format::terminal_escaping::escape_line;
 use model::layout::{self, ParsedLayout};
-use std::io::{IsTerminal, Read};
+use std::io::Read;
 use std::path::Path;
 
 /// Formats the problems of a file, one per line: `FILE:LINE:COLUMN: FIELD: MESSAGE`.
@@ -42,7 +44,7 @@ fn print_problems(file: &Path, problems: &[Diagnostic]) -> Result<()> {
 }
 
 /// Command line argument that stands for standard input instead of a file.
-const STDIN: &str = "-";
+pub(crate) const STDIN: &str = "-";
 
 fn read_layout(path: &Path) -> Result<std::result::Result<ParsedLayout, Vec<Diagnostic>>> {
     Ok(decode_layouts(path, &read_bytes(path)?).and_then(|text| layout::read_yaml(&text)))
@@ -87,12 +89,4 @@ fn read_bytes(path: &Path) -> Result<Vec<u8>> {
 /// Returns an error if the file cannot be read, or is not UTF-8 text.
 pub(crate) fn read_text(path: &Path) -> Result<String> {
     String::from_utf8(read_bytes(path)?).context(Phase::Settings, || format!("read {}", path.display()))
-}
-
-/// Returns whether output is coloured: standard output must be a terminal, `TERM` must not be `dumb`, and NO_COLOR must
-/// not be set (no-color.org).
-fn wants_colour() -> bool {
-    let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    std::io::stdout().is_terminal() && !unwanted && !dumb
 }

@@ -5,13 +5,16 @@
 //! table of all commands.
 
 pub mod cli;
+mod client_config;
 pub mod commands;
 pub mod completions;
 #[cfg(test)]
 mod docs_tests;
 #[cfg(test)]
 mod hostile_text_tests;
+mod object_list;
 pub mod operator_client;
+mod terminal_output;
 #[cfg(test)]
 mod terminal_writers_tests;
 #[cfg(test)]

@@ -20,6 +20,11 @@ fn run_command(command: CliCommand) -> Result<CommandOutcome> {
         CliCommand::Os(options) => operator_client::os_definitions::run_os_command(&options),
         CliCommand::Volume(options) => operator_client::volumes::run_volume_command(&options),
         CliCommand::Plan(options) => commands::run_plan(&options),
+        CliCommand::Login(options) => operator_client::login::run_login(&options),
+        CliCommand::Config(options) => operator_client::contexts::run_config(&options),
+        CliCommand::Template(options) => operator_client::catalogs::run_template_command(&options),
+        CliCommand::Size(options) => operator_client::catalogs::run_size_command(&options),
+        CliCommand::Site(options) => commands::run_site(options),
         CliCommand::Rack(options) => commands::run_rack(&options),
         CliCommand::Check(options) => commands::run_check(&options),
         CliCommand::Tree(options) => commands::run_tree(&options),
@@ -32,6 +37,7 @@ fn run_command(command: CliCommand) -> Result<CommandOutcome> {
 fn run_image_command(command: &ImageCommand) -> Result<CommandOutcome> {
     match command {
         ImageCommand::List(options) => operator_client::images::list_images(options),
+        ImageCommand::Show(options) => operator_client::images::show_image(options),
         ImageCommand::Modify(options) => operator_client::images::modify_image(options),
         ImageCommand::Burn(options) => agent::image_burn::run(options),
         ImageCommand::Pack(options) => image::pack::run_pack(options),

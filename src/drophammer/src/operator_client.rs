@@ -3,9 +3,13 @@
 mod adopt;
 mod api_client;
 mod boot_digest;
+pub mod catalogs;
 mod confirm_restored;
+pub(crate) mod connection;
+pub mod contexts;
 pub mod images;
 pub mod layouts;
+pub mod login;
 mod machine_list;
 mod migration;
 mod options;
@@ -19,7 +23,8 @@ pub mod volumes;
 
 pub(crate) use api_client::{OperatorClient, OperatorResponse};
 pub(crate) use options::{
-    LayoutOptions, ListImagesOptions, MachineOptions, ModifyImageOptions, ServerOptions, VolumeOptions,
+    LayoutOptions, ListImagesOptions, MachineOptions, ModifyImageOptions, ServerOptions, ShowImageOptions,
+    VolumeOptions,
 };
 pub(crate) use reinstall::describe_differences;
 
@@ -49,11 +54,7 @@ pub fn run_machine_command(options: &MachineOptions) -> Result<CommandOutcome> {
         OperatorResponse::Refused(why) => return Ok(print_refusal(&why)),
     };
     match &options.command {
-        MachineCommand::List if options.json => print_json(&all),
-        MachineCommand::List => {
-            print_text(&machine_list::format_machines(&all))?;
-            Ok(CommandOutcome::Good)
-        }
+        MachineCommand::List(asked) => machine_list::list_machines(&server, &all, asked, options.json),
         MachineCommand::Add(asked) => add_machine(&server, asked, options.json),
         MachineCommand::Rename(asked) => rename_machine(&server, asked, options.json),
         MachineCommand::Modify(asked) => match find_machine(&all, &asked.machine) {

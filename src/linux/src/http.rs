@@ -2,6 +2,7 @@
 
 pub mod privileged_port;
 pub mod proxies;
+pub mod scheme_mismatch;
 
 use common::bounded_read::read_whole;
 use common::error::{Context, Phase, Result};

@@ -29,7 +29,7 @@ pub(crate) fn compare_with_approval(request: &PlanRequest, found: &ApprovalSumma
     let more = differences.len().saturating_sub(NAMED);
     let head = format!(
         "the plan differs from the approved plan ({}): revert the changes, or review the new plan and approve it \
-         (`drophammer rack plan DIR --approve`)",
+         (`drophammer site plan DIR --approve`)",
         approved.sha256
     );
     let more = (more > 0).then(|| format!("and {}", format_count(more, "other difference", "other differences")));

@@ -162,7 +162,7 @@ impl PlanDecider<'_> {
         let volumes = &self.request.assigned.allocation.volumes;
         if !volumes.is_null() && volumes.as_array().is_none_or(|volumes| !volumes.is_empty()) {
             let message = "the allocation has Kubernetes volumes, which are not migrated; remove the volumes from the \
-                allocation first (drophammer volume rm)";
+                allocation first (drophammer volume delete)";
             self.refuse("moving", message);
         }
         self.compare_migration_disks(moving, &carried.marker);

@@ -5,7 +5,8 @@
 //!
 //! * Operator's directory: the crate `site` reads the directory. `site_reload` watches the directory and publishes
 //!   snapshots, `allocation_state` and `approval_check` combine snapshots with the database, `deploy_templates`
-//!   changes templates, and `site_check` checks all files.
+//!   changes templates, `site_check` checks all files, and `new_site` creates a
+//!   directory.
 //! * State: the crate `store` contains the database.
 //! * Machines: `netboot` boots machines with the scripts of the crate `pxe`, `machine_auth` and `source_port_check` authenticate them,
 //!   `machine_identification` and `arp` identify them, and `migration_requests` migrates them. `agent_api` is the API of the agents,
@@ -15,7 +16,7 @@
 //!   `routes` is the table of all endpoints, and `openapi` describes the endpoints. `machine_file_creation` creates machine
 //!   files, `power` and `freed_machine_shutdown` switch machines on and off, `plan_input` and `boot_digest` serve commands, and
 //!   `server_log` prints the log.
-//! * Connections: `listeners` binds sockets, `tls` encrypts connections, `connections` accepts them, `accepted_host_names` and
+//! * Connections: `listeners` binds sockets to each `listen_address`, `tls` encrypts connections, `connections` accepts them, `accepted_host_names` and
 //!   `request_guard` check requests, `request_context` assigns request ids, and `base_url` determines URLs. `quotas`,
 //!   `request_turns`, `fd_limit`, `rate_limited_log` and `anonymous_event_limit` limit clients, `metrics` counts events, and
 //!   `systemd_notify` reports to systemd.
@@ -37,6 +38,7 @@ mod downloads;
 mod fd_limit;
 mod freed_machine_shutdown;
 mod host_environment;
+mod listen_address;
 mod listeners;
 mod machine_auth;
 pub mod machine_file_creation;
@@ -45,6 +47,7 @@ pub mod metal_api;
 mod metrics;
 pub mod migration_requests;
 mod netboot;
+mod new_site;
 pub mod openapi;
 pub mod operator;
 mod options;
@@ -71,6 +74,7 @@ mod web;
 mod write_timeout;
 
 pub use options::{ServeArgs, ServeCommand, ServeOptions, ServerConfig};
+pub use web::phase::{DisplayPhase, ObjectFate};
 
 use accepted_host_names::HostNames;
 use anonymous_event_limit::AnonymousEvents;
@@ -165,12 +169,9 @@ impl AppState {
 /// # Errors
 /// Returns an error in the cases of [`run_server`], or if a file cannot be read or written.
 pub fn run_serve(serve: ServeArgs) -> Result<CommandOutcome> {
-    if let (None, Some(ServeOptions { check: true, .. })) = (&serve.command, &serve.options) {
-        return report_refusal(
-            serve.options.map_or(Ok(CommandOutcome::Good), |options| site_check::check_site(&options.into())),
-        );
-    }
     let done = match (serve.command, serve.options) {
+        (None, Some(options)) if options.check => return report_refusal(site_check::check_site(&options.into())),
+        (None, Some(options)) if options.init => return new_site::create_site(&options.into()),
         (Some(ServeCommand::Backup(asked)), _) => store::backup::back_up_database(&asked.dir, &asked.file),
         (Some(ServeCommand::Restore(asked)), _) => {
             store::backup::restore_database(&asked.dir, &asked.file, asked.older)

@@ -15,6 +15,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 use common::error::{Context, Error, Phase, Result};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::net::TcpListener;
@@ -53,11 +54,11 @@ impl BoundListeners {
             problem.into_iter().chain(validity).for_each(|problem| watch.log_problem(problem));
             (tls, at)
         });
-        let (machines, address) = bind_socket(options.listen).await?;
+        let (machines, address) = bind_socket(options.listen, "--listen").await?;
         watch.log_listening(format!("http://{address}"));
         let tls = match tls {
             Some((tls, at)) => {
-                let (listener, address) = bind_socket(at).await?;
+                let (listener, address) = bind_socket(at, "--tls-listen").await?;
                 watch.log_note(format!(
                     "API and images are served at https://{address} only; http://{} only serves boot files",
                     machines.local_addr().map(|address| address.to_string()).unwrap_or_default()
@@ -68,7 +69,7 @@ impl BoundListeners {
         };
         let operators = match options.operator_listen {
             Some(at) => {
-                let (listener, address) = bind_socket(at).await?;
+                let (listener, address) = bind_socket(at, "--operator-listen").await?;
                 let scheme = if tls.is_some() { "https" } else { "http" };
                 watch.log_note(format!("the operator's API is only served at {scheme}://{address}"));
                 Some(listener)
@@ -145,9 +146,20 @@ pub(crate) fn load_tls(options: &ServerConfig) -> Result<Option<(ServerTls, Sock
     Ok(Some((tls, asked.listen, problem)))
 }
 
-async fn bind_socket(at: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
+/// Binds a socket to an address, which the operator can change by the named option.
+async fn bind_socket(at: SocketAddr, option: &str) -> Result<(TcpListener, SocketAddr)> {
     let what = || format!("listen on {at}");
-    let listener = TcpListener::bind(at).await.context(Phase::Serve, what)?;
+    let listener = TcpListener::bind(at).await.map_err(|error| match error.kind() {
+        ErrorKind::AddrInUse => Error::new(
+            Phase::Serve,
+            format!(
+                "cannot listen on {at}: another program uses port {0} (`ss -ltnp` lists it); stop that program, or select another port \
+                 with {option} ADDRESS:PORT",
+                at.port()
+            ),
+        ),
+        _ => Error::with_source(Phase::Serve, format!("cannot listen on {at} ({option})"), error),
+    })?;
     let address = listener.local_addr().context(Phase::Serve, what)?;
     Ok((listener, address))
 }

@@ -1,5 +1,6 @@
 //! Command line options of `drophammer serve`.
 
+use super::listen_address::parse_listen_address;
 use clap::{Args, Subcommand};
 use pxe::BootServer;
 use pxe::command_line_options::{AddressRange, DhcpOption, PxeOptions};
@@ -58,11 +59,14 @@ pub struct ServeOptions {
     /// Print all problems of the directory and of these options, without serving. A server may be running in the directory.
     #[arg(long)]
     pub check: bool,
-    /// Address and port to listen on; port 0 selects a free port and prints it.
-    #[arg(long, default_value = "0.0.0.0:8080", value_name = "ADDRESS:PORT")]
+    /// Create the folders of the directory, with a sample layout, without serving. Existing files are not changed.
+    #[arg(long, conflicts_with = "check")]
+    pub init: bool,
+    /// Address and port to listen on, or only a port: 10.0.0.1:8080, localhost:8080, :8080. Port 0 selects a free port and prints it.
+    #[arg(long, default_value = "0.0.0.0:8080", value_name = "ADDRESS:PORT", value_parser = parse_listen_address)]
     pub listen: SocketAddr,
     /// Serve the operator's API at this address and port instead of at --listen.
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_listen_address)]
     pub operator_listen: Option<SocketAddr>,
     /// Serve over TLS with this certificate chain (PEM). --listen then only serves boot files.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
@@ -71,7 +75,7 @@ pub struct ServeOptions {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
     /// Address and port to listen on for TLS.
-    #[arg(long, default_value = "0.0.0.0:8443", value_name = "ADDRESS:PORT", requires = "tls_cert")]
+    #[arg(long, default_value = "0.0.0.0:8443", value_name = "ADDRESS:PORT", requires = "tls_cert", value_parser = parse_listen_address)]
     pub tls_listen: SocketAddr,
     /// Address of a reverse proxy whose X-Forwarded-For contains the client's address; may be given several times.
     #[arg(long = "proxy", value_name = "ADDRESS")]
@@ -111,7 +115,7 @@ pub struct ServeOptions {
     /// Additional arguments for the kernel command line of the ramdisk.
     #[arg(long, value_name = "ARGUMENTS", default_value = "")]
     pub cmdline: String,
-    /// Install only machines whose plan is approved (`drophammer rack plan --approve`). Machines without an approved plan wait.
+    /// Install only machines whose plan is approved (`drophammer site plan --approve`). Machines without an approved plan wait.
     #[arg(long)]
     pub approved_only: bool,
     /// Print one JSON object per line instead of text.

@@ -1,4 +1,4 @@
-//! Predictions for `drophammer rack plan`: the response that each machine in a server's directory would receive after a
+//! Predictions for `drophammer site plan`: the response that each machine in a server's directory would receive after a
 //! change. The files and the database are read directly, whether or not a server is running.
 
 use super::agent_api::wire_allocation::to_wire_allocation;

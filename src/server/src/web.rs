@@ -17,7 +17,7 @@ mod machine;
 mod machines;
 mod overviews;
 pub(crate) mod page_frame;
-mod phase;
+pub(crate) mod phase;
 mod plan_preview;
 mod reinstall;
 pub(crate) mod session;

@@ -1,4 +1,4 @@
-//! Plans that the operator has approved: one file `approved/ID.yaml` for each machine, written by `drophammer rack plan --approve`.
+//! Plans that the operator has approved: one file `approved/ID.yaml` for each machine, written by `drophammer site plan --approve`.
 //!
 //! An approval applies to one installation, including all of its attempts. Once the installation is reported as
 //! successful, the machine has a new install marker, and the approval is no longer in force. Removing the file
@@ -75,10 +75,10 @@ impl Approvals {
             Some(Ok(approval)) => Ok(Some(approval.to_wire())),
             Some(Err(why)) => Err(format!(
                 "the machine's approval cannot be used, and nothing is installed without it: {why}; approve the plan again: \
-                 `drophammer rack plan DIR --machine {machine} --approve`"
+                 `drophammer site plan DIR --machine {machine} --approve`"
             )),
             None if self.only => Err(format!(
-                "the machine's plan is not approved, but --approved-only requires an approval: approve the plan with `drophammer rack plan DIR --machine {machine} --approve`"
+                "the machine's plan is not approved, but --approved-only requires an approval: approve the plan with `drophammer site plan DIR --machine {machine} --approve`"
             )),
             None => Ok(None),
         }

@@ -153,7 +153,10 @@ impl<T: Clone> YamlFolder<T> {
 
 /// Lists all YAML files in a folder. Fails if an entry cannot be read, since files that are missing in a partial list
 /// would be treated as deleted.
-fn list_yaml_files(folder: &Path) -> std::io::Result<BTreeSet<PathBuf>> {
+///
+/// # Errors
+/// Returns an error if the folder or an entry cannot be read.
+pub fn list_yaml_files(folder: &Path) -> std::io::Result<BTreeSet<PathBuf>> {
     let paths = fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path()));
     let paths: BTreeSet<PathBuf> = paths.collect::<std::io::Result<_>>()?;
     Ok(paths.into_iter().filter(|path| is_yaml(path)).collect())

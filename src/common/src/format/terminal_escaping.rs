@@ -15,17 +15,21 @@ pub enum TextStyle {
     BoldRed,
     BoldGreen,
     Cyan,
+    Green,
+    Yellow,
 }
 
 /// Styles, each with the parameters of its Select Graphic Rendition sequence (ECMA-48, 8.3.117). The index of a style
 /// determines its mark; see [`FIRST_MARK`].
-const STYLES: [(TextStyle, &str); 6] = [
+const STYLES: [(TextStyle, &str); 8] = [
     (TextStyle::Bold, "1"),
     (TextStyle::Dim, "2"),
     (TextStyle::Red, "31"),
     (TextStyle::BoldRed, "1;31"),
     (TextStyle::BoldGreen, "1;32"),
     (TextStyle::Cyan, "36"),
+    (TextStyle::Green, "32"),
+    (TextStyle::Yellow, "33"),
 ];
 
 /// Character that marks the start of text in the first style of [`STYLES`]; the marks of the other styles are the characters after it. All

@@ -1,12 +1,13 @@
 //! `drophammer plan`: shows what an installation would do.
 
 use super::plan_templates::NamedTemplates;
-use super::{problem_lines, read_layout, read_text, wants_colour};
+use super::{problem_lines, read_layout, read_text};
 use crate::operator_client::ServerOptions;
+use crate::terminal_output::{print_for_terminal, wants_colour};
 use clap::Args;
 use common::error::{Context, Error, Phase, Result};
 use common::exit_status::{CommandOutcome, report_refusal};
-use common::output::{print_error, print_styled, print_text, to_json};
+use common::output::{print_error, to_json};
 use model::deploy_steps::{EraseMode, StepList};
 use model::device_name::DevicePath;
 use model::install_marker::InstallMarker;
@@ -15,6 +16,7 @@ use model::layout::ParsedLayout;
 use operations::PlanAssignment;
 use plan::request_from_allocation::preview::{placeholder_uuids, remove_temporary_uses};
 use plan::{InstallClaim, InstallMode, MarkerWaiver, PlanRequest, PlanSubject};
+use serde_json::json;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
@@ -60,6 +62,10 @@ pub struct PlanArgs {
     /// Print the plan as JSON.
     #[arg(long)]
     pub json: bool,
+    /// Return another exit status for each effect: 0 nothing changes, 3 data would be lost, 4 the machine changes without loss. A machine
+    /// that is installed and has no order is then not refused: nothing changes.
+    #[arg(long)]
+    pub detailed_exitcode: bool,
 }
 
 /// Prints what an installation would do.
@@ -67,8 +73,7 @@ pub struct PlanArgs {
 /// # Errors
 /// Returns an error if a file cannot be read, or the inventory is invalid.
 pub fn run_plan(options: &PlanArgs) -> Result<CommandOutcome> {
-    let write = if wants_colour() { print_styled } else { print_text };
-    report_refusal(plan_output(options).and_then(|(text, outcome)| write(&text).map(|()| outcome)))
+    report_refusal(plan_output(options).and_then(|(text, outcome)| print_for_terminal(&text).map(|()| outcome)))
 }
 
 /// Inputs of the planner, and additions to its output.
@@ -82,16 +87,35 @@ pub(super) struct PlanInputs {
     pub templates: NamedTemplates,
 }
 
+/// Reason why no plan is made.
+pub(super) enum MissingPlan {
+    /// Problems of the files that the options name.
+    Invalid(String),
+    /// Description of a machine on which nothing would be installed.
+    Unchanged(String),
+}
+
+impl From<String> for MissingPlan {
+    fn from(problems: String) -> MissingPlan {
+        MissingPlan::Invalid(problems)
+    }
+}
+
 /// Computes the plan. Returns the output and the exit status.
 pub fn plan_output(options: &PlanArgs) -> Result<(String, CommandOutcome)> {
     match collect_inputs(options)? {
         Ok(asked) => make_plan(options, asked),
-        Err(problems) => Ok((problems, CommandOutcome::Refused)),
+        Err(MissingPlan::Invalid(problems)) => Ok((problems, CommandOutcome::Refused)),
+        Err(MissingPlan::Unchanged(why)) if options.detailed_exitcode => {
+            let text = if options.json { to_json(&json!({ "unchanged": why }))? } else { why };
+            Ok((text + "\n", CommandOutcome::Good))
+        }
+        Err(MissingPlan::Unchanged(why)) => Err(Error::refusal(Phase::Inventory, why)),
     }
 }
 
-/// Collects the inputs of the plan. The inner error lists all problems of the files that the options name.
-fn collect_inputs(options: &PlanArgs) -> Result<std::result::Result<PlanInputs, String>> {
+/// Collects the inputs of the plan. The inner error contains the reason why no plan is made.
+fn collect_inputs(options: &PlanArgs) -> Result<std::result::Result<PlanInputs, MissingPlan>> {
     if let Some(machine) = &options.machine {
         return super::plan_registered::collect_inputs(options, machine);
     }
@@ -99,7 +123,7 @@ fn collect_inputs(options: &PlanArgs) -> Result<std::result::Result<PlanInputs, 
         Some(path) => read_inventory(path)?,
         None => linux::probe::read_inventory(linux::probe::ProbeDepth::Deep)?,
     };
-    inputs_from_files(options, inventory)
+    inputs_from_files(options, inventory).map(|inputs| inputs.map_err(MissingPlan::from))
 }
 
 /// Collects the inputs from the files that the options name, without a server.
@@ -189,8 +213,16 @@ fn make_plan(options: &PlanArgs, asked: PlanInputs) -> Result<(String, CommandOu
     match plan::make_plan(&parsed.layout, &inventory, request, &mut placeholder_uuids()) {
         Ok(mut plan) => {
             plan.warnings.extend(notes);
-            let end = if options.json { "\n" } else { "" };
-            Ok((with_steps(colourize(&plan), to_json(&plan))? + end, CommandOutcome::Good))
+            let outcome = match (options.detailed_exitcode, plan.summary.lost_bytes) {
+                (false, _) => CommandOutcome::Good,
+                (true, 0) => CommandOutcome::Changes,
+                (true, _) => CommandOutcome::Erases,
+            };
+            let text = with_steps(colourize(&plan), to_json(&plan))?;
+            // The summary is repeated at the top, because a plan may be longer than the terminal.
+            let text =
+                if options.json { text + "\n" } else { format!("{}\n{text}", plan.summary.to_string().trim_start()) };
+            Ok((text, outcome))
         }
         Err(refusal) => {
             let refusal = refusal.located(|problem| parsed.locate_problem(problem));
@@ -297,6 +329,7 @@ mod tests {
             at_rest: false,
             without_marker: false,
             json: true,
+            detailed_exitcode: false,
         }
     }
 
@@ -323,6 +356,32 @@ mod tests {
         let reinstall = || PlanArgs { reinstall: true, ..options() };
         assert_eq!(planned_with(looked, reinstall()), CommandOutcome::Refused);
         assert_eq!(planned_with(looked, PlanArgs { without_marker: true, ..reinstall() }), CommandOutcome::Good);
+    }
+
+    #[test]
+    fn the_detailed_exit_code_distinguishes_lost_data() {
+        let blank = |inventory: &mut serde_json::Value| {
+            for disk in inventory["disks"].as_array_mut().into_iter().flatten() {
+                let kept = ["name", "path", "size_bytes", "sector_bytes", "serial", "wwn", "model", "rotational"];
+                disk.as_object_mut().unwrap().retain(|field, _| kept.contains(&field.as_str()));
+            }
+            for field in ["arrays", "groups", "filesystems", "volume_groups"] {
+                inventory.as_object_mut().unwrap().remove(field);
+            }
+        };
+        let detailed = || PlanArgs { detailed_exitcode: true, at_rest: true, ..options() };
+        assert_eq!(planned_with(|_| {}, detailed()), CommandOutcome::Erases);
+        assert_eq!(planned_with(blank, detailed()), CommandOutcome::Changes);
+        assert_eq!(planned_with(blank, PlanArgs { detailed_exitcode: false, ..detailed() }), CommandOutcome::Good);
+        let sectors = |inventory: &mut serde_json::Value| inventory["disks"][0]["sector_bytes"] = 0.into();
+        assert_eq!(planned_with(sectors, detailed()), CommandOutcome::Refused);
+    }
+
+    #[test]
+    fn a_plan_begins_with_its_summary() {
+        let text = plan_output(&PlanArgs { json: false, at_rest: true, ..options() }).unwrap().0;
+        let summary = text.lines().next().unwrap();
+        assert!(summary.contains("of data is lost") && text.matches(summary).count() == 2, "{text}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `drophammer plan --machine`: plans a machine of a server from the machine's registered inventory and the allocation
 //! that the server would now send to the machine.
 
-use super::plan::{PlanArgs, PlanInputs, inputs_from_files, read_inventory, refuse_impossible};
+use super::plan::{MissingPlan, PlanArgs, PlanInputs, inputs_from_files, read_inventory, refuse_impossible};
 use super::plan_templates::NamedTemplates;
 use crate::operator_client::{OperatorClient, OperatorResponse, describe_differences, find_machine};
 use common::diagnostic;
@@ -18,13 +18,16 @@ use server::plan_input::{PlanInput, RegisteredInventory};
 
 const FRESH: &str = "run `drophammer inventory` on the machine, and specify its output with --inventory FILE";
 
-/// Collects the inputs from which the machine's agent would compute the plan. The inner error lists all problems of the
-/// files that the options name.
+/// Collects the inputs from which the machine's agent would compute the plan. The inner error contains the reason why no
+/// plan is made.
 ///
 /// # Errors
 /// Returns an error if the server cannot be reached, if the server lacks the inventory or the allocation, or if the
 /// options contradict the machine's state.
-pub(crate) fn collect_inputs(options: &PlanArgs, machine: &str) -> Result<std::result::Result<PlanInputs, String>> {
+pub(super) fn collect_inputs(
+    options: &PlanArgs,
+    machine: &str,
+) -> Result<std::result::Result<PlanInputs, MissingPlan>> {
     let server = OperatorClient::new(&options.of)?;
     let id = match uuid::Uuid::parse_str(machine) {
         Ok(id) => id.to_string(),
@@ -34,6 +37,14 @@ pub(crate) fn collect_inputs(options: &PlanArgs, machine: &str) -> Result<std::r
         }
     };
     let preview: PlanInput = fetch(&server, &format!("/v1/machine/{id}/preview"))?;
+    if let Some(allocation) = &preview.machine.allocation
+        && is_unchanged(options, allocation)
+    {
+        return Ok(Err(MissingPlan::Unchanged(format!(
+            "machine {machine} is installed with {} and boots it, because no reinstall is ordered. Use --reinstall to preview a reinstall",
+            allocation.image.id
+        ))));
+    }
     let (inventory, note) = match &options.inventory {
         Some(path) => (read_inventory(path)?, None),
         None => registered_inventory(machine, preview.registered.as_ref())?,
@@ -47,7 +58,7 @@ pub(crate) fn collect_inputs(options: &PlanArgs, machine: &str) -> Result<std::r
         _ => None,
     };
     let asked = match &options.layout {
-        Some(_) => inputs_from_files(options, inventory)?,
+        Some(_) => inputs_from_files(options, inventory)?.map_err(MissingPlan::from),
         None => inputs_from_allocation(options, machine, &preview, inventory)?,
     };
     Ok(asked.map(|mut asked| {
@@ -115,10 +126,10 @@ fn inputs_from_allocation(
     name: &str,
     preview: &PlanInput,
     mut inventory: Inventory,
-) -> Result<std::result::Result<PlanInputs, String>> {
+) -> Result<std::result::Result<PlanInputs, MissingPlan>> {
     let templates = match NamedTemplates::read(&options.template)? {
         Ok(templates) => templates,
-        Err(problems) => return Ok(Err(problems)),
+        Err(problems) => return Ok(Err(problems.into())),
     };
     let machine = &preview.machine;
     let Some(mut allocation) = machine.allocation.clone() else {
@@ -131,7 +142,7 @@ fn inputs_from_allocation(
     let told = build_request(machine, &machine.id, &allocation, &[]).steps;
     let merged = match templates.merge(told.list()) {
         Ok(merged) => merged,
-        Err(problems) => return Ok(Err(problems)),
+        Err(problems) => return Ok(Err(problems.into())),
     };
     let parsed = allocation.parse_layout().map_err(|problems| {
         inventory_refusal(format!(
@@ -141,7 +152,7 @@ fn inputs_from_allocation(
     })?;
     let parsed = match templates.generate_layout(&merged, &inventory) {
         Some(Ok(made)) => made,
-        Some(Err(problems)) => return Ok(Err(problems)),
+        Some(Err(problems)) => return Ok(Err(problems.into())),
         None => parsed,
     };
     if allocation.reinstall || options.at_rest {
@@ -178,6 +189,11 @@ fn waive_unseen_marker(request: &mut PlanRequest) -> Vec<String> {
     }
 }
 
+/// Returns whether the machine boots its installed system: it is installed, and a reinstall is neither ordered nor previewed.
+fn is_unchanged(options: &PlanArgs, allocation: &Allocation) -> bool {
+    options.layout.is_none() && !options.reinstall && allocation.succeeded && !allocation.reinstall
+}
+
 /// Turns the allocation into a hypothetical reinstall if `--reinstall` is given and the server has no reinstall order.
 fn simulate_reinstall(options: &PlanArgs, name: &str, allocation: &mut Allocation) -> Result<()> {
     if !allocation.succeeded && options.reinstall {
@@ -186,12 +202,6 @@ fn simulate_reinstall(options: &PlanArgs, name: &str, allocation: &mut Allocatio
         )));
     }
     if allocation.succeeded && !allocation.reinstall {
-        if !options.reinstall {
-            return Err(inventory_refusal(format!(
-                "machine {name} is installed with {} and boots it, because no reinstall is ordered. Use --reinstall to preview a reinstall",
-                allocation.image.id
-            )));
-        }
         allocation.reinstall = true;
         allocation.order =
             Some(OrderedReinstall { id: "preview".to_owned(), attempt: 1, attempts: 1, ..OrderedReinstall::default() });

@@ -38,9 +38,9 @@ pub enum RackCommand {
     /// Without --image, --layout and --reinstall, the plans follow the current files and the open orders.
     #[command(after_help = format!(
         "Examples: plan a new image; plan other files; approve a plan\n  \
-        drophammer rack plan /srv/drophammer --image debian-13.1.20261101\n  \
-        drophammer rack plan /srv/drophammer --dir checkout/\n  \
-        drophammer rack plan /srv/drophammer --image debian-13.1.20261101 --machine storage-7 --approve\n\n{}",
+        drophammer site plan /srv/drophammer --image debian-13.1.20261101\n  \
+        drophammer site plan /srv/drophammer --dir checkout/\n  \
+        drophammer site plan /srv/drophammer --image debian-13.1.20261101 --machine storage-7 --approve\n\n{}",
         EXIT_CODES
     ))]
     Plan(PlanOptions),

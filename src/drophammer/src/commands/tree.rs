@@ -4,10 +4,11 @@ mod terminal;
 #[cfg(test)]
 mod tests;
 
+use crate::terminal_output::{print_for_terminal, wants_colour};
 use clap::Args;
 use common::error::{Context, Phase, Result};
 use common::exit_status::CommandOutcome;
-use common::output::{print_styled, print_text};
+use common::output::print_text;
 use model::layout::graph::LayoutGraph;
 use std::path::PathBuf;
 
@@ -37,8 +38,7 @@ pub fn run_tree(options: &TreeOptions) -> Result<CommandOutcome> {
     };
     let graph = LayoutGraph::from_layout(&parsed.layout);
     match &options.svg {
-        None if super::wants_colour() => print_styled(&terminal::draw_tree(&graph, true))?,
-        None => print_text(&terminal::draw_tree(&graph, false))?,
+        None => print_for_terminal(&terminal::draw_tree(&graph, wants_colour()))?,
         Some(None) => print_text(&diagram::draw_svg(&graph))?,
         Some(Some(path)) => std::fs::write(path, diagram::draw_svg(&graph))
             .context(Phase::Settings, || format!("write the image to {}", path.display()))?,

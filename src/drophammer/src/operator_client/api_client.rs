@@ -1,16 +1,16 @@
 //! HTTP client of the operator's API.
 
 use super::ServerOptions;
+use super::connection::{ServerConnection, select_connection};
 use common::error::{Context, Error, Phase, Result};
 use common::format::untrusted_text_limits;
 use control::api_types::ErrorBody;
 use linux::http;
 use linux::http::proxies::{ProxyScope, describe_proxy};
+use linux::http::scheme_mismatch::{SchemeMismatch, find_scheme_mismatch};
 use reqwest::Method;
 use reqwest::blocking::{Client, RequestBuilder};
 use serde::de::DeserializeOwned;
-use std::env;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const ANSWER: Duration = Duration::from_secs(30);
@@ -18,9 +18,7 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// Address and credentials of the server.
 pub(crate) struct OperatorClient {
     client: Client,
-    url: String,
-    token: String,
-    token_file: PathBuf,
+    connection: ServerConnection,
 }
 
 pub(crate) enum OperatorResponse<T> {
@@ -30,26 +28,25 @@ pub(crate) enum OperatorResponse<T> {
 }
 
 impl OperatorClient {
-    /// Reads the operator's token and creates the client.
+    /// Selects the server and the token, and creates the client.
     ///
     /// # Errors
-    /// Returns an error if the token cannot be read, or TLS cannot be set up.
+    /// Returns an error if no token is found, or TLS cannot be set up.
     pub(crate) fn new(options: &ServerOptions) -> Result<OperatorClient> {
-        let url = options.server.clone().or_else(|| env::var("DROPHAMMER_SERVER").ok());
-        let url = url.unwrap_or_else(|| "http://127.0.0.1:8080".to_owned());
-        let file = options.token_file.clone().or_else(|| env::var_os("DROPHAMMER_TOKEN_FILE").map(PathBuf::from));
-        let token_file = file.unwrap_or_else(|| PathBuf::from("operator.token"));
-        let token = read_token(&token_file)?;
-        Ok(OperatorClient {
-            client: http::new_operator_client()?,
-            url: url.trim_end_matches('/').to_owned(),
-            token,
-            token_file,
-        })
+        OperatorClient::with_connection(select_connection(options)?)
+    }
+
+    /// Creates the client for a server.
+    ///
+    /// # Errors
+    /// Returns an error if TLS cannot be set up.
+    pub(crate) fn with_connection(connection: ServerConnection) -> Result<OperatorClient> {
+        Ok(OperatorClient { client: http::new_operator_client()?, connection })
     }
 
     pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        self.client.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token).timeout(ANSWER)
+        let ServerConnection { url, token, .. } = &self.connection;
+        self.client.request(method, format!("{url}{path}")).bearer_auth(token).timeout(ANSWER)
     }
 
     /// Sends the request and parses the response.
@@ -60,7 +57,12 @@ impl OperatorClient {
         match self.send_text(request)? {
             OperatorResponse::Refused(said) => Ok(OperatorResponse::Refused(said)),
             OperatorResponse::Good(body) => {
-                let what = || format!("cannot parse the response of {}", self.url);
+                let what = || {
+                    format!(
+                        "cannot parse the response of {}; check that `drophammer serve` runs there",
+                        self.connection.url
+                    )
+                };
                 serde_json::from_str(&body).map(OperatorResponse::Good).context(Phase::Control, what)
             }
         }
@@ -71,15 +73,16 @@ impl OperatorClient {
     /// # Errors
     /// Fails as [`OperatorClient::send_json`] does.
     pub(crate) fn send_text(&self, request: RequestBuilder) -> Result<OperatorResponse<String>> {
+        let ServerConnection { url, token_origin, .. } = &self.connection;
         let reach = || {
+            let proxy = describe_proxy(url, ProxyScope::Https);
             format!(
-                "no response from {}{}; check that `drophammer serve` is running there, or set --server URL",
-                self.url,
-                describe_proxy(&self.url, ProxyScope::Https)
+                "no response from {url}{proxy}; check that `drophammer serve` is running there, or set --server URL"
             )
         };
-        let lost = |error: reqwest::Error| {
-            Error::with_source(Phase::Control, reach() + &http::describe_clock(&error), error.without_url())
+        let lost = |error: reqwest::Error| match find_scheme_mismatch(&error) {
+            Some(mismatch) => Error::new(Phase::Control, describe_scheme_mismatch(url, mismatch)),
+            None => Error::with_source(Phase::Control, reach() + &http::describe_clock(&error), error.without_url()),
         };
         let response = request.send().map_err(lost)?;
         let status = response.status();
@@ -93,28 +96,24 @@ impl OperatorClient {
         match status.as_u16() {
             401 => Err(Error::new(
                 Phase::Control,
-                format!("{} rejects the token in {}: {said}", self.url, self.token_file.display()),
+                format!("{url} rejects {token_origin}: {said}; run `drophammer login {url}`"),
             )),
             400 | 404 | 409 | 422 => Ok(OperatorResponse::Refused(said)),
-            _ => Err(Error::new(Phase::Control, format!("{} responded {status}: {said}", self.url))),
+            _ => Err(Error::new(Phase::Control, format!("{url} responded {status}: {said}"))),
         }
     }
 }
 
-fn read_token(file: &Path) -> Result<String> {
-    let what = || {
-        let where_from = "`drophammer serve` stores the token as operator.token in the server's directory; use --token-file FILE for a copy of the token";
-        format!("read the operator's token {}: {where_from}", file.display())
-    };
-    let text = std::fs::read_to_string(file).context(Phase::Control, what)?;
-    match text.trim() {
-        "" => Err(Error::new(
-            Phase::Control,
+/// Describes a request that has failed because of the scheme of the URL.
+fn describe_scheme_mismatch(url: &str, mismatch: SchemeMismatch) -> String {
+    match mismatch {
+        SchemeMismatch::ServerLacksTls => {
             format!(
-                "the file of the operator's token, {}, is empty: copy operator.token from the server's directory",
-                file.display()
-            ),
-        )),
-        token => Ok(token.to_owned()),
+                "{url} does not respond with TLS: use the URL with http://, or the port of `drophammer serve --tls-listen`"
+            )
+        }
+        SchemeMismatch::ServerLacksHttp => {
+            format!("{url} does not respond with HTTP: if the server has a TLS certificate, use the URL with https://")
+        }
     }
 }

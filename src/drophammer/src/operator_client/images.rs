@@ -1,10 +1,11 @@
-//! `drophammer image list` and `image modify`: the images of a server.
+//! `drophammer image list`, `image show` and `image modify`: the images of a server.
 
-use super::options::{ListImagesOptions, ModifyImageOptions};
+use super::options::{ListImagesOptions, ModifyImageOptions, ShowImageOptions};
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
+use crate::object_list::{ListColumn, ObjectList, print_list, print_object, text_of_field};
 use common::error::Result;
 use common::exit_status::CommandOutcome;
-use common::format::{format_columns, replace_hidden, without_secrets};
+use common::format::{replace_hidden, without_secrets};
 use common::output::print_text;
 use reqwest::Method;
 use serde_json::Value;
@@ -18,8 +19,20 @@ pub fn list_images(options: &ListImagesOptions) -> Result<CommandOutcome> {
     let path = format!("/v1/image?hidden={0}&blacklisted={0}", options.all);
     match server.send_json::<Vec<Value>>(server.request(Method::GET, &path))? {
         OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
-        OperatorResponse::Good(all) if options.json => print_json(&all),
-        OperatorResponse::Good(all) => print_text(&format_images(&all)).map(|()| CommandOutcome::Good),
+        OperatorResponse::Good(all) => print_list(&image_columns(), &all, &options.list, options.json),
+    }
+}
+
+/// Prints an image, even if the image is hidden or blacklisted.
+///
+/// # Errors
+/// Fails as [`super::run_machine_command`] does.
+pub fn show_image(options: &ShowImageOptions) -> Result<CommandOutcome> {
+    let server = OperatorClient::new(&options.of)?;
+    let all = server.request(Method::GET, "/v1/image?hidden=true&blacklisted=true");
+    match server.send_json::<Vec<Value>>(all)? {
+        OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
+        OperatorResponse::Good(all) => print_object(&image_columns(), &all, &options.image, options.json),
     }
 }
 
@@ -55,21 +68,26 @@ pub fn modify_image(options: &ModifyImageOptions) -> Result<CommandOutcome> {
     }
 }
 
-fn format_images(all: &[Value]) -> String {
-    let mut rows = vec![["id", "name", "from", "state"].map(str::to_owned)];
-    let text = |value: &Value| replace_hidden(value.as_str().unwrap_or_default());
-    rows.extend(all.iter().map(|image| {
-        let from = if image["file"].is_string() { text(&image["file"]) } else { without_secrets(&text(&image["url"])) };
-        let states = ["hidden", "blacklisted"].into_iter().filter(|state| image[*state] == true);
-        let waits = (image["ready"] == false).then_some("no digest yet");
-        [text(&image["id"]), text(&image["name"]), from, states.chain(waits).collect::<Vec<_>>().join(", ")]
-    }));
-    format_columns(&rows)
+fn image_columns() -> ObjectList<'static, Value> {
+    let columns = vec![
+        ListColumn::new("id", |image| text_of_field(image, "id")),
+        ListColumn::new("name", |image| text_of_field(image, "name")).with_prose(),
+        ListColumn::new("from", |image: &Value| match image["file"].is_string() {
+            true => text_of_field(image, "file"),
+            false => without_secrets(&text_of_field(image, "url")),
+        }),
+        ListColumn::new("state", |image: &Value| {
+            let states = ["hidden", "blacklisted"].into_iter().filter(|state| image[*state] == true);
+            states.chain((image["ready"] == false).then_some("no digest yet")).collect::<Vec<_>>().join(", ")
+        }),
+    ];
+    ObjectList { command: "image", noun: "images", name: |image| text_of_field(image, "id"), columns }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::object_list::format_wide;
     use serde_json::json;
 
     #[test]
@@ -78,9 +96,9 @@ mod tests {
             json!({"id": "debian-12", "name": "Debian", "file": "d.tar", "url": "http://h/images/d.tar", "ready": true}),
             json!({"id": "debian-11", "name": "", "url": "https://u:p@h/d.tar", "ready": false, "hidden": true, "blacklisted": true}),
         ];
-        let table = format_images(&all);
+        let table = format_wide(&image_columns(), &all);
         let lines: Vec<&str> = table.lines().collect();
-        assert_eq!(lines[1], "debian-12  Debian  d.tar");
-        assert!(lines[2].ends_with("hidden, blacklisted, no digest yet") && !lines[2].contains("u:p"), "{}", lines[2]);
+        assert_eq!(lines[2], "debian-12  Debian  d.tar              -");
+        assert!(lines[1].ends_with("hidden, blacklisted, no digest yet") && !lines[1].contains("u:p"), "{}", lines[1]);
     }
 }

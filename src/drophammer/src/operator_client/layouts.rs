@@ -3,10 +3,11 @@
 use super::options::{LayoutCommand, LayoutOptions};
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
 use crate::commands::read_text;
+use crate::object_list::{ListColumn, ObjectList, print_list, text_of_field};
 use common::diagnostic::join_problems;
 use common::error::Result;
 use common::exit_status::CommandOutcome;
-use common::format::{format_columns, replace_hidden};
+use common::format::replace_hidden;
 use common::output::print_text;
 use model::layout::{canonical_yaml, read_json, read_yaml};
 use reqwest::Method;
@@ -23,10 +24,9 @@ pub fn run_layout_command(options: &LayoutOptions) -> Result<CommandOutcome> {
     let server = OperatorClient::new(&options.of)?;
     let ask = |method: Method, path: &str| server.request(method, &format!("{AT}{path}"));
     match &options.command {
-        LayoutCommand::List => match server.send_json::<Vec<Value>>(ask(Method::GET, ""))? {
+        LayoutCommand::List(list) => match server.send_json::<Vec<Value>>(ask(Method::GET, ""))? {
             OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
-            OperatorResponse::Good(all) if options.json => print_json(&all),
-            OperatorResponse::Good(all) => print_text(&format_layouts(&all)).map(|()| CommandOutcome::Good),
+            OperatorResponse::Good(all) => print_list(&layout_columns(), &all, list, options.json),
         },
         LayoutCommand::Show { id } => {
             print_layout(server.send_json(ask(Method::GET, &encode_segment(id)))?, options.json)
@@ -93,30 +93,32 @@ fn print_done(answer: OperatorResponse<Value>, as_json: bool, word: &str) -> Res
     }
 }
 
-/// Formats the layouts as a table with the columns of metal-stack's first proposal, and a column for the filesystems.
-fn format_layouts(all: &[Value]) -> String {
-    let mut rows = vec![["id", "description", "filesystems", "sizes", "images"].map(str::to_owned)];
-    let text = |value: &Value| replace_hidden(value.as_str().unwrap_or_default());
-    let list = |value: &Value| value.as_array().into_iter().flatten().map(text).collect::<Vec<_>>().join(", ");
-    rows.extend(all.iter().map(|layout| {
-        let filesystems = layout["filesystems"].as_array().into_iter().flatten();
-        let paths = filesystems.filter_map(|filesystem| filesystem["path"].as_str()).map(replace_hidden);
-        let images = layout["constraints"]["images"].as_object().into_iter().flatten();
-        let images = images.map(|(os, version)| format!("{} {}", replace_hidden(os), text(version)));
-        [
-            text(&layout["id"]),
-            text(&layout["description"]),
-            paths.collect::<Vec<_>>().join(", "),
-            list(&layout["constraints"]["sizes"]),
-            images.collect::<Vec<_>>().join(", "),
-        ]
-    }));
-    format_columns(&rows)
+/// Returns the columns of metal-stack's first proposal, and a column for the filesystems.
+fn layout_columns() -> ObjectList<'static, Value> {
+    let columns = vec![
+        ListColumn::new("id", |layout| text_of_field(layout, "id")),
+        ListColumn::new("description", |layout| text_of_field(layout, "description")).with_prose(),
+        ListColumn::new("filesystems", |layout: &Value| {
+            let filesystems = layout["filesystems"].as_array().into_iter().flatten();
+            filesystems.filter_map(|filesystem| filesystem["path"].as_str()).collect::<Vec<_>>().join(", ")
+        }),
+        ListColumn::new("sizes", |layout: &Value| {
+            let sizes = layout["constraints"]["sizes"].as_array().into_iter().flatten();
+            sizes.filter_map(Value::as_str).collect::<Vec<_>>().join(", ")
+        }),
+        ListColumn::new("images", |layout: &Value| {
+            let images = layout["constraints"]["images"].as_object().into_iter().flatten();
+            let image = |(os, version): (&String, &Value)| format!("{os} {}", version.as_str().unwrap_or_default());
+            images.map(image).collect::<Vec<_>>().join(", ")
+        }),
+    ];
+    ObjectList { command: "layout", noun: "layouts", name: |layout| text_of_field(layout, "id"), columns }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::object_list::format_wide;
 
     #[test]
     fn the_table_is_that_of_the_proposal() {
@@ -128,10 +130,10 @@ mod tests {
             layout("default", &["c1-large-x86", "c1-xlarge-x86"], json!({"debian": ">= 10", "ubuntu": "*"})),
             layout("devel", &[], json!({})),
         ];
-        let table = format_layouts(&all);
+        let table = format_wide(&layout_columns(), &all);
         let lines: Vec<&str> = table.lines().collect();
-        assert_eq!(lines[0], "id       description  filesystems  sizes                        images");
+        assert_eq!(lines[0], "ID       DESCRIPTION  FILESYSTEMS  SIZES                        IMAGES");
         assert_eq!(lines[1], "default  fs [2J       /, /var      c1-large-x86, c1-xlarge-x86  debian >= 10, ubuntu *");
-        assert_eq!(lines[2], "devel    fs [2J       /, /var");
+        assert_eq!(lines[2], "devel    fs [2J       /, /var      -                            -");
     }
 }

@@ -1,33 +1,112 @@
-//! Table of the machines, as `drophammer machine list` prints it.
+//! `drophammer machine list`: columns of the list, and the sentence that describes what matters about a machine.
 
+use super::options::ListMachinesOptions;
+use super::{OperatorClient, OperatorResponse, print_refusal};
+use crate::object_list::{ListCell, ListColumn, ObjectList, format_for_terminal, print_list, watch_list};
 use ::server::operator::{MachineSummary, ReinstallOrder, WaitingMarker};
 use ::server::out_of_band::progress::OutOfBandProgress;
+use ::server::{DisplayPhase, ObjectFate};
+use common::error::Result;
+use common::exit_status::CommandOutcome;
 use common::format;
+use common::format::terminal::TextStyle;
+use model::install_report::EventName;
+use reqwest::Method;
+use std::time::Duration;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
-pub(super) fn format_machines(all: &[MachineSummary]) -> String {
-    let mut rows = vec![
-        ["name", "id", "size", "image", "wanted", "reinstall", "last seen", "last event", "last reinstall"]
-            .map(str::to_owned),
+/// Time between two requests of `--watch`.
+const WATCH_PAUSE: Duration = Duration::from_secs(2);
+
+/// Prints the machines, with `--watch` again and again.
+pub(super) fn list_machines(
+    server: &OperatorClient,
+    all: &[MachineSummary],
+    asked: &ListMachinesOptions,
+    json: bool,
+) -> Result<CommandOutcome> {
+    if !asked.watch {
+        return print_list(&machine_columns(all, OffsetDateTime::now_utc()), all, &asked.list, json);
+    }
+    watch_list(WATCH_PAUSE, || match server.send_json(server.request(Method::GET, "/v1/machines"))? {
+        OperatorResponse::Good(all) => {
+            let all: Vec<MachineSummary> = all;
+            format_for_terminal(&machine_columns(&all, OffsetDateTime::now_utc()), &all, &asked.list, json).map(Some)
+        }
+        OperatorResponse::Refused(why) => {
+            print_refusal(&why);
+            Ok(None)
+        }
+    })
+}
+
+pub(super) fn machine_columns(all: &[MachineSummary], now: OffsetDateTime) -> ObjectList<'_, MachineSummary> {
+    let columns = vec![
+        ListColumn::new("name", |machine: &MachineSummary| name_or_id(machine).to_owned()),
+        ListColumn::new("id", |machine: &MachineSummary| machine.id.clone()).only_wide(),
+        ListColumn::new("phase", describe_phase),
+        ListColumn::new("size", |machine: &MachineSummary| machine.size.clone().unwrap_or_default()).only_wide(),
+        ListColumn::new("image", installed_image),
+        ListColumn::new("wanted", |machine: &MachineSummary| machine.wanted.clone().unwrap_or_default()).only_wide(),
+        ListColumn::new("layout", |machine: &MachineSummary| machine.layout.clone().unwrap_or_default()).only_wide(),
+        ListColumn::new("seen", move |machine: &MachineSummary| describe_last_seen(machine, now)),
+        ListColumn::new("message", |machine: &MachineSummary| describe_machine(machine, all)).with_prose(),
     ];
-    let or_none = |text: Option<&str>| text.filter(|text| !text.is_empty()).unwrap_or("-").to_owned();
-    rows.extend(all.iter().map(|machine| {
-        let event = machine.last_event.as_ref().map(|event| match &event.stage {
-            Some(stage) => format!("{} {stage}", event.event),
-            None => event.event.to_string(),
-        });
-        [
-            or_none(Some(&machine.name)),
-            machine.id.clone(),
-            or_none(machine.size.as_deref()),
-            installed_image(machine),
-            or_none(machine.wanted.as_deref()),
-            or_none(Some(&describe_order(machine, all))),
-            or_none(machine.last_seen.as_deref()),
-            or_none(event.as_deref()),
-            or_none(machine.outcome.as_ref().map(describe_outcome).as_deref()),
-        ]
-    }));
-    format::format_columns(&rows)
+    ObjectList { command: "machine", noun: "machines", name: |machine| name_or_id(machine).to_owned(), columns }
+}
+
+fn name_or_id(machine: &MachineSummary) -> &str {
+    if machine.name.is_empty() { &machine.id } else { &machine.name }
+}
+
+fn describe_phase(machine: &MachineSummary) -> ListCell {
+    let phase = DisplayPhase::of_machine(machine, machine.last_event.as_ref());
+    let style = match phase.kind {
+        ObjectFate::Bad => Some(TextStyle::Red),
+        ObjectFate::Busy => Some(TextStyle::Yellow),
+        ObjectFate::Good => Some(TextStyle::Green),
+        ObjectFate::Idle => None,
+    };
+    ListCell { style, ..ListCell::from(phase.word) }
+}
+
+/// Returns the time since the machine's last request, such as `3 min ago`. The column is sorted by this time, the most recent first.
+fn describe_last_seen(machine: &MachineSummary, now: OffsetDateTime) -> ListCell {
+    let Some(time) = machine.last_seen.as_deref().filter(|time| !time.is_empty()) else { return ListCell::default() };
+    let Ok(seen) = OffsetDateTime::parse(time, &Rfc3339) else { return ListCell::from(time) };
+    let seconds = u64::try_from((now - seen).whole_seconds()).unwrap_or_default();
+    let text = match seconds {
+        ..60 => format!("{seconds} s ago"),
+        60..3_600 => format!("{} min ago", seconds / 60),
+        3_600..172_800 => format!("{} h ago", seconds / 3_600),
+        _ => format!("{} d ago", seconds / 86_400),
+    };
+    ListCell { order: Some(seconds.to_string()), ..ListCell::from(text) }
+}
+
+/// Returns what the operator should know about the machine: its order or migration, the stage of a running installation, and the reason of
+/// a failure.
+fn describe_machine(machine: &MachineSummary, all: &[MachineSummary]) -> String {
+    let order = describe_order(machine, all);
+    let phase = DisplayPhase::of_machine(machine, machine.last_event.as_ref());
+    let is_running = matches!(phase.word, "installing" | "failed");
+    let event = machine.last_event.as_ref().filter(|_| is_running).map(|event| match &event.stage {
+        Some(stage) if event.event != EventName::Crashed && !event.message.is_empty() => {
+            format!("{stage}: {}", event.message)
+        }
+        Some(stage) if event.message.is_empty() => stage.clone(),
+        _ => event.message.clone(),
+    });
+    let failure = machine.outcome.as_ref().filter(|outcome| !outcome.success).map(|outcome| {
+        format!(
+            "the reinstall with {} has failed: {}",
+            outcome.image,
+            outcome.message.lines().next().unwrap_or_default()
+        )
+    });
+    let parts = event.into_iter().chain([order]).chain(failure).filter(|part| !part.is_empty());
+    parts.collect::<Vec<_>>().join("; ")
 }
 
 fn describe_order(machine: &MachineSummary, all: &[MachineSummary]) -> String {
@@ -45,10 +124,9 @@ fn describe_order(machine: &MachineSummary, all: &[MachineSummary]) -> String {
             let applied = if order.apply_allocation { ", applies the file" } else { "" };
             format!("{} attempt {} of {}{begun}{applied}", order.image, order.attempts, machine.attempts)
         }
-        (None, Some(_)) => "locked".to_owned(),
+        (None, Some(why)) => format!("locked: {why}"),
         (None, None) if machine.not_clean => "not clean: boot the machine over PXE".to_owned(),
         (None, None) if machine.waits.is_some() => "waits with a marker".to_owned(),
-        (None, None) if machine.allocation.is_some() && !machine.installed => "not installed".to_owned(),
         (None, None) => String::new(),
     }
 }
@@ -68,17 +146,9 @@ pub(super) fn machine_name<'a>(all: &'a [MachineSummary], id: &'a str) -> &'a st
     named.map_or(id, |machine| machine.name.as_str())
 }
 
-/// Returns the image and the result of the last reinstall, and the first 60 characters of the message about this
-/// result. The server's log contains the whole message.
-fn describe_outcome(outcome: &::server::operator::ReinstallOutcome) -> String {
-    let how = if outcome.success { "done" } else { "FAILED" };
-    let message: String = outcome.message.lines().next().unwrap_or_default().chars().take(60).collect();
-    format!("{how} {}: {}", outcome.image, format::replace_hidden(&message))
-}
-
 /// Returns the installed image. The image is marked as `(claimed)` if it is known only from an install marker that the
 /// operator has adopted.
 fn installed_image(machine: &MachineSummary) -> String {
     let claim = if machine.claimed { " (claimed)" } else { "" };
-    format!("{}{claim}", machine.image.as_deref().unwrap_or("-"))
+    format!("{}{claim}", machine.image.as_deref().unwrap_or_default())
 }

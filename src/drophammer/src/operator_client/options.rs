@@ -1,5 +1,6 @@
 //! Options of the operator's commands.
 
+use crate::object_list::ListOptions;
 use bmc::PowerAction;
 use clap::{Args, Subcommand};
 use model::inventory::FirmwareType;
@@ -12,27 +13,31 @@ pub struct MachineOptions {
     #[command(flatten)]
     pub of: ServerOptions,
     /// Print the server's response as JSON.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, env = "DROPHAMMER_JSON")]
     pub json: bool,
 }
 
 /// Address of the server and credentials for it.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ServerOptions {
-    /// URL of `drophammer serve`. If omitted, the environment variable DROPHAMMER_SERVER is used [default:
-    /// http://127.0.0.1:8080].
+    /// URL of `drophammer serve`. If omitted, the server is that of --context, of the environment variable DROPHAMMER_SERVER, or of the
+    /// current context [default: http://127.0.0.1:8080].
     #[arg(long, global = true, value_name = "URL")]
     pub server: Option<String>,
+    /// Context of `drophammer config`, with server and token. If omitted, the environment variable DROPHAMMER_CONTEXT specifies the context.
+    #[arg(long, global = true, value_name = "NAME")]
+    pub context: Option<String>,
     /// File with the operator's token. If omitted, the environment variable DROPHAMMER_TOKEN_FILE specifies the file
-    /// [default: ./operator.token].
+    /// [default: the token of the context, ./operator.token, or the token of the server on this host].
     #[arg(long, global = true, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum MachineCommand {
-    /// List the machines, one per line: installed image, orders, result of the last reinstall.
-    List,
+    /// List the machines: phase, installed image, time since the last request, open orders and the reason of a failure.
+    #[command(visible_alias = "ls")]
+    List(ListMachinesOptions),
     /// Create the machine file of a registered machine, with its MACs and its size. Nothing is installed until an
     /// allocation is added to the file.
     Add(AddOptions),
@@ -59,27 +64,37 @@ pub enum MachineCommand {
 }
 
 #[derive(Debug, Args)]
+pub struct ListMachinesOptions {
+    #[command(flatten)]
+    pub list: ListOptions,
+    /// Repeat the list every two seconds, until Ctrl-C.
+    #[arg(short, long, env = "DROPHAMMER_WATCH")]
+    pub watch: bool,
+}
+
+#[derive(Debug, Args)]
 pub struct LayoutOptions {
     #[command(subcommand)]
     pub command: LayoutCommand,
     #[command(flatten)]
     pub of: ServerOptions,
     /// Print the server's response as JSON.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, env = "DROPHAMMER_JSON")]
     pub json: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum LayoutCommand {
-    /// List the layouts, one per line: filesystems, sizes and images.
+    /// List the layouts: filesystems, sizes and images.
     #[command(visible_alias = "ls")]
-    List,
+    List(ListOptions),
     /// Print a layout as YAML.
     Show {
         #[arg(value_name = "ID")]
         id: String,
     },
     /// Create a layout from a file. Its id must not exist yet.
+    #[command(visible_alias = "add")]
     Create {
         /// File with the layout; - reads standard input.
         #[arg(value_name = "FILE")]
@@ -105,18 +120,20 @@ pub struct VolumeOptions {
     #[command(flatten)]
     pub of: ServerOptions,
     /// Print the server's response as JSON.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, env = "DROPHAMMER_JSON")]
     pub json: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum VolumeCommand {
-    /// List the volumes, one per line: machine, state, path.
+    /// List the volumes: machine, state, path.
     #[command(visible_alias = "ls")]
     List {
         /// Print PersistentVolume manifests of the available volumes instead of the list, for kubectl apply -f.
-        #[arg(long)]
+        #[arg(long, env = "DROPHAMMER_MANIFESTS")]
         manifests: bool,
+        #[command(flatten)]
+        list: ListOptions,
     },
     /// Add the volumes and storage classes in a file to a machine file.
     Add {
@@ -127,9 +144,16 @@ pub enum VolumeCommand {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
+    /// Print a volume as YAML.
+    Show {
+        /// Name of the volume.
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
     /// Remove a volume from a machine file. The data of the volume is preserved, but drophammer no longer manages the
     /// volume.
-    Rm {
+    #[command(alias = "rm")]
+    Delete {
         /// The machine's id or its name.
         #[arg(value_name = "ID")]
         machine: String,
@@ -146,12 +170,26 @@ pub enum VolumeCommand {
 #[derive(Debug, Args)]
 pub struct ListImagesOptions {
     /// Include hidden and blacklisted images.
-    #[arg(long)]
+    #[arg(long, env = "DROPHAMMER_ALL")]
     pub all: bool,
+    #[command(flatten)]
+    pub list: ListOptions,
     #[command(flatten)]
     pub of: ServerOptions,
     /// Print the server's response as JSON.
-    #[arg(long)]
+    #[arg(long, env = "DROPHAMMER_JSON")]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ShowImageOptions {
+    /// Id of the image.
+    #[arg(value_name = "ID")]
+    pub image: String,
+    #[command(flatten)]
+    pub of: ServerOptions,
+    /// Print the server's response as JSON.
+    #[arg(long, env = "DROPHAMMER_JSON")]
     pub json: bool,
 }
 
@@ -170,7 +208,7 @@ pub struct ModifyImageOptions {
     #[command(flatten)]
     pub of: ServerOptions,
     /// Print the server's response as JSON.
-    #[arg(long)]
+    #[arg(long, env = "DROPHAMMER_JSON")]
     pub json: bool,
 }
 

@@ -2,9 +2,11 @@
 
 use super::options::{ParameterOptions, ServerOptions};
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
+use crate::object_list::{ListCell, ListColumn, ListOptions, ObjectList, print_list};
 use clap::{Args, Subcommand};
 use common::error::Result;
 use common::exit_status::CommandOutcome;
+use common::format::terminal::TextStyle;
 use common::format::{format_columns, replace_hidden};
 use common::output::print_text;
 use model::os_definition::{parse_changes, split_changes};
@@ -19,18 +21,20 @@ pub struct OsOptions {
     #[command(flatten)]
     pub of: ServerOptions,
     /// Print the server's response as JSON.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, env = "DROPHAMMER_JSON")]
     pub json: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum OsCommand {
-    /// List the OS definitions, one per line: os_version, image, variants, parameters, state.
+    /// List the OS definitions: os_version, image, variants, parameters, state.
     #[command(visible_alias = "ls")]
     List {
         /// Include hidden and blacklisted definitions.
-        #[arg(long)]
+        #[arg(long, env = "DROPHAMMER_ALL")]
         all: bool,
+        #[command(flatten)]
+        list: ListOptions,
     },
     /// Show an OS definition: the descriptions of its parameters, and the machines that use the definition, each with
     /// the os_version from which it was installed.
@@ -56,12 +60,11 @@ pub enum OsCommand {
 pub fn run_os_command(options: &OsOptions) -> Result<CommandOutcome> {
     let server = OperatorClient::new(&options.of)?;
     match &options.command {
-        OsCommand::List { all } => {
+        OsCommand::List { all, list } => {
             let path = format!("/v1/os?hidden={all}&blacklisted={all}");
             match server.send_json::<Vec<OsDefinitionResponse>>(server.request(Method::GET, &path))? {
                 OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
-                OperatorResponse::Good(all) if options.json => print_json(&all),
-                OperatorResponse::Good(all) => print_text(&format_definitions(&all)).map(|()| CommandOutcome::Good),
+                OperatorResponse::Good(all) => print_list(&definition_columns(), &all, list, options.json),
             }
         }
         OsCommand::Modify { name, parameters } => {
@@ -118,7 +121,7 @@ fn format_source(shown: &OsDefinitionResponse) -> String {
     match (&shown.image, &shown.problem) {
         (Some(image), _) => format!("image {}", replace_hidden(image)),
         (None, None) => "create".to_owned(),
-        (None, Some(_)) => "-".to_owned(),
+        (None, Some(_)) => String::new(),
     }
 }
 
@@ -127,20 +130,22 @@ fn format_state(shown: &OsDefinitionResponse) -> String {
     states.into_iter().filter(|(is_set, _)| *is_set).map(|(_, name)| name).collect::<Vec<_>>().join(", ")
 }
 
-fn format_definitions(all: &[OsDefinitionResponse]) -> String {
-    let mut rows = vec![["name", "os_version", "from", "variants", "parameters", "state"].map(str::to_owned)];
-    rows.extend(all.iter().map(|shown| {
-        let parameters: Vec<&str> = shown.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
-        [
-            replace_hidden(&shown.name),
-            or_dash(shown.os_version.as_deref().unwrap_or_default()),
-            format_source(shown),
-            or_dash(&shown.variants.join(", ")),
-            or_dash(&parameters.join(", ")),
-            format_state(shown),
-        ]
-    }));
-    format_columns(&rows)
+fn definition_columns() -> ObjectList<'static, OsDefinitionResponse> {
+    let columns = vec![
+        ListColumn::new("name", |shown: &OsDefinitionResponse| shown.name.clone()),
+        ListColumn::new("os_version", |shown: &OsDefinitionResponse| shown.os_version.clone().unwrap_or_default()),
+        ListColumn::new("from", |shown: &OsDefinitionResponse| format_source(shown)),
+        ListColumn::new("variants", |shown: &OsDefinitionResponse| shown.variants.join(", ")),
+        ListColumn::new("parameters", |shown: &OsDefinitionResponse| {
+            let names = shown.parameters.iter().map(|parameter| parameter.name.as_str());
+            names.collect::<Vec<_>>().join(", ")
+        }),
+        ListColumn::new("state", |shown: &OsDefinitionResponse| ListCell {
+            style: shown.problem.is_some().then_some(TextStyle::Red),
+            ..ListCell::from(format_state(shown))
+        }),
+    ];
+    ObjectList { command: "os", noun: "OS definitions", name: |shown| shown.name.clone(), columns }
 }
 
 fn format_definition(shown: &OsDefinitionResponse) -> String {
@@ -149,7 +154,7 @@ fn format_definition(shown: &OsDefinitionResponse) -> String {
         ("name", replace_hidden(&shown.name)),
         ("os_version", or_dash(shown.os_version.as_deref().unwrap_or_default())),
         ("interface", shown.api.map_or_else(|| "-".to_owned(), |api| api.to_string())),
-        ("from", format_source(shown)),
+        ("from", or_dash(&format_source(shown))),
         ("variants", or_dash(&shown.variants.join(", "))),
         ("state", if state.is_empty() { "listed".to_owned() } else { state }),
     ];
@@ -194,6 +199,7 @@ fn format_machines(machines: &[OsMachineResponse], now: Option<&str>) -> String 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::object_list::format_wide;
     use server::metal_api::os_definitions::OsParameterResponse;
 
     fn web() -> OsDefinitionResponse {
@@ -229,7 +235,7 @@ mod tests {
             problem: Some("verify is missing".to_owned()),
             ..OsDefinitionResponse::default()
         };
-        let table = format_definitions(&[broken, web()]);
+        let table = format_wide(&definition_columns(), &[broken, web()]);
         let lines: Vec<&str> = table.lines().collect();
         assert_eq!(lines[1].split_whitespace().collect::<Vec<_>>(), ["broken", "-", "-", "-", "-", "invalid"]);
         assert!(lines[2].starts_with("web     3 [2J ") && lines[2].ends_with("ns1, proxy  hidden"), "{}", lines[2]);

@@ -1,8 +1,11 @@
-use super::machine_list::format_machines;
+use super::machine_list::machine_columns;
 use super::reinstall::describe_next_steps;
 use super::*;
+use crate::object_list::format_wide;
 use ::server::operator::{ReinstallOrder, ReinstallOutcome as Ended, WaitingMarker};
+use model::install_report::{EventName, ProgressEvent};
 use site::effective_allocation::{AllocationDifference, DifferenceEffect};
+use time::macros::datetime;
 
 fn machine(id: &str, name: &str) -> MachineSummary {
     let (allocation, image) = (Some("a1".to_owned()), Some("debian-12".to_owned()));
@@ -91,30 +94,52 @@ fn the_list() {
             ..machine("8", "eight")
         },
     ];
-    let table = format_machines(&all);
+    let table = format_wide(&machine_columns(&all, datetime!(2026-01-01 03:00 UTC)), &all);
     let rows: Vec<Vec<&str>> =
         table.lines().map(|line| line.split("  ").filter(|cell| !cell.is_empty()).map(str::trim).collect()).collect();
+    assert_eq!(rows[0], ["NAME", "ID", "PHASE", "SIZE", "IMAGE", "WANTED", "LAYOUT", "SEEN", "MESSAGE"]);
+    let row = |name: &str| rows.iter().find(|row| row[0] == name).unwrap();
     assert_eq!(
-        rows[1],
+        row("one")[1..],
         [
-            "one",
             "1",
+            "reinstalling",
             "c1",
             "debian-12",
             "debian-12",
-            "debian-13 attempt 2 of 3, started",
-            "2026-01-01T00:00:00Z",
-            "-",
-            "FAILED debian-13: image.burn: [2Jno"
+            "default",
+            "3 h ago",
+            "debian-13 attempt 2 of 3, started; the reinstall with debian-13 has failed: image.burn: [2Jno"
         ]
     );
-    assert_eq!(rows[2][5], "debian-13 abandoned");
-    assert_eq!(rows[7][5], "needs confirmation");
-    assert_eq!(rows[8][5], "debian-13 needs confirmation, its disks have debian-14");
-    assert_eq!((rows[3][5], rows[3][8]), ("locked", "done debian-13: fine"));
-    assert_eq!((rows[4][3], rows[4][5]), ("-", "not installed"));
-    assert_eq!(rows[5], ["-", "5", "-", "-", "-", "-", "-", "-", "-"]);
-    assert_eq!(rows[6][5], "waits with a marker");
+    assert_eq!(row("two")[8], "debian-13 abandoned");
+    assert_eq!(row("seven")[8], "needs confirmation");
+    assert_eq!(row("eight")[8], "debian-13 needs confirmation, its disks have debian-14");
+    assert_eq!(row("three")[8], "locked: why");
+    assert_eq!((row("four")[2], row("four")[4], row("four")[8]), ("not installed", "-", "-"));
+    assert_eq!(*row("5"), ["5", "5", "free", "-", "-", "-", "-", "-", "-"]);
+    assert_eq!((row("six")[2], row("six")[8]), ("waits for adoption", "waits with a marker"));
+}
+
+#[test]
+fn a_running_or_failed_installation_is_described_by_its_last_event() {
+    let with_event = |event, stage: Option<&str>, message: &str| {
+        let (message, stage) = (message.to_owned(), stage.map(str::to_owned));
+        let last_event = Some(ProgressEvent { event, message, stage, seconds: None, progress: None });
+        MachineSummary { installed: false, last_event, ..machine("1", "one") }
+    };
+    for (listed, phase, message) in [
+        (with_event(EventName::Installing, Some("image.burn"), ""), "installing", "image.burn"),
+        (with_event(EventName::Installing, Some("image.burn"), "207 MB"), "installing", "image.burn: 207 MB"),
+        (with_event(EventName::Crashed, Some("storage.wipe"), "storage.wipe: EIO"), "failed", "storage.wipe: EIO"),
+        (with_event(EventName::Waiting, None, "no allocation"), "not installed", ""),
+    ] {
+        let all = [listed];
+        let columns = machine_columns(&all, datetime!(2026-01-01 0:00:59 UTC)).columns;
+        let text = |key: &str| (columns.iter().find(|column| column.key == key).unwrap().cell)(&all[0]).text;
+        assert_eq!((text("phase").as_str(), text("message").as_str()), (phase, message));
+        assert_eq!(text("seen"), "59 s ago");
+    }
 }
 
 #[test]

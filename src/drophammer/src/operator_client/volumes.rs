@@ -1,14 +1,17 @@
 //! `drophammer volume`: Kubernetes volumes of a server's machines.
 
+use super::machine_list::machine_name;
 use super::options::{VolumeCommand, VolumeOptions};
-use super::{OperatorClient, OperatorResponse, encode_segment, find_machine, print_json, print_refusal};
+use super::{OperatorClient, OperatorResponse, encode_segment, find_machine, print_refusal};
 use crate::commands::read_text;
+use crate::object_list::{ListCell, ListColumn, ListOptions, ObjectList, print_list, print_object};
 use common::error::Result;
 use common::exit_status::CommandOutcome;
-use common::format::{format_bytes, format_columns, replace_hidden};
+use common::format::format_bytes;
+use common::format::terminal::TextStyle;
 use common::output::print_text;
 use reqwest::Method;
-use server::metal_api::volumes::VolumeResponse;
+use server::metal_api::volumes::{VolumeResponse, VolumeState};
 use server::operator::MachineSummary;
 use site::operator_files::parse_resources;
 
@@ -18,7 +21,7 @@ use site::operator_files::parse_resources;
 /// Fails as [`super::run_machine_command`] does, or if a file cannot be read.
 pub fn run_volume_command(options: &VolumeOptions) -> Result<CommandOutcome> {
     let server = OperatorClient::new(&options.of)?;
-    if let VolumeCommand::List { manifests: true } = options.command {
+    if let VolumeCommand::List { manifests: true, .. } = options.command {
         return match server.send_text(server.request(Method::GET, "/v1/volumes/manifests"))? {
             OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
             OperatorResponse::Good(text) => print_text(&text).map(|()| CommandOutcome::Good),
@@ -29,7 +32,7 @@ pub fn run_volume_command(options: &VolumeOptions) -> Result<CommandOutcome> {
         OperatorResponse::Refused(why) => return Ok(print_refusal(&why)),
     };
     let request = match &options.command {
-        VolumeCommand::List { .. } => server.request(Method::GET, "/v1/volumes"),
+        VolumeCommand::List { .. } | VolumeCommand::Show { .. } => server.request(Method::GET, "/v1/volumes"),
         VolumeCommand::Add { machine, file } => {
             let machine = match find_machine(&machines, machine) {
                 Ok(machine) => machine,
@@ -43,7 +46,7 @@ pub fn run_volume_command(options: &VolumeOptions) -> Result<CommandOutcome> {
                 }
             }
         }
-        VolumeCommand::Rm { machine, volume, persistent_volume } => {
+        VolumeCommand::Delete { machine, volume, persistent_volume } => {
             let machine = match find_machine(&machines, machine) {
                 Ok(machine) => machine,
                 Err(why) => return Ok(print_refusal(&why)),
@@ -57,28 +60,67 @@ pub fn run_volume_command(options: &VolumeOptions) -> Result<CommandOutcome> {
     };
     match server.send_json::<Vec<VolumeResponse>>(request)? {
         OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
-        OperatorResponse::Good(all) if options.json => print_json(&all),
-        OperatorResponse::Good(all) => print_text(&format_volumes(&all, &machines)).map(|()| CommandOutcome::Good),
+        OperatorResponse::Good(all) => {
+            let columns = volume_columns(&machines);
+            match &options.command {
+                VolumeCommand::Show { name } => print_object(&columns, &all, name, options.json),
+                VolumeCommand::List { list, .. } => print_list(&columns, &all, list, options.json),
+                _ => print_list(&columns, &all, &ListOptions::default(), options.json),
+            }
+        }
     }
 }
 
-fn format_volumes(all: &[VolumeResponse], machines: &[MachineSummary]) -> String {
-    let name = |id: &str| {
-        let listed = machines.iter().find(|machine| machine.id == id && !machine.name.is_empty());
-        replace_hidden(listed.map_or(id, |machine| machine.name.as_str()))
-    };
-    let mut rows = vec![["machine", "volume", "kind", "state", "size", "path", ""].map(str::to_owned)];
-    rows.extend(all.iter().map(|volume| {
-        let or_dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
-        [
-            name(&volume.machine),
-            replace_hidden(&volume.name),
-            or_dash(replace_hidden(&volume.kind)),
-            volume.state.to_string(),
-            volume.size_bytes.map_or_else(|| "-".to_owned(), format_bytes),
-            or_dash(replace_hidden(&volume.path)),
-            replace_hidden(&volume.message),
-        ]
-    }));
-    format_columns(&rows)
+fn volume_columns(machines: &[MachineSummary]) -> ObjectList<'_, VolumeResponse> {
+    let columns = vec![
+        ListColumn::new("name", |volume: &VolumeResponse| volume.name.clone()),
+        ListColumn::new("machine", |volume: &VolumeResponse| machine_name(machines, &volume.machine).to_owned()),
+        ListColumn::new("kind", |volume: &VolumeResponse| volume.kind.clone()).only_wide(),
+        ListColumn::new("state", |volume: &VolumeResponse| {
+            let style = match volume.state {
+                VolumeState::Failed => Some(TextStyle::Red),
+                VolumeState::Pending | VolumeState::Terminating => Some(TextStyle::Yellow),
+                VolumeState::Available => Some(TextStyle::Green),
+            };
+            ListCell { style, ..ListCell::from(volume.state.to_string()) }
+        }),
+        ListColumn::new("size", |volume: &VolumeResponse| ListCell {
+            order: volume.size_bytes.map(|bytes| bytes.to_string()),
+            ..ListCell::from(volume.size_bytes.map(format_bytes).unwrap_or_default())
+        }),
+        ListColumn::new("path", |volume: &VolumeResponse| volume.path.clone()),
+        ListColumn::new("message", |volume: &VolumeResponse| volume.message.clone()).with_prose(),
+    ];
+    ObjectList { command: "volume", noun: "volumes", name: |volume| volume.name.clone(), columns }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object_list::format_wide;
+
+    #[test]
+    fn volumes_are_listed_with_the_names_of_their_machines() {
+        let machine = MachineSummary { id: "4c-1".to_owned(), name: "web-1".to_owned(), ..MachineSummary::default() };
+        let volume = |name: &str, machine: &str, state, size_bytes| VolumeResponse {
+            machine: machine.to_owned(),
+            name: name.to_owned(),
+            uid: String::new(),
+            kind: "rawBlockDevice".to_owned(),
+            state,
+            message: "m\u{1b}[2J".to_owned(),
+            path: String::new(),
+            size_bytes,
+        };
+        let all = [
+            volume("db-10", "4c-1", VolumeState::Available, Some(10_000_000_000)),
+            volume("db-9", "4c-2", VolumeState::Failed, None),
+        ];
+        let machines = [machine];
+        let table = format_wide(&volume_columns(&machines), &all);
+        let lines: Vec<&str> = table.lines().collect();
+        assert_eq!(lines[0], "NAME   MACHINE  KIND            STATE      SIZE     PATH  MESSAGE");
+        assert_eq!(lines[1], "db-9   4c-2     rawBlockDevice  Failed     -        -     m [2J");
+        assert_eq!(lines[2], "db-10  web-1    rawBlockDevice  Available  10.0 GB  -     m [2J");
+    }
 }

@@ -2,6 +2,8 @@
 
 pub(crate) mod volume_state;
 
+pub use volume_state::VolumeState;
+
 use super::edit_turn::{EditRequest, EditTurn};
 use super::machine_file::rewrite_machine_file;
 use super::refusal::{ApiRefusal, ApiResult};

@@ -1,4 +1,4 @@
-//! `drophammer layout`, `image list` and `image modify` against a server.
+//! `drophammer layout`, `image`, `template` and `size` against a server.
 
 use super::*;
 use clap::Parser;
@@ -20,6 +20,11 @@ impl Running {
             CliCommand::Image(ImageArgs { command: ImageCommand::Modify(options) }) => {
                 drophammer::operator_client::images::modify_image(&options)
             }
+            CliCommand::Image(ImageArgs { command: ImageCommand::Show(options) }) => {
+                drophammer::operator_client::images::show_image(&options)
+            }
+            CliCommand::Template(options) => drophammer::operator_client::catalogs::run_template_command(&options),
+            CliCommand::Size(options) => drophammer::operator_client::catalogs::run_size_command(&options),
             _ => panic!(),
         };
         tokio::task::spawn_blocking(run).await.unwrap()
@@ -57,4 +62,30 @@ async fn layouts_and_images_on_the_command_line() {
     assert!(!good(&["image", "modify", "a/b"]).await, "nothing is to become of it");
     let states = server.v1("GET", "/v1/image-states", &Value::Null).await.json();
     assert_eq!(states, json!({"hidden": [], "blacklisted": ["a/b"]}));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn templates_sizes_and_images_are_listed_and_shown() {
+    let server = Running::start().await;
+    let size = json!({"id": "c1-small", "constraints": [{"type": "cores", "min": 4, "max": 4}]});
+    assert_eq!(server.v1("PUT", "/v1/size", &size).await.status, 201);
+    std::fs::create_dir(server.dir.path().join("deploy-templates")).unwrap();
+    let template = json!({"name": "CUSTOM_LOCK", "steps": [{"interface": "deploy", "step": "lock_foreign_disks", "args": {}, "priority": 0}]});
+    let created = server.v1("POST", "/v1/deploy-templates", &template).await;
+    assert_eq!(created.status, 201);
+    for (arguments, expected) in [
+        (&["size", "list", "-o", "name"][..], true),
+        (&["size", "show", "c1-small"], true),
+        (&["size", "show", "c1-large"], false),
+        (&["template", "ls", "--json"], true),
+        (&["template", "show", "CUSTOM_LOCK"], true),
+        (&["template", "show", "CUSTOM_OTHER"], false),
+        (&["image", "show", "debian-12"], true),
+        (&["image", "show", "debian-99"], false),
+        (&["image", "list", "--filter", "state=hidden"], true),
+        (&["image", "list", "--filter", "digest=0"], false),
+    ] {
+        let outcome = server.command(arguments).await.unwrap_or_else(|error| panic!("{arguments:?}: {error}"));
+        assert_eq!(outcome == CommandOutcome::Good, expected, "{arguments:?}");
+    }
 }

@@ -1,4 +1,4 @@
-//! Predicted plans of a migration's target: with `drophammer plan`, with `drophammer rack plan`, and approved.
+//! Predicted plans of a migration's target: with `drophammer plan`, with `drophammer site plan`, and approved.
 
 use super::machine_migration::{certificate, disks, marker, with_one_disk};
 use super::plan_approval::{compared, rack, row};
@@ -40,7 +40,7 @@ impl Running {
         serde_json::from_value(answer.json()).unwrap()
     }
 
-    /// Returns the rows of both machines, and the outcome of `rack plan`.
+    /// Returns the rows of both machines, and the outcome of `site plan`.
     async fn both(&self, approve: bool) -> (Value, Value, CommandOutcome) {
         let only = |options: &mut PlanOptions| {
             (options.approve, options.machine) = (approve, vec!["one".to_owned(), "two".to_owned()]);

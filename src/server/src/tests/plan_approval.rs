@@ -1,4 +1,4 @@
-//! Plans that are approved with `drophammer rack plan`, and machines that carry out only approved plans.
+//! Plans that are approved with `drophammer site plan`, and machines that carry out only approved plans.
 
 use super::plan_preview::inventory;
 use super::reinstall::{success, with_images};
@@ -9,7 +9,7 @@ use operations::{Operation, SessionOp, TellPointOfNoReturn};
 use plan::{Plan, PlanRefusal, request_from_allocation};
 use uuid::Uuid;
 
-/// Runs `drophammer rack plan`, which works with or without a running server.
+/// Runs `drophammer site plan`, which works with or without a running server.
 pub(super) async fn rack(dir: &Path, change: impl FnOnce(&mut PlanOptions)) -> Result<(Value, CommandOutcome)> {
     let mut options = PlanOptions { dir: dir.to_owned(), json: true, ..PlanOptions::default() };
     change(&mut options);
@@ -128,7 +128,7 @@ async fn a_machine_carries_out_the_approved_plan_or_none() {
     assert_eq!(answer.status, 200, "{}", answer.text());
     server.report(ONE, &token, "a1", true).await;
 
-    // The approval is used up: the next order needs another one, and `rack plan` already predicts its plan.
+    // The approval is used up: the next order needs another one, and `site plan` already predicts its plan.
     let order = server.order("debian-13").await;
     let token = server.registered(ONE).await;
     server.given(&token, None).await;

@@ -93,6 +93,9 @@ async fn a_desk_prints_the_plan_that_the_agent_makes() {
     server
         .refused(&with_file, "machine one is installed with debian-12 and boots it, because no reinstall is ordered")
         .await;
+    server.refused(&["--machine", "one"], "because no reinstall is ordered").await;
+    let (text, outcome) = server.plan(&["--machine", "one", "--detailed-exitcode"]).await.unwrap();
+    assert!(outcome == CommandOutcome::Good && text.contains("because no reinstall is ordered"), "{text}");
     server.refused(&["--machine", "one", "--reinstall"], "the contents of its disks have changed").await;
     let (text, outcome) = server.plan(&[&with_file[..], &["--reinstall"]].concat()).await.unwrap();
     assert!(outcome == CommandOutcome::Good && text.contains("reinstall"), "{text}");

@@ -154,7 +154,7 @@ fn the_recorded_directory_is_valid() {
     let found = find_problems(&options(dir.path())).unwrap();
     let problems: Vec<_> = found.problems.iter().map(|problem| problem.file.as_deref().unwrap_or_default()).collect();
     assert_eq!(problems, [format!("approved/{}.yaml", id(0x0f)).as_str(), "machines/approved.yaml"]);
-    assert!(found.problems[1].message.contains("approve the plan again: `drophammer rack plan"));
+    assert!(found.problems[1].message.contains("approve the plan again: `drophammer site plan"));
     let (pairs, notes): (Vec<_>, Vec<_>) =
         found.notes.iter().partition(|note| note.file.as_deref() == Some("layouts/"));
     assert!(pairs.iter().all(|note| note.message.contains("a matching filesystemLayout")), "{pairs:?}");

@@ -3,15 +3,16 @@
 use crate::operator::MachineSummary;
 use model::install_report::{EventName, ProgressEvent};
 
+/// Phase of a machine, as shown in lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct DisplayPhase {
+pub struct DisplayPhase {
     pub word: &'static str,
     pub kind: ObjectFate,
 }
 
 /// Category of a phase, which determines its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ObjectFate {
+pub enum ObjectFate {
     /// An operation is in progress.
     Busy,
     Good,
@@ -67,7 +68,7 @@ impl DisplayPhase {
     }
 
     /// Returns the phase of a machine, based on the records in the database and the machine's last event.
-    pub(crate) fn of_machine(listed: &MachineSummary, event: Option<&ProgressEvent>) -> DisplayPhase {
+    pub fn of_machine(listed: &MachineSummary, event: Option<&ProgressEvent>) -> DisplayPhase {
         let has_work = listed.allocation.is_some() && (!listed.installed || listed.order.is_some());
         if listed.order.as_ref().is_some_and(|order| order.given_up) {
             return new_phase("abandoned", ObjectFate::Bad);

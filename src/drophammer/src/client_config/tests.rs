@@ -1,0 +1,96 @@
+use super::*;
+
+#[test]
+fn a_configuration_is_read_back_as_it_was_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("new/config.yaml");
+    let context = |server: &str, token| ServerContext { server: server.to_owned(), token };
+    let contexts = [
+        ("rack".to_owned(), context("https://install.rack:8443", Some(ContextToken::Text(SecretText::new("0123: #"))))),
+        ("bench".to_owned(), context("http://10.0.0.1:8080", Some(ContextToken::File("/a b/token".into())))),
+        ("open".to_owned(), context("http://127.0.0.1:8080", None)),
+    ];
+    let config = ClientConfig { current: Some("rack".to_owned()), contexts: contexts.into() };
+    for config in [config, ClientConfig::default()] {
+        config.write_file(&path).unwrap();
+        assert_eq!(ClientConfig::read_file(&path).unwrap(), config);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(folder.path().join("new")).unwrap().count(), 1, "no temporary file");
+    }
+}
+
+#[test]
+fn a_missing_or_empty_file_is_an_empty_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.yaml");
+    assert_eq!(ClientConfig::read_file(&path).unwrap(), ClientConfig::default());
+    fs::write(&path, "\n").unwrap();
+    assert_eq!(ClientConfig::read_file(&path).unwrap(), ClientConfig::default());
+}
+
+#[test]
+fn invalid_configurations_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.yaml");
+    for (text, expected) in [
+        ("- a\n", "1:1: Top level must be a mapping"),
+        ("contexts: [a]\n", "contexts: must be a mapping of names to contexts"),
+        ("currant: a\n", "unknown field \"currant\"; known fields: current, contexts"),
+        ("current: {a: b}\n", "current: must be text"),
+        ("contexts: {a: {token: t}}\n", "contexts.a.server: is missing"),
+        (
+            "contexts: {a: {server: s, token: t, token_file: f}}\n",
+            "contexts.a: must not contain both token and token_file",
+        ),
+        ("contexts: {a: {server: s, url: t}}\n", "contexts.a: unknown field \"url\""),
+        ("contexts: {a: {server: [s]}}\n", "contexts.a.server: must be text"),
+    ] {
+        fs::write(&path, text).unwrap();
+        let error = ClientConfig::read_file(&path).unwrap_err();
+        assert!(error.is_refusal(), "{text}");
+        let expected = format!("{}: {expected}", path.display());
+        assert!(error.to_string().starts_with(&expected), "{text}: {error}");
+    }
+    fs::write(&path, "a: [\n").unwrap();
+    assert!(ClientConfig::read_file(&path).is_err());
+}
+
+#[test]
+fn a_token_that_other_users_can_read_is_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.yaml");
+    for (text, mode, is_reported) in [
+        ("contexts: {a: {server: s, token: t}}\n", 0o640, true),
+        ("contexts: {a: {server: s, token: t}}\n", 0o600, false),
+        ("contexts: {a: {server: s, token_file: /t}}\n", 0o644, false),
+    ] {
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        let output = common::testing::recorded(|| ClientConfig::read_file(&path));
+        assert_eq!(output.contains("chmod 600"), is_reported, "{text} {mode:o}: {output}");
+    }
+}
+
+#[test]
+fn the_path_follows_the_xdg_base_directories() {
+    let path = |variables: &[(&str, &str)]| {
+        let value =
+            |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+        config_path(value).map(|path| path.display().to_string())
+    };
+    let (in_xdg, in_home) = (Some("/x/drophammer/config.yaml"), Some("/h/.config/drophammer/config.yaml"));
+    assert_eq!(path(&[("XDG_CONFIG_HOME", "/x"), ("HOME", "/h")]).as_deref(), in_xdg);
+    assert_eq!(path(&[("XDG_CONFIG_HOME", ""), ("HOME", "/h")]).as_deref(), in_home);
+    assert_eq!(path(&[("XDG_CONFIG_HOME", "relative"), ("HOME", "/h")]).as_deref(), in_home);
+    assert_eq!(path(&[("HOME", "")]), None);
+    assert_eq!(path(&[]), None);
+}
+
+#[test]
+fn a_missing_context_is_refused_with_the_list_of_contexts() {
+    let mut config = ClientConfig::default();
+    assert!(config.find_context("a").unwrap_err().ends_with("`drophammer login URL` creates a context"));
+    config.contexts.insert("b".to_owned(), ServerContext { server: "http://h".to_owned(), token: None });
+    assert!(config.find_context("b").is_ok());
+    assert_eq!(config.find_context("a").unwrap_err(), "context \"a\" does not exist; contexts: b");
+}

@@ -1,0 +1,213 @@
+//! Output of all `list` commands: filters, order, columns, and output formats.
+
+mod list_columns;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use list_columns::{ListCell, ListColumn, ObjectList, text_of_field};
+
+use crate::terminal_output::{print_for_terminal, replaces_screen, table_width, wants_colour};
+use clap::{Args, ValueEnum};
+use common::error::{Error, Phase, Result};
+use common::exit_status::{CommandOutcome, report_refusal};
+use common::format::replace_hidden;
+use common::format::table::{TableCell, TableColumn, TableFormat, format_table};
+use common::output::{print_note, print_text, redraw_screen, to_json};
+use common::yaml::block_writer::to_block_yaml;
+use serde::Serialize;
+use std::time::Duration;
+
+/// Options of all `list` commands.
+#[derive(Debug, Clone, Default, Args)]
+pub struct ListOptions {
+    /// Output format.
+    #[arg(short, long, value_enum, value_name = "FORMAT", env = "DROPHAMMER_OUTPUT", default_value_t)]
+    pub output: OutputFormat,
+    /// List only objects with this value; may be given several times. The keys are the titles of the columns of `-o wide`. Upper and lower
+    /// case are equal, and `*` in the value stands for any text: phase=failed, image=debian-12*.
+    #[arg(long, value_name = "KEY=VALUE", env = "DROPHAMMER_FILTER")]
+    pub filter: Vec<String>,
+    /// Sort by this column; -KEY sorts in descending order [default: the first column].
+    #[arg(long, value_name = "KEY", env = "DROPHAMMER_SORT", allow_hyphen_values = true)]
+    pub sort: Option<String>,
+    /// Print only the names, like `-o name`.
+    #[arg(short, long, env = "DROPHAMMER_QUIET")]
+    pub quiet: bool,
+    /// Omit the titles of the columns.
+    #[arg(long, env = "DROPHAMMER_NO_HEADERS")]
+    pub no_headers: bool,
+}
+
+/// Output format of a list.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum OutputFormat {
+    /// The most important columns, as wide as the terminal.
+    #[default]
+    Table,
+    /// All columns, in lines of any length.
+    Wide,
+    /// The server's response, like --json.
+    Json,
+    /// The server's response as YAML.
+    Yaml,
+    /// One name per line.
+    Name,
+}
+
+impl ListOptions {
+    /// Returns the output format, after `--quiet` and `--json` have been taken into account.
+    fn output_format(&self, as_json: bool) -> OutputFormat {
+        match (as_json, self.quiet) {
+            (true, _) => OutputFormat::Json,
+            (false, true) => OutputFormat::Name,
+            (false, false) => self.output,
+        }
+    }
+}
+
+/// Prints the objects that match the filters.
+///
+/// # Errors
+/// Returns an error if standard output cannot be written.
+pub(crate) fn print_list<T: Serialize>(
+    list: &ObjectList<'_, T>,
+    objects: &[T],
+    options: &ListOptions,
+    as_json: bool,
+) -> Result<CommandOutcome> {
+    report_refusal(format_for_terminal(list, objects, options, as_json).and_then(|text| {
+        if text.is_empty() {
+            let filters = if options.filter.is_empty() { "" } else { " that match the filters" };
+            print_note(&format!("No {}{filters}.", list.noun));
+        }
+        print_for_terminal(&text).map(|()| CommandOutcome::Good)
+    }))
+}
+
+/// Prints the object with this name as YAML or JSON.
+///
+/// # Errors
+/// Returns an error if standard output cannot be written.
+pub(crate) fn print_object<T: Serialize>(
+    list: &ObjectList<'_, T>,
+    objects: &[T],
+    name: &str,
+    as_json: bool,
+) -> Result<CommandOutcome> {
+    let ObjectList { command, noun, .. } = list;
+    let Some(object) = objects.iter().find(|object| (list.name)(object) == name) else {
+        let missing = format!("the server has no {command} {name:?}; `drophammer {command} list` lists its {noun}");
+        return report_refusal(Err(list_refusal(missing)));
+    };
+    let text = if as_json { to_json(object)? + "\n" } else { to_yaml(object)? };
+    print_text(&text).map(|()| CommandOutcome::Good)
+}
+
+fn to_yaml(value: &impl Serialize) -> Result<String> {
+    let value = serde_json::to_value(value);
+    Ok(to_block_yaml(&value.map_err(|error| Error::with_source(Phase::Settings, "print as YAML", error))?))
+}
+
+/// Formats the objects that match the filters, for standard output.
+///
+/// # Errors
+/// Returns an error if a filter or the sort key is invalid.
+pub(crate) fn format_for_terminal<T: Serialize>(
+    list: &ObjectList<'_, T>,
+    objects: &[T],
+    options: &ListOptions,
+    as_json: bool,
+) -> Result<String> {
+    let has_titles = !options.no_headers;
+    let table = TableFormat { width: table_width(), has_titles, is_styled: wants_colour() };
+    format_list(list, objects, options, options.output_format(as_json), table)
+}
+
+fn format_list<T: Serialize>(
+    list: &ObjectList<'_, T>,
+    objects: &[T],
+    options: &ListOptions,
+    format: OutputFormat,
+    table: TableFormat,
+) -> Result<String> {
+    let mut chosen: Vec<&T> = objects.iter().collect();
+    for filter in &options.filter {
+        let (column, pattern) = list.parse_filter(filter).map_err(list_refusal)?;
+        chosen.retain(|object| matches_pattern(&(column.cell)(object).text, pattern));
+    }
+    // Documents keep the server's order, unless another order is requested.
+    if options.sort.is_some() || !matches!(format, OutputFormat::Json | OutputFormat::Yaml) {
+        list.sort(&mut chosen, options.sort.as_deref()).map_err(list_refusal)?;
+    }
+    Ok(match format {
+        OutputFormat::Json => to_json(&chosen)? + "\n",
+        OutputFormat::Yaml => to_yaml(&chosen)?,
+        OutputFormat::Name => {
+            chosen.iter().map(|object| format!("{}\n", replace_hidden(&(list.name)(object)))).collect()
+        }
+        OutputFormat::Table => format_columns_of(list, &chosen, |column| !column.is_wide, table),
+        OutputFormat::Wide => format_columns_of(list, &chosen, |_| true, TableFormat { width: None, ..table }),
+    })
+}
+
+/// Formats the selected columns as a table. The table is empty if no object is listed.
+fn format_columns_of<T>(
+    list: &ObjectList<'_, T>,
+    objects: &[&T],
+    is_shown: impl Fn(&ListColumn<'_, T>) -> bool,
+    table: TableFormat,
+) -> String {
+    if objects.is_empty() {
+        return String::new();
+    }
+    let columns: Vec<&ListColumn<'_, T>> = list.columns.iter().filter(|column| is_shown(column)).collect();
+    let titles: Vec<TableColumn> = columns.iter().map(|column| column.table_column()).collect();
+    let cells = |object: &&T| columns.iter().map(|column| (column.cell)(object).into_table_cell()).collect();
+    let rows: Vec<Vec<TableCell>> = objects.iter().map(cells).collect();
+    format_table(&titles, &rows, table)
+}
+
+/// Formats all columns of a list, as `-o wide` does.
+#[cfg(test)]
+pub(crate) fn format_wide<T: Serialize>(list: &ObjectList<'_, T>, objects: &[T]) -> String {
+    let table = TableFormat { has_titles: true, ..TableFormat::default() };
+    format_list(list, objects, &ListOptions::default(), OutputFormat::Wide, table).unwrap()
+}
+
+fn list_refusal(why: String) -> Error {
+    Error::refusal(Phase::Settings, why)
+}
+
+/// Returns whether the text matches the pattern, in which `*` stands for any text. Upper and lower case are equal.
+fn matches_pattern(text: &str, pattern: &str) -> bool {
+    let (text, pattern) = (text.to_lowercase(), pattern.to_lowercase());
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = text.strip_prefix(parts.next().unwrap_or_default()) else { return false };
+    let Some(last) = parts.next_back() else { return rest.is_empty() };
+    for part in parts {
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+/// Fetches and prints a list again and again, until a request fails. On a terminal, each list replaces the previous one; otherwise, only
+/// lists that differ from the previous one are printed.
+///
+/// # Errors
+/// Returns the error of the request that failed.
+pub(crate) fn watch_list(pause: Duration, mut fetch: impl FnMut() -> Result<Option<String>>) -> Result<CommandOutcome> {
+    let mut previous = None;
+    while let Some(text) = fetch()? {
+        if replaces_screen() {
+            redraw_screen(&text)?;
+        } else if previous.as_ref() != Some(&text) {
+            print_for_terminal(&text)?;
+        }
+        previous = Some(text);
+        std::thread::sleep(pause);
+    }
+    Ok(CommandOutcome::Refused)
+}

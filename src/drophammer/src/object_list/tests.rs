@@ -1,0 +1,158 @@
+use super::*;
+use serde_json::{Value, json};
+use std::cell::Cell;
+
+fn racks() -> ObjectList<'static, Value> {
+    let columns = vec![
+        ListColumn::new("name", |rack| text_of_field(rack, "name")),
+        ListColumn::new("phase", |rack| text_of_field(rack, "phase")),
+        ListColumn::new("bytes", |rack: &Value| ListCell {
+            order: rack["bytes"].as_u64().map(|bytes| bytes.to_string()),
+            ..ListCell::from(rack["bytes"].as_u64().map(common::format::format_bytes).unwrap_or_default())
+        })
+        .only_wide(),
+    ];
+    ObjectList { command: "rack", noun: "racks", name: |rack| text_of_field(rack, "name"), columns }
+}
+
+fn objects() -> Vec<Value> {
+    vec![
+        json!({"name": "rack10", "phase": "failed", "bytes": 999}),
+        json!({"name": "rack2", "phase": "installed", "bytes": 1000}),
+        json!({"name": "rack1", "phase": "Failed", "bytes": null}),
+    ]
+}
+
+fn formatted(options: &ListOptions, format: OutputFormat) -> Result<String> {
+    let table = TableFormat { has_titles: !options.no_headers, ..TableFormat::default() };
+    format_list(&racks(), &objects(), options, format, table)
+}
+
+fn names(filter: &[&str], sort: Option<&str>) -> Result<Vec<String>> {
+    let filter = filter.iter().map(|text| (*text).to_owned()).collect();
+    let options = ListOptions { filter, sort: sort.map(str::to_owned), ..ListOptions::default() };
+    Ok(formatted(&options, OutputFormat::Name)?.lines().map(str::to_owned).collect())
+}
+
+#[test]
+fn names_are_in_natural_order() {
+    assert_eq!(names(&[], None).unwrap(), ["rack1", "rack2", "rack10"]);
+    assert_eq!(names(&[], Some("-name")).unwrap(), ["rack10", "rack2", "rack1"]);
+    assert_eq!(names(&[], Some("BYTES")).unwrap(), ["rack10", "rack2", "rack1"], "no value comes last");
+    assert_eq!(names(&[], Some("-bytes")).unwrap(), ["rack2", "rack10", "rack1"], "no value comes last");
+}
+
+#[test]
+fn filters_select_objects() {
+    for (filter, expected) in [
+        (&["phase=failed"][..], &["rack1", "rack10"][..]),
+        (&["phase=failed", "name=rack10"], &["rack10"]),
+        (&["PHASE=Inst*"], &["rack2"]),
+        (&["name=*1*"], &["rack1", "rack10"]),
+        (&["bytes="], &["rack1"]),
+        (&["bytes=1.00 kB"], &["rack2"]),
+        (&["name=rack"], &[]),
+    ] {
+        assert_eq!(names(filter, None).unwrap(), expected, "{filter:?}");
+    }
+}
+
+#[test]
+fn unknown_keys_are_refused_with_the_list_of_keys() {
+    for (filter, sort, expected) in [
+        (&["phases=failed"][..], None, "--filter: unknown key \"phases\"; keys: name, phase, bytes"),
+        (&["failed"], None, "--filter \"failed\": must be KEY=VALUE; keys: name, phase, bytes"),
+        (&[], Some("size"), "--sort: unknown key \"size\"; keys: name, phase, bytes"),
+        (&[], Some("-"), "--sort: unknown key \"\"; keys: name, phase, bytes"),
+    ] {
+        let error = names(filter, sort).unwrap_err();
+        assert!(error.is_refusal());
+        assert_eq!(error.to_string(), expected);
+    }
+}
+
+#[test]
+fn patterns() {
+    for (text, pattern, expected) in [
+        ("debian-12", "debian-12", true),
+        ("debian-12", "DEBIAN-12", true),
+        ("debian-12", "debian", false),
+        ("debian-12", "debian*", true),
+        ("debian-12", "*12", true),
+        ("debian-12", "d*n*2", true),
+        ("debian-12", "d*x*2", false),
+        ("aba", "ab*ba", false),
+        ("", "*", true),
+        ("a", "", false),
+    ] {
+        assert_eq!(matches_pattern(text, pattern), expected, "{text} {pattern}");
+    }
+}
+
+#[test]
+fn every_format() {
+    let failed = ListOptions { filter: vec!["phase=installed".to_owned()], ..ListOptions::default() };
+    for (format, expected) in [
+        (OutputFormat::Table, "NAME   PHASE\nrack2  installed\n"),
+        (OutputFormat::Wide, "NAME   PHASE      BYTES\nrack2  installed  1.00 kB\n"),
+        (OutputFormat::Name, "rack2\n"),
+        (OutputFormat::Yaml, "- bytes: 1000\n  name: rack2\n  phase: installed\n"),
+        (
+            OutputFormat::Json,
+            "[\n  {\n    \"bytes\": 1000,\n    \"name\": \"rack2\",\n    \"phase\": \"installed\"\n  }\n]\n",
+        ),
+    ] {
+        assert_eq!(formatted(&failed, format).unwrap(), expected);
+    }
+    let bare = ListOptions { no_headers: true, ..failed.clone() };
+    assert_eq!(formatted(&bare, OutputFormat::Table).unwrap(), "rack2  installed\n");
+    let none = ListOptions { filter: vec!["name=x".to_owned()], ..failed };
+    assert_eq!(formatted(&none, OutputFormat::Table).unwrap(), "");
+    assert_eq!(formatted(&none, OutputFormat::Json).unwrap(), "[]\n");
+}
+
+#[test]
+fn documents_keep_the_order_of_the_server() {
+    let order = |sort: Option<&str>| {
+        let options = ListOptions { sort: sort.map(str::to_owned), ..ListOptions::default() };
+        let text = formatted(&options, OutputFormat::Json).unwrap();
+        let all: Vec<Value> = serde_json::from_str(&text).unwrap();
+        all.iter().map(|rack| text_of_field(rack, "name")).collect::<Vec<_>>()
+    };
+    assert_eq!(order(None), ["rack10", "rack2", "rack1"]);
+    assert_eq!(order(Some("name")), ["rack1", "rack2", "rack10"]);
+}
+
+#[test]
+fn objects_are_shown_by_name() {
+    let shown = |name: &str, as_json| common::testing::recorded(|| print_object(&racks(), &objects(), name, as_json));
+    assert_eq!(shown("rack2", false), "bytes: 1000\nname: rack2\nphase: installed\n");
+    assert!(shown("rack2", true).starts_with("{\n  \"bytes\": 1000,"));
+    let refused = "drophammer: the server has no rack \"rack3\"; `drophammer rack list` lists its racks\n";
+    assert_eq!(shown("rack3", false), refused);
+    assert_eq!(shown("rack3", true), refused);
+}
+
+#[test]
+fn quiet_and_json_select_a_format() {
+    let options = ListOptions { output: OutputFormat::Wide, ..ListOptions::default() };
+    assert_eq!(options.output_format(false), OutputFormat::Wide);
+    assert_eq!(options.output_format(true), OutputFormat::Json);
+    assert_eq!(ListOptions { quiet: true, ..options }.output_format(false), OutputFormat::Name);
+}
+
+#[test]
+fn a_watched_list_is_printed_when_it_changes_and_ends_with_the_first_failure() {
+    let round = Cell::new(0);
+    let output = common::testing::recorded(|| {
+        watch_list(Duration::ZERO, || {
+            round.set(round.get() + 1);
+            match round.get() {
+                1 | 2 => Ok(Some("one\n".to_owned())),
+                3 => Ok(Some("two\n".to_owned())),
+                _ => Err(Error::new(Phase::Control, "no response")),
+            }
+        })
+    });
+    assert_eq!((round.get(), output.as_str()), (4, "one\ntwo\ndrophammer: no response\n"));
+}

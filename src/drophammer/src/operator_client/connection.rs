@@ -1,0 +1,207 @@
+//! Selection of the server and of the operator's token: from options, the environment, the contexts of the configuration file, and the
+//! files that a server writes.
+
+#[cfg(test)]
+mod tests;
+
+use super::ServerOptions;
+use crate::client_config::{ClientConfig, ContextToken, ServerContext, config_path};
+use common::error::{Error, Phase, Result};
+use std::fs;
+use std::io::ErrorKind;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+/// URL of a server on this host, with the default port of `drophammer serve`.
+const LOCAL_SERVER: &str = "http://127.0.0.1:8080";
+/// Default ports of `drophammer serve`, without and with TLS.
+const HTTP_PORT: u16 = 8080;
+const HTTPS_PORT: u16 = 8443;
+/// Token of the server that the Debian package installs.
+const PACKAGE_TOKEN: &str = "/var/lib/drophammer/operator.token";
+
+/// Server and token that a command uses.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ServerConnection {
+    pub url: String,
+    pub token: String,
+    /// Description of the token's origin, for error messages.
+    pub token_origin: String,
+}
+
+/// Sources of the address and the token, other than the options of the command.
+pub(crate) struct ConnectionSources<'a> {
+    pub environment: &'a dyn Fn(&str) -> Option<String>,
+    pub config: ClientConfig,
+    /// Token in the working directory, such as the server's directory.
+    pub local_token: PathBuf,
+    /// Token of the package, for servers on this host.
+    pub package_token: PathBuf,
+}
+
+/// Returns the value of an environment variable, unless the value is empty.
+pub(crate) fn read_environment(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Returns the path of the configuration file.
+///
+/// # Errors
+/// Returns an error if the environment specifies neither XDG_CONFIG_HOME nor HOME.
+pub(crate) fn find_config_path() -> Result<PathBuf> {
+    let missing =
+        || connection_error("cannot find the configuration: neither XDG_CONFIG_HOME nor HOME is set".to_owned());
+    config_path(read_environment).ok_or_else(missing)
+}
+
+/// Selects the server and the token for a command.
+///
+/// # Errors
+/// Returns an error if the URL or the configuration is invalid, or no token is found.
+pub(crate) fn select_connection(options: &ServerOptions) -> Result<ServerConnection> {
+    let config = config_path(read_environment).map(|path| ClientConfig::read_file(&path)).transpose()?;
+    let sources = ConnectionSources {
+        environment: &read_environment,
+        config: config.unwrap_or_default(),
+        local_token: PathBuf::from("operator.token"),
+        package_token: PathBuf::from(PACKAGE_TOKEN),
+    };
+    sources.select(options)
+}
+
+impl ConnectionSources<'_> {
+    fn select(&self, options: &ServerOptions) -> Result<ServerConnection> {
+        let (server, context) = self.select_server(options)?;
+        let url = parse_server_url(&server).map_err(connection_error)?;
+        // A token is only sent to the server of its own context.
+        let is_its_server = |context: &&ServerContext| parse_server_url(&context.server).as_ref() == Ok(&url);
+        let context = context.or_else(|| self.config.contexts.values().find(is_its_server));
+        let (token, token_origin) = self.select_token(options, context, &url)?;
+        Ok(ServerConnection { url, token, token_origin })
+    }
+
+    /// Returns the address of the server, and the context from which the address was taken. Options take precedence over the
+    /// environment, and the environment over the current context.
+    fn select_server(&self, options: &ServerOptions) -> Result<(String, Option<&ServerContext>)> {
+        let of_context = |name: &str| -> Result<(String, Option<&ServerContext>)> {
+            let context = self.config.find_context(name).map_err(connection_error)?;
+            Ok((context.server.clone(), Some(context)))
+        };
+        match (&options.server, &options.context) {
+            (Some(_), Some(_)) => {
+                return Err(connection_error(
+                    "--server and --context both select a server: omit one of them".to_owned(),
+                ));
+            }
+            (Some(server), None) => return Ok((server.clone(), None)),
+            (None, Some(name)) => return of_context(name),
+            (None, None) => {}
+        }
+        if let Some(server) = (self.environment)("DROPHAMMER_SERVER") {
+            return Ok((server, None));
+        }
+        let name = (self.environment)("DROPHAMMER_CONTEXT").or_else(|| self.config.current.clone());
+        name.map_or_else(|| Ok((LOCAL_SERVER.to_owned(), None)), |name| of_context(&name))
+    }
+
+    /// Returns the token and a description of its origin.
+    fn select_token(
+        &self,
+        options: &ServerOptions,
+        context: Option<&ServerContext>,
+        url: &str,
+    ) -> Result<(String, String)> {
+        let in_environment = || (self.environment)("DROPHAMMER_TOKEN_FILE").map(PathBuf::from);
+        if let Some(file) = options.token_file.clone().or_else(in_environment) {
+            return read_token_file(&file);
+        }
+        match context.and_then(|context| context.token.as_ref()) {
+            Some(ContextToken::Text(token)) => {
+                return Ok((token.reveal().to_owned(), "the token in the configuration".to_owned()));
+            }
+            Some(ContextToken::File(file)) => return read_token_file(file),
+            None => {}
+        }
+        let of_package = is_loopback_url(url).then_some(&self.package_token);
+        for file in [&self.local_token].into_iter().chain(of_package) {
+            match fs::metadata(file) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                _ => return read_token_file(file),
+            }
+        }
+        Err(connection_error(format!(
+            "the operator's token for {url} is missing: run `drophammer login {url}`, or use --token-file FILE with a copy of operator.token \
+             from the server's directory"
+        )))
+    }
+}
+
+/// Reads the token in a file. Also returns a description of the file.
+fn read_token_file(file: &Path) -> Result<(String, String)> {
+    let text = fs::read_to_string(file).map_err(|error| {
+        let remedy = match error.kind() {
+            ErrorKind::PermissionDenied => "run the command with sudo, or run `drophammer login URL`",
+            _ => "run `drophammer login URL`, or use --token-file FILE with a copy of operator.token from the server's directory",
+        };
+        Error::new(Phase::Control, format!("cannot read the operator's token {}: {error}; {remedy}", file.display()))
+    })?;
+    match text.trim() {
+        "" => Err(Error::new(
+            Phase::Control,
+            format!(
+                "the file of the operator's token, {}, is empty: copy operator.token from the server's directory",
+                file.display()
+            ),
+        )),
+        token => Ok((token.to_owned(), format!("the token in {}", file.display()))),
+    }
+}
+
+/// Completes and checks the address of a server: `install.rack`, `install.rack:8443`, `https://install.rack:8443/`. Without a scheme, the
+/// address is that of a server without TLS, unless its port is the default port for TLS.
+///
+/// # Errors
+/// Returns a message if the address is not the URL of a server.
+pub(crate) fn parse_server_url(text: &str) -> std::result::Result<String, String> {
+    let refuse =
+        |why: &str| Err(format!("cannot use the server's URL {text:?}: {why}; example: http://install.rack:8080"));
+    let text = text.trim();
+    let url = match text.split_once("://") {
+        Some(("http" | "https", _)) => text.to_owned(),
+        Some((scheme, _)) => return refuse(&format!("the scheme must be http or https, not {scheme:?}")),
+        None => format!("http://{text}"),
+    };
+    let parsed = match reqwest::Url::parse(&url) {
+        Ok(parsed) => parsed,
+        Err(error) => return refuse(&error.to_string()),
+    };
+    if parsed.query().is_some() || parsed.fragment().is_some() {
+        return refuse("it must not contain `?` or `#`");
+    }
+    let url = url.trim_end_matches('/');
+    if text.contains("://") {
+        return Ok(url.to_owned());
+    }
+    Ok(match parsed.port() {
+        Some(HTTPS_PORT) => url.replacen("http://", "https://", 1),
+        // Url::parse omits port 80, the default port of http.
+        None if !text.split('/').next().unwrap_or_default().ends_with(":80") => {
+            let (host, path) = text.split_at(text.find('/').unwrap_or(text.len()));
+            format!("http://{}:{HTTP_PORT}{}", host.trim_end_matches(':'), path.trim_end_matches('/'))
+        }
+        _ => url.to_owned(),
+    })
+}
+
+/// Returns whether a URL leads to this host.
+pub(crate) fn is_loopback_url(url: &str) -> bool {
+    let host = reqwest::Url::parse(url).ok().and_then(|url| url.host_str().map(str::to_owned));
+    host.is_some_and(|host| {
+        let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+        address.map_or(host == "localhost", |address| address.is_loopback())
+    })
+}
+
+fn connection_error(why: String) -> Error {
+    Error::new(Phase::Control, why)
+}

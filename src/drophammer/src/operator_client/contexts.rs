@@ -1,0 +1,197 @@
+//! `drophammer config`: the contexts of the operator's configuration file.
+
+use super::connection::{find_config_path, parse_server_url};
+use super::print_refusal;
+use crate::client_config::{ClientConfig, ContextToken, ServerContext};
+use crate::object_list::{ListColumn, ListOptions, ObjectList, print_list};
+use clap::{Args, Subcommand};
+use common::error::Result;
+use common::exit_status::CommandOutcome;
+use common::output::print_text;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, Args)]
+pub struct ConfigArgs {
+    #[command(subcommand)]
+    pub command: ConfigCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// List the contexts: server, origin of the token, and which context is the current one.
+    #[command(visible_alias = "ls")]
+    List {
+        #[command(flatten)]
+        list: ListOptions,
+        /// Print the contexts as JSON, without tokens.
+        #[arg(long, env = "DROPHAMMER_JSON")]
+        json: bool,
+    },
+    /// Make a context the current one, which applies to commands without --server and --context.
+    Use {
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+    /// Create or change a context. `drophammer login` creates a context too, and stores the token in it.
+    Set(SetContextOptions),
+    /// Delete a context, with its token.
+    #[command(visible_alias = "rm")]
+    Delete {
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct SetContextOptions {
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Address of the server. Required if the context does not exist yet. If the address changes, the stored token is removed.
+    #[arg(long, value_name = "URL")]
+    pub server: Option<String>,
+    /// File from which commands read the operator's token.
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+}
+
+/// Context as it is listed, without its token.
+#[derive(Debug, Serialize)]
+struct ContextSummary {
+    name: String,
+    server: String,
+    is_current: bool,
+    /// `stored`, or the path of the token's file.
+    token: Option<String>,
+}
+
+/// Lists or changes the contexts.
+///
+/// # Errors
+/// Returns an error if the configuration cannot be read or written.
+pub fn run_config(options: &ConfigArgs) -> Result<CommandOutcome> {
+    change_contexts(&find_config_path()?, &options.command)
+}
+
+fn change_contexts(path: &Path, command: &ConfigCommand) -> Result<CommandOutcome> {
+    let mut config = ClientConfig::read_file(path)?;
+    let done = match command {
+        ConfigCommand::List { list, json } => {
+            return print_list(&context_columns(), &summarize_contexts(&config), list, *json);
+        }
+        ConfigCommand::Use { name } => config.find_context(name).map(|_| ()).map(|()| {
+            config.current = Some(name.clone());
+            format!("{name} is the current context.\n")
+        }),
+        ConfigCommand::Set(asked) => {
+            set_context(&mut config, asked).map(|()| format!("Context {} is stored.\n", asked.name))
+        }
+        ConfigCommand::Delete { name } => config.find_context(name).map(|_| ()).map(|()| {
+            config.contexts.remove(name);
+            config.current = config.current.take().filter(|current| current != name);
+            format!("Context {name} is deleted.\n")
+        }),
+    };
+    match done {
+        Ok(text) => {
+            config.write_file(path)?;
+            print_text(&text).map(|()| CommandOutcome::Good)
+        }
+        Err(why) => Ok(print_refusal(&why)),
+    }
+}
+
+fn set_context(config: &mut ClientConfig, asked: &SetContextOptions) -> std::result::Result<(), String> {
+    let server = asked.server.as_deref().map(parse_server_url).transpose()?;
+    let known = config.contexts.get(&asked.name);
+    let Some(server) = server.or_else(|| known.map(|known| known.server.clone())) else {
+        return Err(format!("context {:?} does not exist yet: add --server URL", asked.name));
+    };
+    let token_file = match &asked.token_file {
+        // The path must not depend on the working directory of later commands.
+        Some(file) => {
+            Some(std::path::absolute(file).map_err(|error| format!("--token-file {}: {error}", file.display()))?)
+        }
+        None => None,
+    };
+    // A token is only sent to the server for which it was stored.
+    let kept = known.filter(|known| known.server == server).and_then(|known| known.token.clone());
+    let token = token_file.map(ContextToken::File).or(kept);
+    config.contexts.insert(asked.name.clone(), ServerContext { server, token });
+    Ok(())
+}
+
+fn summarize_contexts(config: &ClientConfig) -> Vec<ContextSummary> {
+    let summarize = |(name, context): (&String, &ServerContext)| ContextSummary {
+        name: name.clone(),
+        server: context.server.clone(),
+        is_current: config.current.as_ref() == Some(name),
+        token: context.token.as_ref().map(|token| match token {
+            ContextToken::Text(_) => "stored".to_owned(),
+            ContextToken::File(file) => file.display().to_string(),
+        }),
+    };
+    config.contexts.iter().map(summarize).collect()
+}
+
+fn context_columns() -> ObjectList<'static, ContextSummary> {
+    let columns = vec![
+        ListColumn::new("name", |context: &ContextSummary| context.name.clone()),
+        ListColumn::new("current", |context: &ContextSummary| if context.is_current { "yes" } else { "" }),
+        ListColumn::new("server", |context: &ContextSummary| context.server.clone()),
+        ListColumn::new("token", |context: &ContextSummary| context.token.clone().unwrap_or_default()),
+    ];
+    ObjectList { command: "config", noun: "contexts", name: |context| context.name.clone(), columns }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use common::testing::recorded;
+
+    fn set(name: &str, server: Option<&str>, token_file: Option<&str>) -> ConfigCommand {
+        let (name, server) = (name.to_owned(), server.map(str::to_owned));
+        ConfigCommand::Set(SetContextOptions { name, server, token_file: token_file.map(PathBuf::from) })
+    }
+
+    #[test]
+    fn contexts_are_set_used_listed_and_deleted() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.yaml");
+        let run = |command: ConfigCommand| recorded(|| change_contexts(&path, &command));
+        let list = || ConfigCommand::List { list: ListOptions::default(), json: false };
+        let named = |name: &str| name.to_owned();
+        assert_eq!(run(list()), "No contexts.\n");
+        assert_eq!(run(set("rack", None, None)), "drophammer: context \"rack\" does not exist yet: add --server URL\n");
+        assert!(run(set("rack", Some("ftp://h"), None)).contains("the scheme must be http or https, not \"ftp\""));
+        assert!(!path.exists());
+        assert_eq!(run(set("rack", Some("install.rack:8443"), Some("/t"))), "Context rack is stored.\n");
+        assert_eq!(run(set("bench", Some("localhost"), None)), "Context bench is stored.\n");
+        assert_eq!(run(ConfigCommand::Use { name: named("rack") }), "rack is the current context.\n");
+        assert!(run(ConfigCommand::Use { name: named("rock") }).ends_with("does not exist; contexts: bench, rack\n"));
+        let expected = "NAME   CURRENT  SERVER                     TOKEN\n\
+                        bench  -        http://localhost:8080      -\n\
+                        rack   yes      https://install.rack:8443  /t\n";
+        assert_eq!(run(list()), expected);
+        assert_eq!(run(ConfigCommand::Delete { name: named("rack") }), "Context rack is deleted.\n");
+        assert!(run(ConfigCommand::Delete { name: named("rack") }).contains("does not exist"));
+        assert_eq!(ClientConfig::read_file(&path).unwrap().current, None);
+    }
+
+    #[test]
+    fn a_stored_token_is_removed_with_the_address_of_its_server() {
+        let token = Some(ContextToken::Text(model::registry_auth::SecretText::new("t")));
+        let server = "http://h:8080".to_owned();
+        let mut config = ClientConfig::default();
+        config.contexts.insert("a".to_owned(), ServerContext { server, token: token.clone() });
+        let asked = |server: Option<&str>| SetContextOptions {
+            name: "a".to_owned(),
+            server: server.map(str::to_owned),
+            token_file: None,
+        };
+        for (server, is_kept) in [(None, true), (Some("h"), true), (Some("other"), false)] {
+            set_context(&mut config, &asked(server)).unwrap();
+            assert_eq!(config.contexts["a"].token == token, is_kept, "{server:?}");
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! `drophammer login`: stores a server and the operator's token for it as a context.
+
+use super::connection::{ServerConnection, find_config_path, is_loopback_url, parse_server_url};
+use super::{OperatorClient, OperatorResponse, print_refusal};
+use crate::client_config::{ClientConfig, ContextToken, ServerContext};
+use crate::commands::read_text;
+use clap::Args;
+use common::error::{Context, Phase, Result};
+use common::exit_status::CommandOutcome;
+use common::output::{print_note, print_text};
+use common::url_host::extract_host;
+use linux::console::hidden_input::read_hidden_line;
+use model::registry_auth::SecretText;
+use reqwest::Method;
+use serde::de::IgnoredAny;
+use std::io::{IsTerminal, stdin};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Terminal of the operator.
+const TERMINAL: &str = "/dev/tty";
+/// Time to enter the token.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+#[derive(Debug, Args)]
+pub struct LoginOptions {
+    /// Address of the server: `install.rack`, `install.rack:8080` or `https://install.rack:8443`.
+    #[arg(value_name = "URL")]
+    pub url: String,
+    /// Name of the context [default: the host name of the server].
+    #[arg(long, value_name = "NAME", env = "DROPHAMMER_CONTEXT")]
+    pub name: Option<String>,
+    /// File with the token. If omitted, the token is requested on the terminal, or read from standard input.
+    #[arg(long, value_name = "FILE", env = "DROPHAMMER_TOKEN_FILE")]
+    pub token_file: Option<PathBuf>,
+}
+
+/// Asks for the token, checks the token at the server, and stores server and token as the current context.
+///
+/// # Errors
+/// Returns an error if the server cannot be reached or rejects the token, or if the configuration cannot be written.
+pub fn run_login(options: &LoginOptions) -> Result<CommandOutcome> {
+    let path = find_config_path()?;
+    // An invalid configuration is reported before the token is requested.
+    ClientConfig::read_file(&path)?;
+    let url = match parse_server_url(&options.url) {
+        Ok(url) => url,
+        Err(why) => return Ok(print_refusal(&why)),
+    };
+    if url.starts_with("http://") && !is_loopback_url(&url) {
+        print_note(&format!(
+            "drophammer: the token is sent unencrypted to {url}: use https:// if the server has a TLS certificate"
+        ));
+    }
+    match request_token(options.token_file.as_deref())?.trim() {
+        "" => Ok(print_refusal("the token is empty: enter the content of operator.token in the server's directory")),
+        token => log_in(&path, &url, options.name.as_deref(), token),
+    }
+}
+
+/// Checks the token at the server, and stores server and token as the current context of the configuration file.
+pub(super) fn log_in(path: &Path, url: &str, name: Option<&str>, token: &str) -> Result<CommandOutcome> {
+    let (token, token_origin) = (token.to_owned(), "the entered token".to_owned());
+    let connection = ServerConnection { url: url.to_owned(), token: token.clone(), token_origin };
+    let server = OperatorClient::with_connection(connection)?;
+    if let OperatorResponse::Refused(why) =
+        server.send_json::<IgnoredAny>(server.request(Method::GET, "/v1/machines"))?
+    {
+        return Ok(print_refusal(&why));
+    }
+    let name = name.unwrap_or_else(|| extract_host(url)).to_owned();
+    let mut config = ClientConfig::read_file(path)?;
+    let token = Some(ContextToken::Text(SecretText::new(token)));
+    config.contexts.insert(name.clone(), ServerContext { server: url.to_owned(), token });
+    config.current = Some(name.clone());
+    config.write_file(path)?;
+    let text = format!("Logged in to {url}. The token is stored as context {name} in {}.\n", path.display());
+    print_text(&text).map(|()| CommandOutcome::Good)
+}
+
+fn request_token(file: Option<&Path>) -> Result<String> {
+    if let Some(file) = file {
+        return read_text(file);
+    }
+    if !stdin().is_terminal() {
+        return read_text(Path::new(crate::commands::STDIN));
+    }
+    let question = "Operator's token (content of operator.token in the server's directory; input is hidden):";
+    let line = read_hidden_line(Path::new(TERMINAL), question, Instant::now() + PATIENCE);
+    line.map(Option::unwrap_or_default).context(Phase::Control, || format!("read the token from {TERMINAL}"))
+}

@@ -1,0 +1,69 @@
+//! Properties of the terminal to which commands print their results.
+
+use common::error::Result;
+use common::output::{print_styled, print_text};
+use std::env;
+use std::io::{IsTerminal, stdout};
+use terminal_size::{Width, terminal_size_of};
+
+/// Width of a terminal that does not report its width.
+const DEFAULT_WIDTH: usize = 80;
+
+/// Returns whether output is coloured: standard output must be a terminal, `TERM` must not be `dumb`, and NO_COLOR must
+/// not be set (no-color.org).
+pub(crate) fn wants_colour() -> bool {
+    let unwanted = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    stdout().is_terminal() && !unwanted && !is_dumb()
+}
+
+fn is_dumb() -> bool {
+    env::var_os("TERM").is_some_and(|term| term == "dumb")
+}
+
+/// Returns whether output can replace the contents of the screen.
+pub(crate) fn replaces_screen() -> bool {
+    stdout().is_terminal() && !is_dumb()
+}
+
+/// Returns the maximum width of tables: that in COLUMNS, or that of the terminal. Returns `None` if standard output is not a terminal,
+/// because programs that read a table expect one object per line.
+pub(crate) fn table_width() -> Option<usize> {
+    let columns = env::var("COLUMNS").ok();
+    let read_width =
+        || terminal_size_of(stdout()).map(|(Width(columns), _)| usize::from(columns)).filter(|width| *width > 0);
+    choose_width(columns.as_deref(), stdout().is_terminal(), read_width)
+}
+
+fn choose_width(columns: Option<&str>, is_terminal: bool, read_width: impl Fn() -> Option<usize>) -> Option<usize> {
+    let columns = columns.and_then(|columns| columns.trim().parse().ok()).filter(|columns| *columns > 0);
+    columns.or_else(|| is_terminal.then(|| read_width().unwrap_or(DEFAULT_WIDTH)))
+}
+
+/// Prints text, whose styles are shown only on a terminal with colours.
+///
+/// # Errors
+/// Returns an error if standard output cannot be written.
+pub(crate) fn print_for_terminal(text: &str) -> Result<()> {
+    if wants_colour() { print_styled(text) } else { print_text(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_width_is_that_of_columns_or_of_the_terminal() {
+        for (columns, is_terminal, width, expected) in [
+            (Some("120"), false, None, Some(120)),
+            (Some("120"), true, Some(90), Some(120)),
+            (Some("0"), true, Some(90), Some(90)),
+            (Some("wide"), true, None, Some(80)),
+            (None, true, Some(132), Some(132)),
+            (None, true, None, Some(80)),
+            (None, false, Some(132), None),
+            (Some(""), false, None, None),
+        ] {
+            assert_eq!(choose_width(columns, is_terminal, || width), expected, "{columns:?} {is_terminal} {width:?}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Detection of URLs with the wrong scheme: https at a port without TLS, or http at a port that requires TLS.
+
+use std::error::Error as StdError;
+use std::io;
+
+/// Reason why a request to a URL with the wrong scheme has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SchemeMismatch {
+    /// The URL begins with https, but the server does not respond with TLS.
+    ServerLacksTls,
+    /// The URL begins with http, but the server's response is not HTTP. Most servers with TLS respond like this.
+    ServerLacksHttp,
+}
+
+/// Returns whether the scheme of the URL is the probable reason for the error of a request.
+pub fn find_scheme_mismatch(error: &(dyn StdError + 'static)) -> Option<SchemeMismatch> {
+    if let Some(rustls::Error::InvalidMessage(_)) = error.downcast_ref() {
+        return Some(SchemeMismatch::ServerLacksTls);
+    }
+    if error.downcast_ref::<hyper::Error>().is_some_and(|error| error.is_parse() || error.is_incomplete_message()) {
+        return Some(SchemeMismatch::ServerLacksHttp);
+    }
+    // tokio-rustls reports a connection that the server closes during the handshake by this text only.
+    let closed =
+        |error: &io::Error| error.kind() == io::ErrorKind::UnexpectedEof && error.to_string() == "tls handshake eof";
+    if error.downcast_ref::<io::Error>().is_some_and(closed) {
+        return Some(SchemeMismatch::ServerLacksTls);
+    }
+    let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    inner.and_then(|inner| find_scheme_mismatch(inner)).or_else(|| find_scheme_mismatch(error.source()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::new_client;
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use testing::http::{Act, Server};
+
+    fn request(url: &str) -> Option<SchemeMismatch> {
+        new_client().unwrap().get(url).send().err().and_then(|error| find_scheme_mismatch(&error))
+    }
+
+    #[test]
+    fn a_server_without_tls() {
+        let server = Server::start(b"ok".to_vec(), |_| Act::default());
+        assert_eq!(request(&server.url("")), None);
+        assert_eq!(request(&server.url("").replace("http:", "https:")), Some(SchemeMismatch::ServerLacksTls));
+    }
+
+    #[test]
+    fn a_server_that_responds_with_a_tls_alert() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let answering = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 1024]);
+            // Fatal alert `decode_error` (RFC 8446, section 6).
+            stream.write_all(&[0x15, 3, 3, 0, 2, 2, 50]).unwrap();
+        });
+        assert_eq!(request(&format!("http://{address}")), Some(SchemeMismatch::ServerLacksHttp));
+        answering.join().unwrap();
+    }
+
+    #[test]
+    fn a_closed_port_is_another_problem() {
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        assert_eq!(request(&format!("http://{address}")), None);
+        assert_eq!(request(&format!("https://{address}")), None);
+    }
+}
