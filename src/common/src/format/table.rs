@@ -4,7 +4,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::terminal::{TextStyle, escape_line};
+use super::terminal_escaping::{TextStyle, escape_line};
 use super::{display_width, pad_to_width};
 
 /// Number of spaces between two columns.

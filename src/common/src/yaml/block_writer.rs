@@ -52,7 +52,7 @@ fn append_field_value(text: &mut String, value: &Value, indent: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{HOSTILE, first_hidden};
+    use crate::recorded_output::{HOSTILE, first_hidden};
     use serde_json::json;
 
     fn read_back(text: &str) -> Value {

@@ -3,7 +3,7 @@
 use common::format::natural_sort_key;
 use common::format::replace_hidden;
 use common::format::table::{TableCell, TableColumn};
-use common::format::terminal::TextStyle;
+use common::format::terminal_escaping::TextStyle;
 use serde_json::Value;
 use std::cmp::Ordering;
 

@@ -125,7 +125,8 @@ fn documents_keep_the_order_of_the_server() {
 
 #[test]
 fn objects_are_shown_by_name() {
-    let shown = |name: &str, as_json| common::testing::recorded(|| print_object(&racks(), &objects(), name, as_json));
+    let shown =
+        |name: &str, as_json| common::recorded_output::recorded(|| print_object(&racks(), &objects(), name, as_json));
     assert_eq!(shown("rack2", false), "bytes: 1000\nname: rack2\nphase: installed\n");
     assert!(shown("rack2", true).starts_with("{\n  \"bytes\": 1000,"));
     let refused = "drophammer: the server has no rack \"rack3\"; `drophammer rack list` lists its racks\n";
@@ -144,7 +145,7 @@ fn quiet_and_json_select_a_format() {
 #[test]
 fn a_watched_list_is_printed_when_it_changes_and_ends_with_the_first_failure() {
     let round = Cell::new(0);
-    let output = common::testing::recorded(|| {
+    let output = common::recorded_output::recorded(|| {
         watch_list(Duration::ZERO, || {
             round.set(round.get() + 1);
             match round.get() {

@@ -147,7 +147,7 @@ fn context_columns() -> ObjectList<'static, ContextSummary> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use common::testing::recorded;
+    use common::recorded_output::recorded;
 
     fn set(name: &str, server: Option<&str>, token_file: Option<&str>) -> ConfigCommand {
         let (name, server) = (name.to_owned(), server.map(str::to_owned));

@@ -9,7 +9,7 @@ use ::server::{DisplayPhase, ObjectFate};
 use common::error::Result;
 use common::exit_status::CommandOutcome;
 use common::format;
-use common::format::terminal::TextStyle;
+use common::format::terminal_escaping::TextStyle;
 use model::install_report::EventName;
 use reqwest::Method;
 use std::time::Duration;

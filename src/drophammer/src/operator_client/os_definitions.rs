@@ -6,7 +6,7 @@ use crate::object_list::{ListCell, ListColumn, ListOptions, ObjectList, print_li
 use clap::{Args, Subcommand};
 use common::error::Result;
 use common::exit_status::CommandOutcome;
-use common::format::terminal::TextStyle;
+use common::format::terminal_escaping::TextStyle;
 use common::format::{format_columns, replace_hidden};
 use common::output::print_text;
 use model::os_definition::{parse_changes, split_changes};

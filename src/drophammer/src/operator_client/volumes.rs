@@ -8,7 +8,7 @@ use crate::object_list::{ListCell, ListColumn, ListOptions, ObjectList, print_li
 use common::error::Result;
 use common::exit_status::CommandOutcome;
 use common::format::format_bytes;
-use common::format::terminal::TextStyle;
+use common::format::terminal_escaping::TextStyle;
 use common::output::print_text;
 use reqwest::Method;
 use server::metal_api::volumes::{VolumeResponse, VolumeState};

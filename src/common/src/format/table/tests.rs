@@ -1,6 +1,6 @@
-use super::super::terminal::render_styles;
+use super::super::terminal_escaping::render_styles;
 use super::*;
-use crate::testing::{HOSTILE, first_hidden};
+use crate::recorded_output::{HOSTILE, first_hidden};
 
 fn column(title: &str, is_prose: bool) -> TableColumn {
     TableColumn { title: title.to_owned(), is_prose }

@@ -1,7 +1,7 @@
 use super::super::login::log_in;
 use super::*;
 use common::exit_status::CommandOutcome;
-use common::testing::recorded;
+use common::recorded_output::recorded;
 use model::registry_auth::SecretText;
 use std::cell::Cell;
 use testing::http::{Act, Server};
