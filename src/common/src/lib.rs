@@ -18,5 +18,6 @@ pub mod spelling;
 pub mod sync;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod type_errors;
 pub mod url_host;
 pub mod yaml;
