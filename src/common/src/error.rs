@@ -1,6 +1,7 @@
 //! The error type of all crates. It contains the phase that failed, the failed action, and the cause as reported by the system or tool.
 
 use crate::format::without_secrets;
+use crate::type_errors::reword_type_error;
 use std::error::Error as StdError;
 use std::fmt;
 
@@ -94,7 +95,7 @@ impl fmt::Display for Error {
         let mut source = self.source();
         while let Some(error) = source {
             // Some libraries repeat the text of the source in their own text; each text is printed once.
-            let text = without_secrets(&error.to_string());
+            let text = without_secrets(&reword_type_error(&error.to_string()));
             if !said.contains(&text) {
                 write!(f, ": {text}")?;
                 said.push_str(&text);

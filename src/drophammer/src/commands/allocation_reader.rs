@@ -2,6 +2,7 @@
 //! document that the agent receives.
 
 use common::diagnostic::Diagnostic;
+use common::type_errors::reword_type_error;
 use model::allocation::{self, Allocation};
 use model::inventory::Nic;
 use site::operator_files;
@@ -41,11 +42,11 @@ fn parse_agent_document(text: &str) -> Result<Option<Allocation>, Vec<String>> {
 fn format_json_error(error: &serde_json::Error) -> String {
     let said = error.to_string();
     let why = said.split(" at line ").next().unwrap_or_default();
-    format!("{}:{}: {why}", error.line().max(1), error.column().max(1))
+    format!("{}:{}: {}", error.line().max(1), error.column().max(1), reword_type_error(why))
 }
 
 /// Converts messages to diagnostics. A line and column at the start of a message become the position.
-fn parse_messages(lines: Vec<String>) -> Vec<Diagnostic> {
+pub(crate) fn parse_messages(lines: Vec<String>) -> Vec<Diagnostic> {
     let problem = |line: &String| {
         let mut parts = line.splitn(3, ':');
         let mut number = || parts.next().and_then(|part| part.parse::<usize>().ok());

@@ -1,6 +1,9 @@
-//! `drophammer check`: checks each layout, and checks that no two of the layouts match the same size and image.
+//! `drophammer check`: checks each layout, and checks that no two of the layouts match the same size and image. Also checks the other files
+//! that operators write.
 
+mod documents;
 mod fix;
+mod suggestions;
 
 use super::{decode_layouts, format_located, problem_lines, read_bytes};
 use clap::Args;
@@ -8,6 +11,7 @@ use common::diagnostic::Diagnostic;
 use common::error::{Context, Error, Phase, Result};
 use common::exit_status::CommandOutcome;
 use common::output::{print_text, to_json};
+use documents::{DOCUMENT_TYPES, DocumentReport, summarize_documents};
 use model::inventory::Nic;
 use model::layout::layout_set::{DuplicateLayout, LayoutCollision, LayoutSet};
 use model::layout::{self, ParsedLayout};
@@ -21,7 +25,8 @@ use std::path::{Path, PathBuf};
 pub struct CheckOptions {
     /// Layouts in YAML or JSON, one or several per file. For a directory, all *.yaml, *.yml and *.json in it are read.
     /// Specify - to read standard input. All layouts together form one set, in which no two layouts may match the same
-    /// size and image. Machine files are recognized by their fields.
+    /// size and image. Machine files, image files, deploy templates and Kubernetes volumes are recognized by their fields,
+    /// and the directory of a server by its machines/ or layouts/.
     #[arg(required = true, value_name = "FILE|DIR")]
     pub files: Vec<PathBuf>,
     /// Print the findings as JSON.
@@ -50,7 +55,13 @@ pub struct CheckOptions {
 pub(crate) struct CheckReport {
     layouts: Vec<LayoutReport>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    machines: Vec<MachineReport>,
+    machines: Vec<DocumentReport>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    images: Vec<DocumentReport>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    templates: Vec<DocumentReport>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    volumes: Vec<DocumentReport>,
     duplicates: Vec<DuplicateLayout>,
     collisions: Vec<LayoutCollision>,
     #[serde(skip)]
@@ -75,20 +86,17 @@ struct LayoutReport {
     parsed: Option<ParsedLayout>,
 }
 
-/// Findings of a machine file.
-#[derive(Serialize)]
-struct MachineReport {
-    file: PathBuf,
-    valid: bool,
-    problems: Vec<Diagnostic>,
-}
-
 /// Prints the result that the options request: all problems of the layouts, the selected layout, or the canonical
 /// spelling.
 ///
 /// # Errors
 /// Returns an error if a file or directory cannot be read or written, or a directory contains no layout.
 pub fn run_check(options: &CheckOptions) -> Result<CommandOutcome> {
+    if let [dir] = &options.files[..]
+        && is_site_directory(dir)
+    {
+        return check_site_directory(dir, options);
+    }
     let (text, outcome) = check_output(options)?;
     print_text(&text)?;
     Ok(outcome)
@@ -123,11 +131,21 @@ fn read_nics(options: &CheckOptions) -> Result<Option<Vec<Nic>>> {
     Ok(None)
 }
 
-/// Checks a machine file. Returns `None` for any other file.
-fn check_machine_file(file: &TextFile, nics: Option<&[Nic]>) -> Option<MachineReport> {
-    let text = file.text.as_ref().ok().filter(|text| super::allocation_reader::is_machine_text(text))?;
-    let problems = super::allocation_reader::read_allocation(text, nics).err().unwrap_or_default();
-    Some(MachineReport { file: file.path.clone(), valid: problems.is_empty(), problems })
+/// Returns whether a path is the directory of a server.
+fn is_site_directory(path: &Path) -> bool {
+    path.join("machines").is_dir() || path.join("layouts").is_dir()
+}
+
+/// Checks the directory of a server, as `drophammer site check` does.
+fn check_site_directory(dir: &Path, options: &CheckOptions) -> Result<CommandOutcome> {
+    if options.fix || options.strict || !options.select.is_empty() || options.inventory.is_some() {
+        let what = format!(
+            "{0} is a server's directory: --fix, --strict, --select and --inventory require {0}/layouts",
+            dir.display()
+        );
+        return Err(Error::new(Phase::Settings, what));
+    }
+    super::site::check_directory(dir, options.json)
 }
 
 impl CheckReport {
@@ -140,14 +158,15 @@ impl CheckReport {
     /// Checks all files, and the files in directories, as one set. If NICs are specified, the networks of machine files
     /// must match these NICs.
     fn check_files_with_nics(paths: &[PathBuf], nics: Option<&[Nic]>) -> Result<CheckReport> {
-        let (mut layouts, mut machines) = (Vec::new(), Vec::new());
+        let (mut layouts, mut documents) = (Vec::new(), Vec::new());
         for file in read_files(paths)? {
-            if let Some(machine) = check_machine_file(&file, nics) {
-                machines.push(machine);
+            let text = file.text.as_ref().ok();
+            if let Some(document) = text.and_then(|text| DocumentReport::check_text(&file.path, text, nics)) {
+                documents.push(document);
                 continue;
             }
             let found = match file.text {
-                Ok(text) => layout::read_all_layouts(&text),
+                Ok(text) => read_layouts(&text),
                 Err(problems) => vec![Err(problems)],
             };
             layouts.extend(found.into_iter().map(|found| LayoutReport::new(&file.path, found)));
@@ -155,35 +174,36 @@ impl CheckReport {
         let set =
             LayoutSet::new(layouts.iter().filter_map(|one| Some((one.file.as_path(), &one.parsed.as_ref()?.layout))));
         let (duplicates, collisions) = (set.find_duplicates(), set.find_collisions());
-        Ok(CheckReport { duplicates, collisions, layouts, machines, set, is_strict: false })
+        let mut documents_of = |document_type| -> Vec<DocumentReport> {
+            documents.extract_if(.., |one: &mut DocumentReport| one.document_type == document_type).collect()
+        };
+        let [machines, images, templates, volumes] = DOCUMENT_TYPES.map(&mut documents_of);
+        Ok(CheckReport { duplicates, collisions, layouts, machines, images, templates, volumes, set, is_strict: false })
     }
 
     fn is_good(&self) -> bool {
         let is_good = |one: &LayoutReport| one.valid && (!self.is_strict || one.notes.is_empty());
-        let machines_are_good = self.machines.iter().all(|one| one.valid);
         self.layouts.iter().all(is_good)
-            && machines_are_good
+            && self.documents().all(|one| one.valid)
             && self.duplicates.is_empty()
             && self.collisions.is_empty()
     }
 
-    /// Returns the summary line, such as `3 layouts, all good: …`.
-    fn summarize(&self) -> String {
-        match (self.layouts.len(), self.machines.len()) {
-            (_, 0) => self.summarize_layouts(),
-            (0, _) => self.summarize_machines(),
-            _ => format!("{}; {}", self.summarize_layouts(), self.summarize_machines()),
-        }
+    /// Returns the files that are not layouts.
+    fn documents(&self) -> impl Iterator<Item = &DocumentReport> {
+        [&self.machines, &self.images, &self.templates, &self.volumes].into_iter().flatten()
     }
 
-    fn summarize_machines(&self) -> String {
-        let machines = format_count(self.machines.len(), "machine");
-        match (self.machines.len(), self.machines.iter().filter(|one| !one.valid).count()) {
-            (1, 0) => format!("{machines}, good"),
-            (_, 0) => format!("{machines}, all good"),
-            (1, _) => format!("{machines}, not valid"),
-            (_, invalid) => format!("{machines}, {invalid} not valid"),
-        }
+    /// Returns the summary line, such as `3 layouts, all good: …; 1 machine, good`.
+    fn summarize(&self) -> String {
+        let documents = DOCUMENT_TYPES.into_iter().filter_map(|document_type| {
+            let of_type: Vec<&DocumentReport> =
+                self.documents().filter(|one| one.document_type == document_type).collect();
+            (!of_type.is_empty()).then(|| summarize_documents(document_type, &of_type))
+        });
+        let documents: Vec<String> = documents.collect();
+        let layouts = (!self.layouts.is_empty() || documents.is_empty()).then(|| self.summarize_layouts());
+        layouts.into_iter().chain(documents).collect::<Vec<_>>().join("; ")
     }
 
     fn summarize_layouts(&self) -> String {
@@ -241,9 +261,9 @@ impl std::fmt::Display for CheckReport {
             }
             f.write_str(&problem_lines(&one.file, &one.problems))?;
         }
-        for one in &self.machines {
+        for one in self.documents() {
             if one.valid {
-                writeln!(f, "{}: good (a machine)", one.file.display())?;
+                writeln!(f, "{}: good ({})", one.file.display(), one.document_type.with_article())?;
             }
             f.write_str(&problem_lines(&one.file, &one.problems))?;
         }
@@ -272,6 +292,16 @@ impl LayoutReport {
             Err(problems) => LayoutReport { file, id: None, valid: false, problems, notes: Vec::new(), parsed: None },
         }
     }
+}
+
+/// Reads the layouts in a text. The problems contain suggestions.
+fn read_layouts(text: &str) -> Vec<std::result::Result<ParsedLayout, Vec<Diagnostic>>> {
+    let mut found = layout::read_all_layouts(text);
+    found
+        .iter_mut()
+        .filter_map(|one| one.as_mut().err())
+        .for_each(|problems| suggestions::add_suggestions(text, problems));
+    found
 }
 
 /// Path of a file and its text, or the problems that prevent reading it.

@@ -203,7 +203,7 @@ mod tests {
     fn the_merged_steps_are_shown_with_the_template_that_each_comes_from() {
         let inventory = testdata("inventories/five-sata.json");
         let (text, exit) = plan(&[SECURE, MIRROR], &["--inventory", &inventory]).unwrap();
-        let steps: Vec<&str> = text.split("\n\n").next().unwrap().lines().collect();
+        let steps: Vec<&str> = text.split("\n\n").nth(1).unwrap().lines().collect();
         assert_eq!(
             steps,
             [
@@ -228,7 +228,7 @@ mod tests {
         let layout = testdata("layouts/default.yaml");
         let (text, exit_of_layout) = plan(&[SECURE], &["--inventory", &one, "--layout", &layout]).unwrap();
         assert!(
-            text.starts_with("steps\n") && exit == CommandOutcome::Good && exit_of_layout == CommandOutcome::Good,
+            text.contains("\n\nsteps\n") && exit == CommandOutcome::Good && exit_of_layout == CommandOutcome::Good,
             "{text}"
         );
     }

@@ -2,6 +2,7 @@
 
 use crate::pipeline::{Digest, DigestKind};
 use common::encoding::{decode_hex, encode_hex};
+use common::type_errors::reword_type_error;
 use model::image_boot_contents::BootContents;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -52,8 +53,8 @@ impl ImageManifest {
     /// # Errors
     /// Returns an error if the document is invalid or inconsistent, or its version is not supported.
     pub fn parse(document: &[u8]) -> Result<ImageManifest, String> {
-        let versioned: ManifestVersion =
-            serde_json::from_slice(document).map_err(|error| format!("not a manifest: {error}"))?;
+        let versioned: ManifestVersion = serde_json::from_slice(document)
+            .map_err(|error| format!("not a manifest: {}", reword_type_error(&error.to_string())))?;
         if versioned.version != VERSION {
             return Err(format!("version {} is not supported, only version {VERSION}", versioned.version));
         }
@@ -181,15 +182,15 @@ mod tests {
             ),
             ("size_bytes", u64::MAX.into(), "but the manifest lists 3"),
             ("size_bytes", 0.into(), "0 bytes has 0 chunks"),
-            ("size_bytes", (-1).into(), "invalid value"),
+            ("size_bytes", (-1).into(), "must be a whole number, but is the number -1"),
             ("chunk_bytes", 0.into(), "chunk_bytes is 0, but must be between 65536 and 4194304"),
             ("chunk_bytes", u32::MAX.into(), "chunk_bytes is 4294967295"),
             ("chunks", Vec::<String>::new().into(), "but the manifest lists 0"),
             ("chunks", vec![hex.clone(), hex.clone()].into(), "but the manifest lists 2"),
             ("chunks", vec![hex.clone(), "ä".repeat(32), hex.clone()].into(), "chunks[1] is not a SHA-256"),
             ("chunks", vec![hex.clone(), hex.clone(), "0".into()].into(), "chunks[2] is not a SHA-256"),
-            ("image", 12.into(), "invalid type"),
-            ("contents", serde_json::json!({"kernels": "all"}), "invalid type"),
+            ("image", 12.into(), "must be text, but is the number 12"),
+            ("contents", serde_json::json!({"kernels": "all"}), "must be a list, but is the text \"all\""),
             ("digest", "sha256:0".into(), "has 1 digits"),
             ("digest", format!("sha512:{}", "0a".repeat(64)).into(), "not a sha256"),
         ];

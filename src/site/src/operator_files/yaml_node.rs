@@ -2,6 +2,7 @@
 
 use common::diagnostic::child_path;
 use common::spelling::find_similar;
+use common::type_errors::reword_type_error;
 use common::yaml::{self, is_null};
 use marked_yaml::{LoaderOptions, Marker, Node, Spanned, from_node, spanned_serde};
 use serde::de::DeserializeOwned;
@@ -61,7 +62,7 @@ pub(crate) fn format_error(error: spanned_serde::FromNodeError) -> String {
         spanned_serde::Error::UnknownFieldError(field, known, _) => {
             format!("{place}unknown field {field:?}{}", suggest_name(&field, known.iter().copied()))
         }
-        other => format!("{place}{other}"),
+        other => format!("{place}{}", reword_type_error(&other.to_string())),
     }
 }
 
