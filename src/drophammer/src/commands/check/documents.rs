@@ -1,6 +1,6 @@
 //! Files other than layouts that `drophammer check` recognizes by their fields.
 
-use crate::commands::machine_file::{self, parse_messages};
+use crate::commands::allocation_reader::{self, parse_messages};
 use common::diagnostic::Diagnostic;
 use model::deploy_steps::template::DeployTemplate;
 use model::inventory::Nic;
@@ -42,7 +42,7 @@ pub(super) struct DocumentReport {
 impl DocumentType {
     /// Determines the type of a file by its fields. Returns `None` for a layout, and for all other files.
     fn recognize(text: &str) -> Option<DocumentType> {
-        if machine_file::is_machine_text(text) {
+        if allocation_reader::is_machine_text(text) {
             return Some(DocumentType::Machine);
         }
         let document = to_json(&parse_document_or_list(text).ok()?);
@@ -86,7 +86,7 @@ impl DocumentReport {
         let document_type = DocumentType::recognize(text)?;
         let lines = |why: String| parse_messages(why.lines().map(str::to_owned).collect());
         let problems = match document_type {
-            DocumentType::Machine => machine_file::read_allocation(text, nics).err(),
+            DocumentType::Machine => allocation_reader::read_allocation(text, nics).err(),
             DocumentType::Image => parse_image(text).err().map(lines),
             DocumentType::Template => DeployTemplate::parse_file(text).err(),
             DocumentType::Volumes => parse_resources(text).err().map(lines),
