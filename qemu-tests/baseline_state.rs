@@ -1,11 +1,11 @@
 //! State of a run that later runs are compared with: UUIDs that blkid finds, and digests of ranges on the disks.
 
 use crate::disks;
-use crate::expectations::{Expect, Region, Unchanged};
+use crate::expectations::{ComparedRegion, RunExpectations, UnchangedObjects};
 use crate::facts::Facts;
 use crate::host::Result;
 use crate::machine::Chassis;
-use crate::scenario::Run;
+use crate::scenario::ScenarioRun;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// blkid's names for the UUIDs of a filesystem or array member, of a member within an array, of a partition table, and of a partition.
@@ -13,30 +13,31 @@ const UUIDS: [&str; 4] = ["UUID", "UUID_SUB", "PTUUID", "PART_ENTRY_UUID"];
 
 /// State at the end of a run.
 #[derive(Debug, Default)]
-pub struct Memory {
+pub struct BaselineState {
     uuids: BTreeMap<String, BTreeMap<String, String>>,
-    digests: BTreeMap<Region, String>,
+    digests: BTreeMap<ComparedRegion, String>,
 }
 
 /// Returns whether the inspection ramdisk must inspect the disks after this run, because this run or a later one compares UUIDs.
-pub fn needs_look(runs: &[Run], number: usize) -> bool {
-    let asks = |unchanged: &Unchanged, own: usize| own == number || unchanged.since_run == number;
+pub fn needs_look(runs: &[ScenarioRun], number: usize) -> bool {
+    let asks = |unchanged: &UnchangedObjects, own: usize| own == number || unchanged.since_run == number;
     let mut wanted = unchanged(runs).filter(|(_, unchanged)| !unchanged.uuids.is_empty());
     wanted.any(|(own, unchanged)| asks(unchanged, own))
 }
 
-fn unchanged(runs: &[Run]) -> impl Iterator<Item = (usize, &Unchanged)> {
+fn unchanged(runs: &[ScenarioRun]) -> impl Iterator<Item = (usize, &UnchangedObjects)> {
     runs.iter().zip(1..).filter_map(|(run, number)| Some((number, run.expect.unchanged.as_ref()?)))
 }
 
-impl Memory {
+impl BaselineState {
     /// Records everything that any of the runs compares.
     ///
     /// # Errors
     /// A disk cannot be read.
-    pub fn take(chassis: &Chassis, runs: &[Run], facts: Option<&Facts>) -> Result<Memory> {
-        let mut memory = Memory::default();
-        let regions: BTreeSet<&Region> = unchanged(runs).flat_map(|(_, unchanged)| &unchanged.regions).collect();
+    pub fn take(chassis: &Chassis, runs: &[ScenarioRun], facts: Option<&Facts>) -> Result<BaselineState> {
+        let mut memory = BaselineState::default();
+        let regions: BTreeSet<&ComparedRegion> =
+            unchanged(runs).flat_map(|(_, unchanged)| &unchanged.regions).collect();
         for region in regions {
             let disk = chassis.disks.iter().find(|disk| disk.name == region.disk);
             let disk = disk.ok_or(format!("unchanged: the machine has no disk {}", region.disk))?;
@@ -53,7 +54,7 @@ impl Memory {
 }
 
 /// Returns the differences from the state that the earlier run left.
-pub fn failures(expect: &Expect, now: &Memory, earlier: &[Memory]) -> Vec<String> {
+pub fn failures(expect: &RunExpectations, now: &BaselineState, earlier: &[BaselineState]) -> Vec<String> {
     let Some(unchanged) = &expect.unchanged else { return vec![] };
     let since = unchanged.since_run;
     let Some(then) = earlier.get(since.wrapping_sub(1)) else {
@@ -61,7 +62,7 @@ pub fn failures(expect: &Expect, now: &Memory, earlier: &[Memory]) -> Vec<String
     };
     let mut failures = Vec::new();
     for device in &unchanged.uuids {
-        let of = |memory: &Memory| memory.uuids.get(device).cloned().unwrap_or_default();
+        let of = |memory: &BaselineState| memory.uuids.get(device).cloned().unwrap_or_default();
         let (then, now) = (of(then), of(now));
         if then.is_empty() {
             failures.push(format!("blkid saw no UUID on {device} after run {since}"));
@@ -71,7 +72,7 @@ pub fn failures(expect: &Expect, now: &Memory, earlier: &[Memory]) -> Vec<String
     }
     for region in &unchanged.regions {
         if then.digests.get(region) != now.digests.get(region) {
-            let Region { disk, at_mib, mib } = region;
+            let ComparedRegion { disk, at_mib, mib } = region;
             failures.push(format!("{mib} MiB at {at_mib} MiB of disk {disk} have changed since run {since}"));
         }
     }
@@ -100,14 +101,14 @@ pub fn self_test() {
              PTUUID=t\n=== facts end inspect\n"
         );
         let facts = Facts::read(&text, "inspect").expect("facts");
-        Memory::take(&chassis, &scenario.runs, Some(&facts)).expect("a memory")
+        BaselineState::take(&chassis, &scenario.runs, Some(&facts)).expect("a memory")
     };
     let expect = &scenario.runs[2].expect;
     let then = [memory("a"), memory("b")];
     assert_eq!(failures(expect, &memory("a"), &then), Vec::<String>::new());
     let found = failures(expect, &memory("c"), &then).join("\n");
     assert!(found.contains("UUIDs of vda1") && found.contains("after run 1") && !found.contains("vdb"), "{found}");
-    let nothing = Memory::take(&chassis, &scenario.runs, None).expect("a memory");
+    let nothing = BaselineState::take(&chassis, &scenario.runs, None).expect("a memory");
     let found = failures(expect, &memory("a"), &[nothing]).join("\n");
     assert!(found.contains("no UUID on vda1") && found.contains("no UUID on vdb"), "{found}");
     let path = disks::path(&folder, chassis.disks[0]);

@@ -7,15 +7,15 @@
 //! run, whose record is checked again.
 
 use crate::crash_plan::at_rest;
-use crate::crash_record::{self, Phase, Record};
-use crate::crash_state_checks::{Finding, Judge};
-use crate::crash_state_selection::{Pick, apply, make, phases, picks, place, sample, step};
-use crate::crash_states::{self, Disk, copy_part};
+use crate::crash_record::{self, ReinstallPhase, ReinstallRecord};
+use crate::crash_state_checks::{CrashStateChecker, StateFinding};
+use crate::crash_state_selection::{CrashState, apply, make, phases, picks, place, sample, step};
+use crate::crash_states::{self, ReplayedDisk, copy_part};
 use crate::host::{Context, Result, tool};
 use crate::machine::{Chassis, SPARED};
-use crate::power_cycles::Start;
+use crate::power_cycles::SavedMachine;
 use crate::scenario::Scenario;
-use crate::survival_checks::{Promise, Verdict};
+use crate::survival_checks::{CutVerdict, SurvivalGuarantees};
 use crate::{powercut, scenario_run};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -31,7 +31,7 @@ const TOLD: usize = 40;
 /// Numbers of checked states: all, those with intact data in which no incomplete system boots, and those with a safe
 /// next plan.
 #[derive(Default)]
-struct Tally {
+struct StateTally {
     states: usize,
     intact: usize,
     safe: usize,
@@ -61,7 +61,7 @@ pub fn run(artifacts: &Path, work: &Path) -> Result<()> {
 }
 
 fn all_states(scenario: &Scenario, artifacts: &Path, folder: &Path, is_recorded: bool) -> Result<()> {
-    let record = if is_recorded { Record::read(folder)? } else { reinstall(scenario, artifacts, folder)? };
+    let record = if is_recorded { ReinstallRecord::read(folder)? } else { reinstall(scenario, artifacts, folder)? };
     let seed = powercut::seed();
     let number = |variable: &str, or| std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(or);
     let count = number("DROPHAMMER_STATES", RANDOM_STATES);
@@ -100,10 +100,10 @@ fn all_states(scenario: &Scenario, artifacts: &Path, folder: &Path, is_recorded:
 }
 
 /// Installs, writes data to the preserved disks, and reinstalls once with every write logged.
-fn reinstall(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<Record> {
+fn reinstall(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<ReinstallRecord> {
     let chassis = scenario_run::assemble(scenario, artifacts, folder)?;
     let mut said = String::new();
-    let start = Start::install_and_order(scenario, artifacts, &chassis, |script| {
+    let start = SavedMachine::install_and_order(scenario, artifacts, &chassis, |script| {
         said = crash_record::prepare(&chassis, artifacts, script)?;
         Ok(said.clone())
     })?;
@@ -111,25 +111,33 @@ fn reinstall(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<Rec
 }
 
 /// Returns all disks as they were before the reinstall.
-fn disks(record: &Record, folder: &Path) -> Result<Vec<Disk>> {
-    let open = |name: &String| Disk::open(name, &Record::base(folder, name), &Record::log(folder, name));
+fn disks(record: &ReinstallRecord, folder: &Path) -> Result<Vec<ReplayedDisk>> {
+    let open = |name: &String| {
+        ReplayedDisk::open(name, &ReinstallRecord::base(folder, name), &ReinstallRecord::log(folder, name))
+    };
     record.disks.iter().map(open).collect()
 }
 
-fn judge_all(record: &Record, folder: &Path, picks: &[Pick], boots: &[Pick], scratch: &Path) -> Result<Tally> {
+fn judge_all(
+    record: &ReinstallRecord,
+    folder: &Path,
+    picks: &[CrashState],
+    boots: &[CrashState],
+    scratch: &Path,
+) -> Result<StateTally> {
     let base = at_rest(record.inventory.clone());
     let mut disks = disks(record, folder)?;
-    let mut judge = Judge::new(record, &base, &disks, scratch)?;
+    let mut judge = CrashStateChecker::new(record, &base, &disks, scratch)?;
     judge.learn_root(&disks, false)?;
     learn_end(&mut judge, record, folder, scratch)?;
-    let mut tally = Tally::default();
+    let mut tally = StateTally::default();
     for (number, pick) in picks.iter().enumerate() {
         let made = make(record, &disks, pick, judge.wiped());
         let phases = phases(record, &disks, &made, pick, judge.wiped());
         let undos = apply(record, &mut disks, pick, &made)?;
         let finding = judge.judge(&disks, &phases, &step(record, pick))?;
         if let Some(boot) = boots.iter().position(|boot| boot == pick) {
-            save(&disks, *phases.last().unwrap_or(&Phase::Begun), &saved(scratch, boot))?;
+            save(&disks, *phases.last().unwrap_or(&ReinstallPhase::Begun), &saved(scratch, boot))?;
         }
         for (disk, undo) in disks.iter_mut().zip(undos) {
             disk.take_back(undo)?;
@@ -149,8 +157,8 @@ fn judge_all(record: &Record, folder: &Path, picks: &[Pick], boots: &[Pick], scr
     Ok(tally)
 }
 
-impl Tally {
-    fn add(&mut self, finding: Finding, place: impl Fn() -> String) {
+impl StateTally {
+    fn add(&mut self, finding: StateFinding, place: impl Fn() -> String) {
         self.states += 1;
         self.intact += usize::from(finding.data.is_empty());
         self.safe += usize::from(finding.plan.is_empty());
@@ -165,7 +173,7 @@ fn saved(scratch: &Path, number: usize) -> PathBuf {
 }
 
 /// Saves the disks as files, and the phase of the reinstall, which selects the server's folder for them.
-fn save(disks: &[Disk], phase: Phase, folder: &Path) -> Result<()> {
+fn save(disks: &[ReplayedDisk], phase: ReinstallPhase, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).context(folder.display())?;
     for disk in disks {
         let path = folder.join(format!("{}.raw", disk.name));
@@ -179,19 +187,26 @@ fn save(disks: &[Disk], phase: Phase, folder: &Path) -> Result<()> {
 }
 
 /// Boots a machine with these disks until a system is up.
-fn boot(record: &Record, scenario: &Scenario, artifacts: &Path, all: &Path, folder: &Path, number: usize) -> Verdict {
+fn boot(
+    record: &ReinstallRecord,
+    scenario: &Scenario,
+    artifacts: &Path,
+    all: &Path,
+    folder: &Path,
+    number: usize,
+) -> CutVerdict {
     let began = Instant::now();
-    let mut verdict = Verdict { number: number + 1, was_cut: true, ..Verdict::default() };
+    let mut verdict = CutVerdict { number: number + 1, was_cut: true, ..CutVerdict::default() };
     let mut live = || {
-        let phase: Phase =
+        let phase: ReinstallPhase =
             serde_json::from_slice(&fs::read(folder.join("phase")).context("the phase")?).context("the phase")?;
         verdict.lives.push(format!("{phase:?}"));
         let (uuid, mac) = (record.uuid.clone(), record.mac.clone());
         let chassis = Chassis { uuid, mac, ..Chassis::new(&scenario.machine, folder) };
         let [old, new] = record.images.clone();
-        let promise = Promise::read(&record.prepared, old, new)?;
+        let promise = SurvivalGuarantees::read(&record.prepared, old, new)?;
         let (state, cmdline) = (phase.folder(all), SPARED.to_owned());
-        let start = Start { artifacts, chassis: &chassis, state, cmdline, promise };
+        let start = SavedMachine { artifacts, chassis: &chassis, state, cmdline, promise };
         start.lives(&folder.join("lives"), &mut |_| None, &mut verdict)
     };
     if let Err(words) = live() {
@@ -207,7 +222,7 @@ fn boot(record: &Record, scenario: &Scenario, artifacts: &Path, all: &Path, fold
 
 /// Records the root filesystem at the last moment of the record as the new one. Then checks that the reconstructed
 /// disks equal those that the machine has left.
-fn learn_end(judge: &mut Judge, record: &Record, folder: &Path, scratch: &Path) -> Result<()> {
+fn learn_end(judge: &mut CrashStateChecker, record: &ReinstallRecord, folder: &Path, scratch: &Path) -> Result<()> {
     let mut disks = disks(record, folder)?;
     let last = record.moments.last().ok_or("the record has no moments")?;
     for (disk, count) in disks.iter_mut().zip(&last.counts) {
@@ -217,7 +232,7 @@ fn learn_end(judge: &mut Judge, record: &Record, folder: &Path, scratch: &Path) 
     for disk in &mut disks {
         disk.advance(disk.records.len())?;
         let raw = scratch.join("end.raw");
-        let (from, to) = (Record::end(folder, &disk.name), raw.to_string_lossy().into_owned());
+        let (from, to) = (ReinstallRecord::end(folder, &disk.name), raw.to_string_lossy().into_owned());
         tool(&["qemu-img", "convert", "-U", "-O", "raw", &from.to_string_lossy(), &to], Stdio::null())?;
         let real = File::open(&raw).context(raw.display())?;
         if let Some(place) = crash_states::difference(&disk.file, &real).context(raw.display())? {
@@ -232,10 +247,12 @@ pub fn self_test() {
     let scenario =
         crate::scenario_parser::parse(include_str!("crash.yaml"), "x".into(), ".".into()).expect("a scenario");
     assert!(scenario.runs[0].reinstall.is_none() && scenario.runs[1].reinstall.is_some());
-    let mut tally = Tally::default();
-    tally.add(Finding { next: vec!["refuse".to_owned()], ..Finding::default() }, || "here".to_owned());
+    let mut tally = StateTally::default();
+    tally.add(StateFinding { next: vec!["refuse".to_owned()], ..StateFinding::default() }, || "here".to_owned());
     let data = vec!["lost".to_owned()];
-    tally.add(Finding { data, plan: vec!["wipes".to_owned()], next: vec!["refuse".to_owned()] }, || "there".to_owned());
+    tally.add(StateFinding { data, plan: vec!["wipes".to_owned()], next: vec!["refuse".to_owned()] }, || {
+        "there".to_owned()
+    });
     assert_eq!((tally.states, tally.intact, tally.safe), (2, 1, 1));
     assert_eq!(tally.bad, ["there: lost", "there: wipes"]);
     assert_eq!(tally.next, BTreeMap::from([("refuse".to_owned(), 2)]));

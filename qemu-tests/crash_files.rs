@@ -9,14 +9,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Digests of files and targets of links, by their paths.
-pub type Files = BTreeMap<String, String>;
+pub type FileDigests = BTreeMap<String, String>;
 
 /// Returns all files of the filesystem in this copy, or the damage that was found. `folder` receives the files; its previous contents are
 /// removed.
 ///
 /// # Errors
 /// A tool is missing, or cannot read a filesystem that was found consistent.
-pub fn files(format: &str, view: &Path, folder: &Path) -> Result<Result<Files>> {
+pub fn files(format: &str, view: &Path, folder: &Path) -> Result<Result<FileDigests>> {
     // Leftovers of an earlier state.
     let _ = fs::remove_dir_all(folder);
     fs::create_dir_all(folder).context(folder.display())?;
@@ -56,8 +56,8 @@ fn one_line(words: &[u8]) -> String {
     String::from_utf8_lossy(words).trim().replace('\n', " | ")
 }
 
-fn tree(folder: &Path) -> Result<Files> {
-    let mut found = Files::new();
+fn tree(folder: &Path) -> Result<FileDigests> {
+    let mut found = FileDigests::new();
     let mut open = vec![folder.to_owned()];
     while let Some(next) = open.pop() {
         for entry in fs::read_dir(&next).context(next.display())? {

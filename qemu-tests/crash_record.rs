@@ -7,10 +7,10 @@
 use crate::host::{Context, Result, write};
 use crate::machine::{Chassis, Vm};
 use crate::network_boot::GAVE_UP;
-use crate::power_cycles::{self, Start};
+use crate::power_cycles::{self, SavedMachine};
 use crate::proxy::Proxy;
 use crate::server::{self, Server};
-use crate::write_attribution::State;
+use crate::write_attribution::AgentState;
 use crate::{inspection_ramdisk, write_log};
 use model::allocation::AssignedMachine;
 use model::inventory::Inventory;
@@ -31,7 +31,7 @@ const LABEL: &str = "record";
 /// Phase of the reinstall as known to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Phase {
+pub enum ReinstallPhase {
     /// The reinstall is ordered.
     Ordered,
     /// An attempt has announced its point of no return.
@@ -40,29 +40,29 @@ pub enum Phase {
     Done,
 }
 
-impl Phase {
+impl ReinstallPhase {
     /// Returns the folder of the server in this phase.
     pub fn folder(self, folder: &Path) -> PathBuf {
         folder.join(match self {
-            Phase::Ordered => "server-ordered",
-            Phase::Begun => "server-begun",
-            Phase::Done => "server-done",
+            ReinstallPhase::Ordered => "server-ordered",
+            ReinstallPhase::Begun => "server-begun",
+            ReinstallPhase::Done => "server-done",
         })
     }
 }
 
 /// Lengths of the logs at a moment. The phase was requested from the server before and after the logs were counted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Moment {
+pub struct RecordedMoment {
     /// Step that the console showed last; empty before the first.
     pub step: String,
-    pub phases: [Phase; 2],
-    /// Lengths by disk, in the order of [`Record::disks`].
+    pub phases: [ReinstallPhase; 2],
+    /// Lengths by disk, in the order of [`ReinstallRecord::disks`].
     pub counts: Vec<u64>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Record {
+pub struct ReinstallRecord {
     pub uuid: String,
     pub mac: String,
     pub disks: Vec<String>,
@@ -75,12 +75,12 @@ pub struct Record {
     /// Announcement of the agent at its point of no return.
     pub announced: Value,
     /// Responses of the server to the agent's request for its allocation.
-    pub answers: BTreeMap<Phase, AssignedMachine>,
+    pub answers: BTreeMap<ReinstallPhase, AssignedMachine>,
     /// Moments in the order of increasing log lengths.
-    pub moments: Vec<Moment>,
+    pub moments: Vec<RecordedMoment>,
 }
 
-impl Record {
+impl ReinstallRecord {
     fn path(folder: &Path) -> PathBuf {
         folder.join("record.json")
     }
@@ -89,8 +89,8 @@ impl Record {
     ///
     /// # Errors
     /// The record is missing or incomplete.
-    pub fn read(folder: &Path) -> Result<Record> {
-        let path = Record::path(folder);
+    pub fn read(folder: &Path) -> Result<ReinstallRecord> {
+        let path = ReinstallRecord::path(folder);
         let text = fs::read(&path).context(path.display())?;
         serde_json::from_slice(&text).context(path.display())
     }
@@ -146,17 +146,17 @@ pub fn inventory(folder: &Path) -> Result<Inventory> {
 ///
 /// # Errors
 /// The reinstall fails.
-pub fn record(start: &Start, prepared: String) -> Result<Record> {
+pub fn record(start: &SavedMachine, prepared: String) -> Result<ReinstallRecord> {
     let folder = start.chassis.folder;
     let run = folder.join("run");
     let chassis = start.overlays(&run)?;
     let disks: Vec<String> = chassis.disks.iter().map(|disk| disk.name.clone()).collect();
     let (state, server, proxy) = start.serve(&run)?;
     let cmdline = server::next_boot(proxy.port, &chassis.uuid, &chassis.mac)?.ok_or("the server has no order")?;
-    let keeper = Keeper { folder, state: &state, uuid: &chassis.uuid, server: &server, proxy: &proxy };
-    keeper.keep(Phase::Ordered)?;
+    let keeper = ReinstallRecorder { folder, state: &state, uuid: &chassis.uuid, server: &server, proxy: &proxy };
+    keeper.keep(ReinstallPhase::Ordered)?;
     let mut vm = start.switch_on(&chassis, LABEL, Some(&cmdline))?;
-    let logs: Vec<PathBuf> = disks.iter().map(|disk| Record::log(folder, disk)).collect();
+    let logs: Vec<PathBuf> = disks.iter().map(|disk| ReinstallRecord::log(folder, disk)).collect();
     let ended = AtomicBool::new(false);
     let (moments, answers) = std::thread::scope(|scope| {
         // In a separate thread, because saving the server's folder takes longer than a step.
@@ -168,9 +168,9 @@ pub fn record(start: &Start, prepared: String) -> Result<Record> {
     let moments = moments?;
     let mut answers = answers.map_err(|_| "the thread that keeps the server's folder panicked")??;
     vm.quit()?;
-    answers.insert(Phase::Done, keeper.keep(Phase::Done)?);
+    answers.insert(ReinstallPhase::Done, keeper.keep(ReinstallPhase::Done)?);
     let announced = proxy.announced().pop().ok_or("the agent has not announced anything")?;
-    let record = Record {
+    let record = ReinstallRecord {
         uuid: chassis.uuid.clone(),
         mac: chassis.mac.clone(),
         disks,
@@ -181,12 +181,12 @@ pub fn record(start: &Start, prepared: String) -> Result<Record> {
         answers,
         moments,
     };
-    write(&Record::path(folder), serde_json::to_vec(&record).context("the record")?)?;
+    write(&ReinstallRecord::path(folder), serde_json::to_vec(&record).context("the record")?)?;
     Ok(record)
 }
 
 /// Access to the server during the reinstall.
-struct Keeper<'a> {
+struct ReinstallRecorder<'a> {
     folder: &'a Path,
     state: &'a Path,
     uuid: &'a str,
@@ -194,12 +194,12 @@ struct Keeper<'a> {
     proxy: &'a Proxy,
 }
 
-impl Keeper<'_> {
-    fn phase(&self) -> Phase {
+impl ReinstallRecorder<'_> {
+    fn phase(&self) -> ReinstallPhase {
         if self.server.said().iter().any(|line| line["report"]["success"] == true) {
-            return Phase::Done;
+            return ReinstallPhase::Done;
         }
-        if self.proxy.announced().is_empty() { Phase::Ordered } else { Phase::Begun }
+        if self.proxy.announced().is_empty() { ReinstallPhase::Ordered } else { ReinstallPhase::Begun }
     }
 
     /// Returns the server's current response for the agent. The operator can request it too, before the agent registers and after its
@@ -211,7 +211,7 @@ impl Keeper<'_> {
     }
 
     /// Saves the response, and the server's folder as a crash of the server would leave it.
-    fn keep(&self, phase: Phase) -> Result<AssignedMachine> {
+    fn keep(&self, phase: ReinstallPhase) -> Result<AssignedMachine> {
         let answer = self.answer()?;
         self.server.freeze(true)?;
         let copied = power_cycles::copy(self.state, &phase.folder(self.folder));
@@ -220,15 +220,15 @@ impl Keeper<'_> {
     }
 
     /// Saves the responses while the reinstall is ordered, from the machine's registration on, and after it has begun.
-    fn keep_when_begun(&self, ended: &AtomicBool) -> Result<BTreeMap<Phase, AssignedMachine>> {
+    fn keep_when_begun(&self, ended: &AtomicBool) -> Result<BTreeMap<ReinstallPhase, AssignedMachine>> {
         let mut answers = BTreeMap::new();
         while !ended.load(Ordering::Relaxed) {
             let answer = self.answer()?;
             let order = answer.allocation.as_ref().and_then(|allocation| allocation.order.as_ref());
             match order.map(|order| order.begun) {
-                Some(false) => drop(answers.insert(Phase::Ordered, answer)),
+                Some(false) => drop(answers.insert(ReinstallPhase::Ordered, answer)),
                 Some(true) => {
-                    answers.insert(Phase::Begun, self.keep(Phase::Begun)?);
+                    answers.insert(ReinstallPhase::Begun, self.keep(ReinstallPhase::Begun)?);
                     return Ok(answers);
                 }
                 None => {}
@@ -239,9 +239,9 @@ impl Keeper<'_> {
     }
 
     /// Records moments until another kernel runs.
-    fn watch(&self, vm: &mut Vm, logs: &[PathBuf]) -> Result<Vec<Moment>> {
-        let mut moments: Vec<Moment> = Vec::new();
-        let (mut state, mut heard) = (State::default(), 0);
+    fn watch(&self, vm: &mut Vm, logs: &[PathBuf]) -> Result<Vec<RecordedMoment>> {
+        let mut moments: Vec<RecordedMoment> = Vec::new();
+        let (mut state, mut heard) = (AgentState::default(), 0);
         loop {
             let before = self.phase();
             let console = vm.console();
@@ -250,7 +250,7 @@ impl Keeper<'_> {
             heard = whole;
             let counts = logs.iter().map(|log| write_log::count(log)).collect::<Result<Vec<u64>>>()?;
             let moment =
-                Moment { step: state.step.clone().unwrap_or_default(), phases: [before, self.phase()], counts };
+                RecordedMoment { step: state.step.clone().unwrap_or_default(), phases: [before, self.phase()], counts };
             if state.gone {
                 return Ok(moments);
             }

@@ -7,7 +7,7 @@
 //! A flush is assumed to cover everything that precedes it in the log.
 
 use crate::host::{Context, Result};
-use crate::write_log::{self, Record};
+use crate::write_log::{self, LogRecord};
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::{Whence, lseek};
@@ -22,17 +22,17 @@ const PIECE_BYTES: u64 = 1 << 20;
 
 /// Part of a write that arrived: a range relative to the start of the write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Arrived {
-    /// Index of the write in [`Disk::records`].
+pub struct ArrivedPart {
+    /// Index of the write in [`ReplayedDisk::records`].
     pub record: usize,
     pub start: u64,
     pub length: u64,
 }
 
 /// Disk that advances through its log. The file contains the disk at the cursor, plus parts that are tried out.
-pub struct Disk {
+pub struct ReplayedDisk {
     pub name: String,
-    pub records: Vec<Record>,
+    pub records: Vec<LogRecord>,
     pub file: File,
     /// Path by which other programs open the disk.
     pub path: PathBuf,
@@ -44,19 +44,19 @@ pub struct Disk {
     tried: u64,
 }
 
-impl Disk {
+impl ReplayedDisk {
     /// Copies the disk from before the reinstall into memory: thousands of states would wear out a real disk.
     ///
     /// # Errors
     /// A file cannot be read, or there is not enough memory.
-    pub fn open(name: &str, base: &Path, log: &Path) -> Result<Disk> {
+    pub fn open(name: &str, base: &Path, log: &Path) -> Result<ReplayedDisk> {
         let source = File::open(base).context(base.display())?;
         let file = File::from(memfd_create(name, MFdFlags::MFD_CLOEXEC).context("a file in memory")?);
         let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
         let length = source.metadata().context(base.display())?.len();
         file.set_len(length).context(path.display())?;
         copy_part(&source, &file, 0, length).context(path.display())?;
-        Ok(Disk {
+        Ok(ReplayedDisk {
             name: name.to_owned(),
             records: write_log::records(log)?,
             file,
@@ -84,7 +84,7 @@ impl Disk {
     /// A file cannot be read or written.
     pub fn advance(&mut self, place: usize) -> Result<()> {
         for index in self.cursor..place.max(self.cursor) {
-            let whole = Arrived { record: index, start: 0, length: self.records[index].length };
+            let whole = ArrivedPart { record: index, start: 0, length: self.records[index].length };
             self.put(whole)?;
         }
         self.cursor = self.cursor.max(place);
@@ -96,12 +96,12 @@ impl Disk {
         (self.records[..self.cursor].iter().filter(|record| record.length > 0).count(), self.tried)
     }
 
-    /// Writes these parts of writes to the disk, in order, until [`Disk::take_back`].
+    /// Writes these parts of writes to the disk, in order, until [`ReplayedDisk::take_back`].
     ///
     /// # Errors
     /// A file cannot be read or written.
-    pub fn try_out(&mut self, parts: &[Arrived]) -> Result<Undo> {
-        let mut undo = Undo::default();
+    pub fn try_out(&mut self, parts: &[ArrivedPart]) -> Result<PreviousContents> {
+        let mut undo = PreviousContents::default();
         let mut hasher = DefaultHasher::new();
         parts.hash(&mut hasher);
         self.tried = if parts.is_empty() { 0 } else { hasher.finish() };
@@ -125,7 +125,7 @@ impl Disk {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn take_back(&mut self, undo: Undo) -> Result<()> {
+    pub fn take_back(&mut self, undo: PreviousContents) -> Result<()> {
         self.tried = 0;
         for (place, length, old) in undo.pieces.into_iter().rev() {
             match old {
@@ -147,7 +147,7 @@ impl Disk {
         Ok((now, before))
     }
 
-    fn put(&self, part: Arrived) -> Result<()> {
+    fn put(&self, part: ArrivedPart) -> Result<()> {
         let record = &self.records[part.record];
         let place = record.start + part.start;
         let Some(data) = record.data else {
@@ -169,19 +169,19 @@ impl Disk {
 
 /// Previous contents of the disk where parts were tried out. Ranges without old bytes were zero.
 #[derive(Default)]
-pub struct Undo {
+pub struct PreviousContents {
     pieces: Vec<(u64, u64, Option<Vec<u8>>)>,
 }
 
 /// Returns all writes in flight, for a state in which all of them have arrived.
-pub fn all(disk: &Disk, from: usize, to: usize) -> Vec<Arrived> {
-    let whole = |record: usize| Arrived { record, start: 0, length: disk.records[record].length };
+pub fn all(disk: &ReplayedDisk, from: usize, to: usize) -> Vec<ArrivedPart> {
+    let whole = |record: usize| ArrivedPart { record, start: 0, length: disk.records[record].length };
     (from..to).map(whole).filter(|part| part.length > 0).collect()
 }
 
 /// Parameters of a random state.
 #[derive(Debug, Clone, Copy)]
-pub struct Lot {
+pub struct RandomStateParameters {
     /// Probability that a write arrives.
     pub chance: f64,
     /// Torn writes are torn at multiples of this size.
@@ -189,8 +189,14 @@ pub struct Lot {
 }
 
 /// Returns a random subset of the writes in flight; one write in four is torn.
-pub fn some(disk: &Disk, from: usize, to: usize, lot: Lot, random: &mut fastrand::Rng) -> Vec<Arrived> {
-    let Lot { chance, tear_bytes } = lot;
+pub fn some(
+    disk: &ReplayedDisk,
+    from: usize,
+    to: usize,
+    lot: RandomStateParameters,
+    random: &mut fastrand::Rng,
+) -> Vec<ArrivedPart> {
+    let RandomStateParameters { chance, tear_bytes } = lot;
     let mut parts = all(disk, from, to);
     parts.retain(|part| disk.records[part.record].is_forced || random.f64() < chance);
     for part in &mut parts {
@@ -209,10 +215,10 @@ pub fn some(disk: &Disk, from: usize, to: usize, lot: Lot, random: &mut fastrand
 
 /// Sorted ranges of a disk, as start and length; adjacent ranges are merged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Ranges(Vec<(u64, u64)>);
+pub struct ByteRanges(Vec<(u64, u64)>);
 
-impl Ranges {
-    pub fn new(ranges: impl IntoIterator<Item = (u64, u64)>) -> Ranges {
+impl ByteRanges {
+    pub fn new(ranges: impl IntoIterator<Item = (u64, u64)>) -> ByteRanges {
         let mut sorted: Vec<(u64, u64)> = ranges.into_iter().filter(|(_, length)| *length > 0).collect();
         sorted.sort_unstable();
         let mut merged: Vec<(u64, u64)> = Vec::new();
@@ -222,7 +228,7 @@ impl Ranges {
                 _ => merged.push((start, length)),
             }
         }
-        Ranges(merged)
+        ByteRanges(merged)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
@@ -230,18 +236,18 @@ impl Ranges {
     }
 
     /// Returns the intersection.
-    pub fn within(&self, other: &Ranges) -> Ranges {
+    pub fn within(&self, other: &ByteRanges) -> ByteRanges {
         let meet = |(start, length): (u64, u64)| {
             other.iter().filter_map(move |(begin, size)| {
                 let (first, last) = (start.max(begin), (start + length).min(begin + size));
                 (first < last).then(|| (first, last - first))
             })
         };
-        Ranges::new(self.iter().flat_map(meet))
+        ByteRanges::new(self.iter().flat_map(meet))
     }
 
     /// Returns the difference.
-    pub fn without(&self, other: &Ranges) -> Ranges {
+    pub fn without(&self, other: &ByteRanges) -> ByteRanges {
         let mut left = Vec::new();
         for (start, length) in self.iter() {
             let mut place = start;
@@ -251,7 +257,7 @@ impl Ranges {
             }
             left.push((place, (start + length).saturating_sub(place)));
         }
-        Ranges::new(left)
+        ByteRanges::new(left)
     }
 }
 
@@ -302,7 +308,7 @@ pub fn difference(one: &File, other: &File) -> std::io::Result<Option<u64>> {
 
 /// Returns a disk of 64 KiB, filled with `o`, and with a log of these entries: write 0 contains only `a`, write 1 only
 /// `b`, and so on.
-pub fn test_disk(folder: &Path, name: &str, heads: &[(u64, u64, u64)]) -> Disk {
+pub fn test_disk(folder: &Path, name: &str, heads: &[(u64, u64, u64)]) -> ReplayedDisk {
     let (base, log) = (folder.join(format!("{name}.raw")), folder.join(format!("{name}.writes")));
     std::fs::write(&base, [b'o'; 64 << 10]).expect("written");
     write_log::write_log(&log, heads.len() as u64, heads);
@@ -312,7 +318,7 @@ pub fn test_disk(folder: &Path, name: &str, heads: &[(u64, u64, u64)]) -> Disk {
         let bytes = vec![letter; record.length as usize];
         record.data.into_iter().for_each(|place| file.write_all_at(&bytes, place).expect("written"));
     }
-    Disk::open(name, &base, &log).expect("a disk")
+    ReplayedDisk::open(name, &base, &log).expect("a disk")
 }
 
 /// Two writes, a flush, a write, one with FUA, a discard, and a write that flushes everything before it.
@@ -330,12 +336,13 @@ pub fn self_test() {
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
-fn disks_move(disk: &mut Disk) {
+fn disks_move(disk: &mut ReplayedDisk) {
     // The last entry is two records: a flush and a write.
     assert_eq!((disk.records.len(), disk.place(6), disk.place(7)), (8, 6, 8));
     assert_eq!([0, 2, 3, 6, 7, 8].map(|place| disk.flushed(place)), [0, 0, 3, 3, 7, 7]);
-    let letters =
-        |disk: &Disk| [0, 1024, 2048, 4096, 8192, 16384].map(|place| disk.now_and_before(place, 1).expect("read").0[0]);
+    let letters = |disk: &ReplayedDisk| {
+        [0, 1024, 2048, 4096, 8192, 16384].map(|place| disk.now_and_before(place, 1).expect("read").0[0])
+    };
     assert_eq!(letters(disk), *b"oooooo");
     disk.advance(3).expect("advanced");
     assert_eq!(letters(disk), *b"aobooo");
@@ -345,8 +352,8 @@ fn disks_move(disk: &mut Disk) {
     assert_eq!(letters(disk), *b"\0\0\0deg");
     disk.take_back(undo).expect("taken back");
     assert_eq!(letters(disk), *b"aobooo");
-    let torn = Arrived { record: 4, start: 512, length: 512 };
-    let undo = disk.try_out(&[torn, Arrived { record: 5, start: 0, length: 1024 }]).expect("tried");
+    let torn = ArrivedPart { record: 4, start: 512, length: 512 };
+    let undo = disk.try_out(&[torn, ArrivedPart { record: 5, start: 0, length: 1024 }]).expect("tried");
     let (now, before) = disk.now_and_before(8192, 2048).expect("read");
     assert_eq!((now[511], now[512], now[1023], now[1024], before[512]), (b'o', b'e', b'e', b'o', b'o'));
     assert_eq!(letters(disk), *b"\0obooo");
@@ -357,17 +364,17 @@ fn disks_move(disk: &mut Disk) {
     assert_eq!(letters(disk), *b"\0\0\0deg");
 }
 
-fn some_arrive(disk: &Disk) {
-    let lot = |chance, tear_bytes| Lot { chance, tear_bytes };
+fn some_arrive(disk: &ReplayedDisk) {
+    let lot = |chance, tear_bytes| RandomStateParameters { chance, tear_bytes };
     let chosen = |lot, seed| some(disk, 3, 6, lot, &mut fastrand::Rng::with_seed(seed));
-    let forced = Arrived { record: 4, start: 0, length: 2048 };
+    let forced = ArrivedPart { record: 4, start: 0, length: 2048 };
     for seed in 0..200 {
         assert_eq!(chosen(lot(0.0, 512), seed), [forced], "FUA is durable by itself");
         let parts = chosen(lot(1.0, 512), seed);
         assert_eq!(parts, chosen(lot(1.0, 512), seed), "the same for the same seed");
         assert!(parts.contains(&forced));
         let fits =
-            |part: &Arrived| part.start.is_multiple_of(512) && part.length.is_multiple_of(512) && part.length > 0;
+            |part: &ArrivedPart| part.start.is_multiple_of(512) && part.length.is_multiple_of(512) && part.length > 0;
         assert!(parts.iter().all(fits), "{parts:?}");
         assert_eq!(chosen(lot(1.0, 4096), seed), all(disk, 3, 6), "no longer than what arrives whole");
     }
@@ -382,7 +389,7 @@ fn some_arrive(disk: &Disk) {
 }
 
 fn ranges_are_counted() {
-    let ranges = |ranges: &[(u64, u64)]| Ranges::new(ranges.iter().copied());
+    let ranges = |ranges: &[(u64, u64)]| ByteRanges::new(ranges.iter().copied());
     assert_eq!(ranges(&[(10, 5), (0, 4), (4, 2), (12, 9), (30, 0)]), ranges(&[(0, 6), (10, 11)]));
     let (one, other) = (ranges(&[(0, 10), (20, 10)]), ranges(&[(5, 20), (28, 1)]));
     assert_eq!(one.within(&other), ranges(&[(5, 5), (20, 5), (28, 1)]));

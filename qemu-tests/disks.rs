@@ -2,7 +2,7 @@
 
 use crate::host::{Context, Result, tool, write};
 use crate::qemu_disks;
-use crate::scenario::{Before, Bus, Disk, Mkfs, Partition, Pattern, Random};
+use crate::scenario::{Bus, Disk, InitialContent, MkfsContent, Partition, PatternContent, RandomContent};
 use nix::errno::Errno;
 use nix::unistd::{Whence, lseek};
 use sha2::{Digest, Sha256};
@@ -33,10 +33,10 @@ pub fn make(folder: &Path, disk: &Disk) -> Result<()> {
     let path = path(folder, disk);
     for before in &disk.before {
         match before {
-            Before::Random(random) => fill_random(&path, random)?,
-            Before::Pattern(pattern) => fill_pattern(&path, pattern)?,
-            Before::Mkfs(mkfs) => make_filesystem(&path, mkfs)?,
-            Before::Gpt(partitions) => make_table(&path, disk, partitions)?,
+            InitialContent::Random(random) => fill_random(&path, random)?,
+            InitialContent::Pattern(pattern) => fill_pattern(&path, pattern)?,
+            InitialContent::Mkfs(mkfs) => make_filesystem(&path, mkfs)?,
+            InitialContent::Gpt(partitions) => make_table(&path, disk, partitions)?,
         }
     }
     Ok(())
@@ -54,7 +54,7 @@ fn open(path: &Path) -> Result<File> {
 }
 
 /// Fills a range with xorshift64* noise, which is the same on every host (Vigna, "An experimental exploration of Marsaglia's xorshift").
-fn fill_random(path: &Path, random: &Random) -> Result<()> {
+fn fill_random(path: &Path, random: &RandomContent) -> Result<()> {
     let mut state = random.seed.max(1);
     let noise: Vec<u8> = (0..random.mib * MIB / 8)
         .flat_map(|_| {
@@ -67,7 +67,7 @@ fn fill_random(path: &Path, random: &Random) -> Result<()> {
     open(path)?.write_all_at(&noise, random.at_mib * MIB).context(path.display())
 }
 
-fn fill_pattern(path: &Path, pattern: &Pattern) -> Result<()> {
+fn fill_pattern(path: &Path, pattern: &PatternContent) -> Result<()> {
     let length = (pattern.mib * MIB) as usize;
     let bytes: Vec<u8> = pattern.text.bytes().cycle().take(length).collect();
     if bytes.len() < length {
@@ -77,7 +77,7 @@ fn fill_pattern(path: &Path, pattern: &Pattern) -> Result<()> {
 }
 
 /// Creates the filesystem in a separate file and copies it to its offset, because not every mkfs supports an offset.
-fn make_filesystem(path: &Path, mkfs: &Mkfs) -> Result<()> {
+fn make_filesystem(path: &Path, mkfs: &MkfsContent) -> Result<()> {
     let part = path.with_extension("part");
     let part_name = part.to_string_lossy();
     File::create(&part).and_then(|file| file.set_len(mkfs.mib * MIB)).context(part.display())?;
@@ -196,7 +196,7 @@ pub fn self_test() {
     let empty = fingerprint(&path).expect("a fingerprint");
     open(&path).and_then(|file| file.write_all_at(&[0; 4096], MIB).context("zeros")).expect("written");
     assert_eq!(fingerprint(&path).expect("a fingerprint"), empty);
-    fill_pattern(&path, &Pattern { text: "secret ".to_owned(), at_mib: 2, mib: 1 }).expect("written");
+    fill_pattern(&path, &PatternContent { text: "secret ".to_owned(), at_mib: 2, mib: 1 }).expect("written");
     assert_ne!(fingerprint(&path).expect("a fingerprint"), empty);
     let part = |at_mib| part_digest(&path, at_mib, 1).expect("a digest");
     assert_eq!(part(0), part(1));

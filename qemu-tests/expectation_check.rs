@@ -2,7 +2,7 @@
 
 mod disk_contents;
 
-use crate::expectations::{Expect, Outcome, Tiny};
+use crate::expectations::{Outcome, RunExpectations, SystemExpectations};
 use crate::facts::{Facts, fields_match, matches, shows};
 use crate::proxy::drop_query;
 use crate::scenario::Machine;
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 /// Observations of one run.
 #[derive(Default)]
-pub struct Seen {
+pub struct RunObservations {
     /// Last report that the server acknowledged.
     pub report: Option<Value>,
     /// Names of the events, in the order of arrival.
@@ -51,7 +51,7 @@ pub struct Seen {
 }
 
 /// Returns all differences between expectations and observations.
-pub fn failures(machine: &Machine, expect: &Expect, seen: &Seen) -> Vec<String> {
+pub fn failures(machine: &Machine, expect: &RunExpectations, seen: &RunObservations) -> Vec<String> {
     let mut failures = Vec::new();
     report(expect, seen, &mut failures);
     in_order(&expect.events_in_order, &seen.events, &mut failures);
@@ -123,7 +123,7 @@ fn witness(expected: &[String], found: &[String], failures: &mut Vec<String>) {
     }
 }
 
-fn report(expect: &Expect, seen: &Seen, failures: &mut Vec<String>) {
+fn report(expect: &RunExpectations, seen: &RunObservations, failures: &mut Vec<String>) {
     let Some(report) = &seen.report else {
         // An agent that stops because of earlier attempts does not send a new report.
         if !is_silent(expect.outcome) && expect.outcome != Outcome::Stopped {
@@ -179,7 +179,7 @@ fn in_order(wanted: &[String], seen: &[String], failures: &mut Vec<String>) {
 
 /// Checks that disks are unchanged. A run without an installation must not change any disk, listed in the scenario or
 /// not. If the old system runs again, it writes to its own disks, so only the other disks are compared.
-fn untouched(machine: &Machine, expect: &Expect, seen: &Seen, failures: &mut Vec<String>) {
+fn untouched(machine: &Machine, expect: &RunExpectations, seen: &RunObservations, failures: &mut Vec<String>) {
     let all = matches!(expect.outcome, Outcome::Refused | Outcome::Waiting | Outcome::Denied);
     let is_back = expect.outcome == Outcome::OldSystem && seen.named_as_listed;
     let facts = seen.over_network.as_ref().filter(|_| is_back);
@@ -192,7 +192,7 @@ fn untouched(machine: &Machine, expect: &Expect, seen: &Seen, failures: &mut Vec
     }
 }
 
-fn tiny(expect: &Tiny, facts: &Facts, via: &str, failures: &mut Vec<String>) {
+fn tiny(expect: &SystemExpectations, facts: &Facts, via: &str, failures: &mut Vec<String>) {
     has_lines(facts, "boot", &[via.to_owned()], failures);
     has_lines(facts, "mounts", &expect.mounts, failures);
     has_lines(facts, "fstab", &expect.fstab, failures);
@@ -241,13 +241,13 @@ a: text
 === facts end inspect
 "#;
     let machine = "about: x\nfirmware: bios\ndisks: [{name: sda, bus: sata, size_mib: 10000}]\nlayout: x\nexpect:\n";
-    let found = |expect: &str, seen: &Seen| {
+    let found = |expect: &str, seen: &RunObservations| {
         let scenario =
             crate::scenario_parser::parse(&format!("{machine}{expect}"), "x".into(), ".".into()).expect("a scenario");
         let expect = &scenario.runs[0].expect;
         failures(&scenario.machine, expect, seen)
     };
-    let seen = Seen {
+    let seen = RunObservations {
         report: Some(serde_json::json!({"success": false, "message": "digest differs", "step": "image.burn",
             "erased": [{"device": "/dev/sda", "method": "discard"}]})),
         events: ["Preparing", "Installing"].map(str::to_owned).to_vec(),
@@ -257,7 +257,7 @@ a: text
         inspect: Facts::read(text, "inspect"),
         changed_disks: vec!["sda".to_owned()],
         traces: vec!["sda".to_owned()],
-        ..Seen::default()
+        ..RunObservations::default()
     };
     let good = "  outcome: failed\n  erased: [sda disc*]\n  failed_step: image.burn\n  report_contains: [digest]\n  events_in_order: [Installing]\n  \
                 requests: ['GET * bytes=*']\n  inspect:\n    fsck_clean: [sda2]\n    partitions:\n      sda:\n      \
@@ -314,21 +314,21 @@ fn what_the_witness_finds() {
 
 /// The disks of the running system may change, all others must not. If the kernel names of the disks have changed, only
 /// the disks that the scenario lists are compared.
-fn beside_the_old_system(found: &dyn Fn(&str, &Seen) -> Vec<String>) {
+fn beside_the_old_system(found: &dyn Fn(&str, &RunObservations) -> Vec<String>) {
     let words = "disk sda was written to";
-    let seen = |mounts: &str, named_as_listed| Seen {
+    let seen = |mounts: &str, named_as_listed| RunObservations {
         over_network: Facts::read(&format!("=== facts begin tiny\n--- mounts\n{mounts}\n=== facts end tiny\n"), "tiny"),
         changed_disks: vec!["sda".to_owned()],
         named_as_listed,
-        ..Seen::default()
+        ..RunObservations::default()
     };
-    let says = |expect: &str, seen: &Seen| found(expect, seen).iter().any(|failure| failure.contains(words));
+    let says = |expect: &str, seen: &RunObservations| found(expect, seen).iter().any(|failure| failure.contains(words));
     let (own, other) = ("/dev/sda2 / ext4 rw 0 0", "/dev/sdb1 / ext4 rw 0 0");
     assert!(!says("  outcome: old_system\n", &seen(own, true)));
     assert!(says("  outcome: old_system\n", &seen(other, true)));
     assert!(!says("  outcome: old_system\n", &seen(other, false)));
     assert!(says("  {outcome: old_system, untouched_disks: [sda]}\n", &seen(other, false)));
-    let died = Seen { died_reported: true, ..seen(own, true) };
-    let by = |seen: &Seen| found("  outcome: installed\n", seen).join("\n");
+    let died = RunObservations { died_reported: true, ..seen(own, true) };
+    let by = |seen: &RunObservations| found("  outcome: installed\n", seen).join("\n");
     assert!(by(&seen(own, true)).contains("boot by kexec") && by(&died).contains("boot by disk"));
 }

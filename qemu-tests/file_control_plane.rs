@@ -19,25 +19,31 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Signature of the machine file, made with `testdata/trust/one.key`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Fleet {
+pub enum FleetSignature {
     Signed,
     Unsigned,
 }
 
 /// Files and reports of the machine.
-pub struct Files {
+pub struct FleetFiles {
     machine: Vec<u8>,
     signature: Option<Vec<u8>>,
     /// Messages of the server, to which the reports are added.
     said: Arc<Mutex<Vec<Value>>>,
 }
 
-impl Files {
+impl FleetFiles {
     /// Creates the machine file from the response of the server on that port.
     ///
     /// # Errors
     /// The server has no allocation for the machine; minisign fails.
-    pub fn make(fleet: Fleet, port: u16, state: &Path, id: &str, said: Arc<Mutex<Vec<Value>>>) -> Result<Files> {
+    pub fn make(
+        fleet: FleetSignature,
+        port: u16,
+        state: &Path,
+        id: &str,
+        said: Arc<Mutex<Vec<Value>>>,
+    ) -> Result<FleetFiles> {
         let path = state.join("fleet.json");
         write(&path, machine(port, state, id)?.to_string())?;
         let read = |path: &Path| std::fs::read(path).context(path.display());
@@ -45,7 +51,11 @@ impl Files {
         let (file, key) = (path.display().to_string(), key.display().to_string());
         tool(&["minisign", "-S", "-s", &key, "-m", &file], Stdio::null())?;
         let signature = read(&path.with_extension("json.minisig"))?;
-        Ok(Files { machine: read(&path)?, signature: (fleet == Fleet::Signed).then_some(signature), said })
+        Ok(FleetFiles {
+            machine: read(&path)?,
+            signature: (fleet == FleetSignature::Signed).then_some(signature),
+            said,
+        })
     }
 
     /// Returns the complete HTTP response if the request is for one of these files.
@@ -96,7 +106,7 @@ pub fn self_test() {
                     drophammer.report=http://10.0.2.2:7/fleet/{uuid}.report";
     assert_eq!(words, expected);
     let said = Arc::default();
-    let files = Files { machine: b"{}".to_vec(), signature: None, said: Arc::clone(&said) };
+    let files = FleetFiles { machine: b"{}".to_vec(), signature: None, said: Arc::clone(&said) };
     let ask = |method: &str, path: &str, body: &[u8]| {
         files.answer(method, path, body).map(|answer| String::from_utf8_lossy(&answer).into_owned())
     };

@@ -3,7 +3,7 @@
 use crate::host::{Context, Result, tool, write};
 use crate::registry::{self, Registry};
 use crate::scenario::{Bus, Disk};
-use crate::served_image::{Digest, Image, Signer, System};
+use crate::served_image::{DeclaredDigest, ImageSigner, OfferedImage, TestSystem};
 use crate::{server, tar_members};
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
@@ -13,12 +13,12 @@ use std::process::Stdio;
 
 /// Returns the path of the image with that system, below the artifacts. Scenarios without an image install the tiny one. SATA disks require
 /// another kernel, which starts more slowly.
-pub fn of(system: System, disks: &[Disk]) -> &'static str {
+pub fn of(system: TestSystem, disks: &[Disk]) -> &'static str {
     let has_sata = disks.iter().any(|disk| disk.bus == Bus::Sata);
     match system {
-        System::Tiny if has_sata => "tiny/sata.tar.zst",
-        System::Tiny => "tiny/tiny.tar.zst",
-        System::Debian => "debian/debian.tar.zst",
+        TestSystem::Tiny if has_sata => "tiny/sata.tar.zst",
+        TestSystem::Tiny => "tiny/tiny.tar.zst",
+        TestSystem::Debian => "debian/debian.tar.zst",
     }
 }
 
@@ -27,7 +27,7 @@ pub fn of(system: System, disks: &[Disk]) -> &'static str {
 ///
 /// # Errors
 /// The original is missing, or a tool fails.
-pub fn offer(image: &Image, original: &Path, id: &str, folder: &Path, base: &str) -> Result<Option<Registry>> {
+pub fn offer(image: &OfferedImage, original: &Path, id: &str, folder: &Path, base: &str) -> Result<Option<Registry>> {
     let images = folder.join("images");
     fs::create_dir_all(&images).context(images.display())?;
     let (bytes, before) = make(image, original, &images)?;
@@ -49,14 +49,14 @@ pub fn offer(image: &Image, original: &Path, id: &str, folder: &Path, base: &str
         None => {}
     }
     match image.digest {
-        Digest::Right => describe(folder, id, ("file", &name), None)?,
-        Digest::Original => describe(folder, id, ("file", &name), Some(sha256(&before)))?,
-        Digest::Wrong => describe(folder, id, ("file", &name), Some("0".repeat(64)))?,
-        Digest::None => {
+        DeclaredDigest::Right => describe(folder, id, ("file", &name), None)?,
+        DeclaredDigest::Original => describe(folder, id, ("file", &name), Some(sha256(&before)))?,
+        DeclaredDigest::Wrong => describe(folder, id, ("file", &name), Some("0".repeat(64)))?,
+        DeclaredDigest::None => {
             shelve(folder, &name)?;
             describe(folder, id, ("url", &url), None)?;
         }
-        Digest::Md5 => {
+        DeclaredDigest::Md5 => {
             let sum_name = format!("{name}.md5");
             write(&images.join(&sum_name), format!("{}  {name}\n", md5(&bytes)))?;
             shelve(folder, &sum_name)?;
@@ -68,7 +68,7 @@ pub fn offer(image: &Image, original: &Path, id: &str, folder: &Path, base: &str
 }
 
 /// Creates the layers of a registry image: the lowest is the image, the others are made for the test.
-fn in_registry(image: &Image, lowest: Vec<u8>, id: &str, folder: &Path, base: &str) -> Result<Registry> {
+fn in_registry(image: &OfferedImage, lowest: Vec<u8>, id: &str, folder: &Path, base: &str) -> Result<Registry> {
     let mut layers = vec![("application/vnd.oci.image.layer.v1.tar+zstd", lowest)];
     for files in &image.layers {
         let tar = filter(&["gzip", "-cnq"], &tar(files).context("a layer")?, folder)?;
@@ -76,8 +76,8 @@ fn in_registry(image: &Image, lowest: Vec<u8>, id: &str, folder: &Path, base: &s
     }
     let registry = Registry::new(id, layers);
     let digest = match image.digest {
-        Digest::None => None,
-        Digest::Wrong => Some("0".repeat(64)),
+        DeclaredDigest::None => None,
+        DeclaredDigest::Wrong => Some("0".repeat(64)),
         _ => Some(sha256(registry.manifest())),
     };
     describe(folder, id, ("url", &format!("oci+{base}/{}:{id}", registry::REPOSITORY)), digest)?;
@@ -99,8 +99,8 @@ fn tar(files: &BTreeMap<String, String>) -> std::io::Result<Vec<u8>> {
 }
 
 /// Returns a secret key of minisign without a password.
-fn key(signer: Signer, folder: &Path) -> Result<PathBuf> {
-    if signer == Signer::One {
+fn key(signer: ImageSigner, folder: &Path) -> Result<PathBuf> {
+    if signer == ImageSigner::One {
         return Ok(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/trust/one.key"));
     }
     let key = folder.join("stranger.key");
@@ -144,7 +144,7 @@ fn describe(folder: &Path, id: &str, place: (&str, &str), sha256: Option<String>
 }
 
 /// Returns the file as it is served, and as it was before it was damaged.
-fn make(image: &Image, original: &Path, scratch: &Path) -> Result<(Vec<u8>, Vec<u8>)> {
+fn make(image: &OfferedImage, original: &Path, scratch: &Path) -> Result<(Vec<u8>, Vec<u8>)> {
     let mut bytes = fs::read(original).context(original.display())?;
     if image.cut_tar_at.is_some() || image.compress.is_some() || !image.members.is_empty() {
         let mut tar = filter(&["zstd", "-dcq"], &bytes, scratch)?;
@@ -173,7 +173,7 @@ fn filter(argv: &[&str], input: &[u8], scratch: &Path) -> Result<Vec<u8>> {
     output
 }
 
-fn file_name(image: &Image, original: &Path, id: &str) -> String {
+fn file_name(image: &OfferedImage, original: &Path, id: &str) -> String {
     let name = original.file_name().unwrap_or_default().to_string_lossy();
     let ending = match image.compress.as_deref() {
         None => name.split_once('.').map(|(_, ending)| ending).unwrap_or("tar"),

@@ -1,9 +1,9 @@
 //! Neutral ramdisk: prepares the disks of a scenario with standard tools, and inspects them afterwards.
 
-use crate::expectations::Inspect;
+use crate::expectations::DiskExpectations;
 use crate::facts::Facts;
 use crate::host::{Context, Result, write};
-use crate::machine::{Boot, Chassis, POLL, SPARED, Vm};
+use crate::machine::{BootMethod, Chassis, POLL, SPARED, Vm};
 use crate::ramdisk_archives::{lines, with_files};
 use std::path::Path;
 
@@ -18,17 +18,18 @@ fn cmdline() -> String {
 ///
 /// # Errors
 /// The ramdisk does not finish.
-pub fn look(chassis: &Chassis, artifacts: &Path, label: &str, inspect: &Inspect) -> Result<Facts> {
+pub fn look(chassis: &Chassis, artifacts: &Path, label: &str, inspect: &DiskExpectations) -> Result<Facts> {
     let (kernel, initrd) = (artifacts.join("ramdisk/vmlinux"), chassis.folder.join("inspect.initrd"));
     write(&initrd, with_files(chassis.folder, &artifacts.join("ramdisk/inspect"), &questions(inspect))?)?;
-    let boot = Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline: &cmdline(), on_copy: true, network: false };
+    let boot =
+        BootMethod::Direct { kernel: &kernel, initrd: &initrd, cmdline: &cmdline(), on_copy: true, network: false };
     let mut vm = Vm::start(chassis, label, &boot)?;
     until(&mut vm, |vm| vm.facts("inspect"))
 }
 
 /// Returns the inspection requests as files with one request per line. They are not kernel parameters, because paths may contain blanks and
 /// commas.
-fn questions(inspect: &Inspect) -> [(&'static str, String); 3] {
+fn questions(inspect: &DiskExpectations) -> [(&'static str, String); 3] {
     let files = inspect.files.keys().map(String::as_str);
     [
         ("inspect.mount", lines(inspect.mount.iter().map(String::as_str))),
@@ -46,7 +47,8 @@ pub fn prepare(chassis: &Chassis, artifacts: &Path, label: &str, script: &str) -
     let files = [("prepare", script.to_owned())];
     write(&initrd, with_files(chassis.folder, &artifacts.join("ramdisk/inspect"), &files)?)?;
     let kernel = artifacts.join("ramdisk/vmlinux");
-    let boot = Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline: &cmdline(), on_copy: false, network: false };
+    let boot =
+        BootMethod::Direct { kernel: &kernel, initrd: &initrd, cmdline: &cmdline(), on_copy: false, network: false };
     let mut vm = Vm::start(chassis, label, &boot)?;
     let code = until(&mut vm, |vm| status(&vm.console())).context("prepare")?;
     // The disks are in use by the machine until it is off.

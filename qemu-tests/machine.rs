@@ -2,15 +2,15 @@
 
 mod qemu_options;
 
-use crate::console_input::{Typed, Typist};
+use crate::console_input::{ConsoleTypist, TypedLine};
 use crate::facts::Facts;
 use crate::host::{Context, Result, child, patience, write};
 use crate::phase_times;
 use crate::qemu_disks::{self, add_disks};
-use crate::qemu_monitor::Monitor;
+use crate::qemu_monitor::QemuMonitor;
 use crate::scenario::{Disk, Firmware, Machine};
 use crate::tpm::Tpm;
-use crate::write_witness::Witness;
+use crate::write_witness::WriteWitness;
 use qemu_options::{add_bmc, add_nics, base, uefi};
 use serde_json::{Value, json};
 use std::cell::RefCell;
@@ -54,7 +54,7 @@ pub struct Chassis<'a> {
     /// True if disks can be removed while the machine runs.
     pub hotplug: bool,
     /// Lines that are typed at the console.
-    pub types: Vec<Typed>,
+    pub types: Vec<TypedLine>,
 }
 
 impl<'a> Chassis<'a> {
@@ -97,7 +97,7 @@ pub fn in_order<'a>(disks: &'a [Disk], names: &[String]) -> Vec<&'a Disk> {
 }
 
 /// Boot source.
-pub enum Boot<'a> {
+pub enum BootMethod<'a> {
     /// PXE from this TFTP folder.
     Network(&'a Path),
     /// The disks, without any NIC.
@@ -113,7 +113,7 @@ pub enum Boot<'a> {
 /// Running machine. Dropping it ends it.
 pub struct Vm {
     process: Child,
-    monitor: Monitor,
+    monitor: QemuMonitor,
     console: PathBuf,
     /// Console output, and the length of the file at that time: it is read five times a second and only grows.
     shown: RefCell<(u64, String)>,
@@ -121,11 +121,11 @@ pub struct Vm {
     deadline: Instant,
     seconds: u64,
     /// Witness of the writes, in boots with the agent.
-    witness: Option<Witness>,
+    witness: Option<WriteWitness>,
     tpm: Option<Tpm>,
-    _typist: Option<Typist>,
+    _typist: Option<ConsoleTypist>,
     /// Watch of the console, if times are measured.
-    _watch: Option<phase_times::Watch>,
+    _watch: Option<phase_times::ConsoleWatch>,
 }
 
 impl Vm {
@@ -133,7 +133,7 @@ impl Vm {
     ///
     /// # Errors
     /// QEMU or the firmware is missing.
-    pub fn start(chassis: &Chassis, label: &str, boot: &Boot) -> Result<Vm> {
+    pub fn start(chassis: &Chassis, label: &str, boot: &BootMethod) -> Result<Vm> {
         let console = chassis.folder.join(format!("{label}.console.log"));
         let facts = chassis.folder.join(format!("{label}.facts.log"));
         let errors = chassis.folder.join(format!("{label}.qemu.log"));
@@ -145,20 +145,20 @@ impl Vm {
             .args(["-uuid", chassis.shown_uuid.as_ref().unwrap_or(&chassis.uuid)])
             .arg("-pidfile")
             .arg(chassis.folder.join("qemu.pid"));
-        let typist = (!chassis.types.is_empty()).then(|| Typist::sit(&mut command, &console, &chassis.types));
+        let typist = (!chassis.types.is_empty()).then(|| ConsoleTypist::sit(&mut command, &console, &chassis.types));
         if typist.is_none() {
             command.arg("-serial").arg(format!("file:{}", console.display()));
         }
         command.arg("-serial").arg(format!("file:{}", facts.display()));
         // The inspection ramdisk only needs the disks, so the faster firmware is sufficient.
-        if chassis.machine.firmware == Firmware::Uefi && !matches!(boot, Boot::Direct { network: false, .. }) {
+        if chassis.machine.firmware == Firmware::Uefi && !matches!(boot, BootMethod::Direct { network: false, .. }) {
             uefi(&mut command, chassis.folder)?;
         }
-        let witness = Witness::start(chassis, label, boot, &console)?;
+        let witness = WriteWitness::start(chassis, label, boot, &console)?;
         add_disks(&mut command, chassis, boot, witness.as_ref());
         // No TPM without the agent: the kernel of these boots does not find ACPI tables if there is a TPM, and could
         // not power off the machine.
-        let has_tpm = chassis.machine.tpm && !matches!(boot, Boot::Direct { network: false, .. });
+        let has_tpm = chassis.machine.tpm && !matches!(boot, BootMethod::Direct { network: false, .. });
         if chassis.machine.bmc {
             add_bmc(&mut command);
         }
@@ -167,13 +167,13 @@ impl Vm {
             tpm.add(&mut command);
         }
         match boot {
-            Boot::Network(tftp) => add_nics(&mut command, chassis, Some(tftp))?,
-            Boot::DiskThen(script) => {
+            BootMethod::Network(tftp) => add_nics(&mut command, chassis, Some(tftp))?,
+            BootMethod::DiskThen(script) => {
                 add_nics(&mut command, chassis, None)?;
                 command.arg("-fw_cfg").arg(format!("name=opt/drophammer,file={}", script.display()));
             }
-            Boot::Disk | Boot::DiskWithout(_) => drop(command.args(["-nic", "none"])),
-            Boot::Direct { kernel, initrd, cmdline, network, .. } => {
+            BootMethod::Disk | BootMethod::DiskWithout(_) => drop(command.args(["-nic", "none"])),
+            BootMethod::Direct { kernel, initrd, cmdline, network, .. } => {
                 match network {
                     true => add_nics(&mut command, chassis, None)?,
                     false => drop(command.args(["-nic", "none"])),
@@ -191,13 +191,13 @@ impl Vm {
             .context("qemu-system-x86_64 does not start")?;
         let orders = process.stdin.take().ok_or("QEMU has no monitor")?;
         let answers = process.stdout.take().ok_or("QEMU has no monitor")?;
-        let monitor = Monitor::new(orders, answers);
+        let monitor = QemuMonitor::new(orders, answers);
         let seconds = chassis.machine.deadline_seconds * patience();
         let deadline = Instant::now() + Duration::from_secs(seconds);
         let parts = match boot {
-            Boot::Network(_) | Boot::Direct { network: true, .. } => phase_times::NETWORK,
-            Boot::Disk | Boot::DiskThen(_) | Boot::DiskWithout(_) => phase_times::DISK,
-            Boot::Direct { .. } => phase_times::DIRECT,
+            BootMethod::Network(_) | BootMethod::Direct { network: true, .. } => phase_times::NETWORK,
+            BootMethod::Disk | BootMethod::DiskThen(_) | BootMethod::DiskWithout(_) => phase_times::DISK,
+            BootMethod::Direct { .. } => phase_times::DIRECT,
         };
         let _watch = phase_times::watch(&console, parts);
         let shown = RefCell::default();
@@ -348,7 +348,7 @@ pub fn self_test() {
                 - {name: nvme0n2, bus: nvme, size_mib: 1}\n";
     let scenario = crate::scenario_parser::parse(text, "x".into(), ".".into()).expect("a scenario");
     let machine = &scenario.machine;
-    let with = |order: &[&str], absent: &[&str], boot: &Boot| {
+    let with = |order: &[&str], absent: &[&str], boot: &BootMethod| {
         let order: Vec<String> = order.iter().map(|name| (*name).to_owned()).collect();
         let disks = in_order(&machine.disks, &order);
         let chassis = Chassis {
@@ -361,8 +361,8 @@ pub fn self_test() {
         add_disks(&mut command, &chassis, boot, None);
         command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect::<Vec<_>>().join("\n")
     };
-    let arguments = |order: &[&str], boot: &Boot| with(order, &[], boot);
-    let as_listed = arguments(&[], &Boot::Disk);
+    let arguments = |order: &[&str], boot: &BootMethod| with(order, &[], boot);
+    let as_listed = arguments(&[], &BootMethod::Disk);
     assert!(
         as_listed.contains("snapshot=off,throttling.bps-total=2097152,file.driver=file,file.filename=/f/sda.raw\n"),
         "{as_listed}"
@@ -374,12 +374,12 @@ pub fn self_test() {
             && as_listed.contains("nvme-ns,bus=nvme0,nsid=2,"),
         "{as_listed}"
     );
-    let swapped = arguments(&["sdb", "sda"], &Boot::Disk);
+    let swapped = arguments(&["sdb", "sda"], &BootMethod::Disk);
     assert!(swapped.contains("bus=ide.0,serial=DH-SDB,drive=drive0,bootindex=1"), "{swapped}");
     assert!(swapped.contains("bus=ide.1,serial=DH-SDA,drive=drive1,bootindex=3"), "{swapped}");
-    let pulled = arguments(&[], &Boot::DiskWithout("sda"));
+    let pulled = arguments(&[], &BootMethod::DiskWithout("sda"));
     assert!(!pulled.contains("SDA") && pulled.contains("bus=ide.1,serial=DH-SDB"), "{pulled}");
-    let absent = with(&[], &["sda"], &Boot::Disk);
+    let absent = with(&[], &["sda"], &BootMethod::Disk);
     assert!(!absent.contains("SDA") && absent.contains("bus=ide.1,serial=DH-SDB"), "{absent}");
     assert!(pulled.contains("snapshot=on") && !pulled.contains("snapshot=off"), "{pulled}");
 

@@ -59,7 +59,7 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use time_budget::Budget;
+use time_budget::TimeBudget;
 
 /// Number of concurrent VMs. The host has two cores; a third VM would only wait.
 const VMS_AT_ONCE: usize = 2;
@@ -114,12 +114,12 @@ fn main() -> ExitCode {
         Trial::test("harness::crash_case", || quiet(crash_case::self_test)),
         Trial::test("harness::scenarios", || all_can_be_read(&own_scenarios())),
     ];
-    let budget = Arc::new(Budget::from_env());
+    let budget = Arc::new(TimeBudget::from_env());
     // First, because it takes longest.
     if own_only {
         // Alone, so that it has both cores.
         let machines = if arguments.filter.as_deref() == Some("powercut") { VMS_AT_ONCE } else { 1 };
-        let extent = powercut::Extent { full: is_set("DROPHAMMER_FULL"), machines };
+        let extent = powercut::TestRunSize { full: is_set("DROPHAMMER_FULL"), machines };
         let cuts = move || powercut::run(&artifacts(), &work(), extent).map_err(Failed::from);
         trials.push(timed("powercut", RUNS_OF_A_SAMPLE, budget.clone(), cuts).with_ignored_flag(!wanted));
         let runs = wanted && (is_set("DROPHAMMER_FULL") || arguments.filter.as_deref() == Some("witness"));
@@ -188,7 +188,7 @@ fn longest_first(mut files: Vec<PathBuf>) -> Vec<PathBuf> {
 
 /// Creates the test case of a file. A file that cannot be parsed fails every `cargo test`, not only those that run VMs. A long scenario
 /// runs if the filter is its name.
-fn trial(file: &Path, wanted: bool, filter: Option<&str>, budget: &Arc<Budget>) -> Trial {
+fn trial(file: &Path, wanted: bool, filter: Option<&str>, budget: &Arc<TimeBudget>) -> Trial {
     let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     match scenario_parser::read(file) {
         Ok(scenario) => {
@@ -205,7 +205,7 @@ fn trial(file: &Path, wanted: bool, filter: Option<&str>, budget: &Arc<Budget>) 
 fn timed(
     name: &str,
     runs: usize,
-    budget: Arc<Budget>,
+    budget: Arc<TimeBudget>,
     test: impl FnOnce() -> Result<(), Failed> + Send + 'static,
 ) -> Trial {
     let label = name.to_owned();

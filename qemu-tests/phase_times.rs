@@ -86,23 +86,23 @@ pub fn print() {
 }
 
 /// Watch of a console, until it is dropped.
-pub struct Watch {
+pub struct ConsoleWatch {
     ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// Records when the console shows the end of each phase; `None` if times are not measured.
-pub fn watch(console: &Path, parts: &'static [(&'static str, &'static str)]) -> Option<Watch> {
+pub fn watch(console: &Path, parts: &'static [(&'static str, &'static str)]) -> Option<ConsoleWatch> {
     if !is_wanted() {
         return None;
     }
     let ended = Arc::new(AtomicBool::new(false));
     let (console, stop) = (console.to_owned(), Arc::clone(&ended));
     let thread = std::thread::spawn(move || follow(console, parts, &stop));
-    Some(Watch { ended, thread: Some(thread) })
+    Some(ConsoleWatch { ended, thread: Some(thread) })
 }
 
-impl Drop for Watch {
+impl Drop for ConsoleWatch {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {

@@ -2,15 +2,15 @@
 
 mod faults;
 
-pub use faults::Trap;
+pub use faults::ResponseTrap;
 
 use crate::faulty_responses;
-use crate::file_control_plane::Files;
+use crate::file_control_plane::FleetFiles;
 use crate::host::{Context, Result};
 use crate::registry::Registry;
-use crate::scenario::Act;
-use crate::served_image::Lie;
-use faults::Broken;
+use crate::scenario::EventAction;
+use crate::served_image::ResponseFault;
+use faults::ActiveFaults;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -23,12 +23,12 @@ const SILENCE: Duration = Duration::from_secs(300);
 
 pub struct Proxy {
     pub port: u16,
-    wire: Arc<Wire>,
+    wire: Arc<ProxyState>,
 }
 
 /// State that all connections share.
 #[derive(Default)]
-struct Wire {
+struct ProxyState {
     server: AtomicU16,
     /// TLS port of the server, for everything that firmware does not load; 0 if everything is plain text.
     over_tls: AtomicU16,
@@ -39,12 +39,12 @@ struct Wire {
     /// Number of altered responses, and number of power cuts.
     lies: AtomicU32,
     blackouts: AtomicU32,
-    broken: Mutex<Broken>,
+    broken: Mutex<ActiveFaults>,
     requests: Mutex<Vec<String>>,
     /// Announcements of agents at their points of no return.
     announced: Mutex<Vec<Value>>,
     registry: OnceLock<Registry>,
-    fleet: OnceLock<Files>,
+    fleet: OnceLock<FleetFiles>,
 }
 
 impl Proxy {
@@ -55,7 +55,7 @@ impl Proxy {
     pub fn start(cuts: &[u64]) -> Result<Proxy> {
         let listener = TcpListener::bind("127.0.0.1:0").context("127.0.0.1")?;
         let port = listener.local_addr().context("127.0.0.1")?.port();
-        let wire = Arc::new(Wire::default());
+        let wire = Arc::new(ProxyState::default());
         lock(&wire.broken).cuts = cuts.iter().copied().collect();
         let shared = Arc::clone(&wire);
         std::thread::spawn(move || {
@@ -89,13 +89,13 @@ impl Proxy {
     }
 
     /// Sets the files of a machine without a control plane.
-    pub fn set_fleet(&self, files: Files) {
+    pub fn set_fleet(&self, files: FleetFiles) {
         // Called once, because a run has one machine.
         let _ = self.wire.fleet.set(files);
     }
 
     /// Sets traps; each is triggered once.
-    pub fn set_traps(&self, traps: Vec<Trap>) {
+    pub fn set_traps(&self, traps: Vec<ResponseTrap>) {
         lock(&self.wire.broken).traps = traps;
     }
 
@@ -105,7 +105,7 @@ impl Proxy {
     }
 
     /// Sets the fault of every response with an image from now on, and whether the last cut is repeated forever.
-    pub fn set_lie(&self, lie: Option<Lie>, cut_for_ever: bool) {
+    pub fn set_lie(&self, lie: Option<ResponseFault>, cut_for_ever: bool) {
         let mut broken = lock(&self.wire.broken);
         (broken.lie, broken.cut_for_ever) = (lie, cut_for_ever);
     }
@@ -124,7 +124,7 @@ impl Proxy {
     }
 
     /// Returns the traps that were triggered since the last call.
-    pub fn sprung(&self) -> Vec<Trap> {
+    pub fn sprung(&self) -> Vec<ResponseTrap> {
         std::mem::take(&mut lock(&self.wire.broken).sprung)
     }
 
@@ -165,7 +165,7 @@ pub fn drop_query(request: &str) -> String {
     request.split(' ').map(without_query).collect::<Vec<_>>().join(" ")
 }
 
-impl Wire {
+impl ProxyState {
     /// Handles one request per connection: with `Connection: close`, the next request also gets here. An error on
     /// either side ends the connections to both.
     fn serve(&self, client: TcpStream) {
@@ -215,7 +215,7 @@ impl Wire {
         let mut to_server = server.try_clone()?;
         std::thread::spawn(move || std::io::copy(&mut from_client, &mut to_server));
         let result = match self.trap(&format!("{method} {path}")) {
-            Some(trap) if trap.act == Act::PowerCut => self.darken(&trap, &mut server, &mut client),
+            Some(trap) if trap.act == EventAction::PowerCut => self.darken(&trap, &mut server, &mut client),
             Some(trap) => self.spring(&trap, &mut server, &mut client),
             None => self.tell(lie, image, &mut server, &mut client),
         };
@@ -307,7 +307,8 @@ pub fn self_test() {
     });
     assert!(held > 100_000 && !proxy.is_held_at(60_000), "{held}");
     let dark = |swallow| {
-        let trap = Trap { request: "GET /im*".to_owned(), swallow, act: Act::PowerCut, time: Duration::ZERO };
+        let trap =
+            ResponseTrap { request: "GET /im*".to_owned(), swallow, act: EventAction::PowerCut, time: Duration::ZERO };
         proxy.set_traps(vec![trap.clone()]);
         std::thread::scope(|scope| {
             let answer = scope.spawn(|| get(""));
@@ -322,16 +323,22 @@ pub fn self_test() {
     };
     assert_eq!(dark(true), 0);
     assert!(dark(false) > 100_000);
-    proxy.set_lie(Some(Lie::Chunked), false);
+    proxy.set_lie(Some(ResponseFault::Chunked), false);
     let told = get("");
     assert!(told.ends_with(b"\r\n0\r\n\r\n") && told.len() > 100_000);
     proxy.set_lie(None, false);
-    let trap = Trap { request: "GET /im*".to_owned(), swallow: false, act: Act::Cancel, time: Duration::ZERO };
+    let trap =
+        ResponseTrap { request: "GET /im*".to_owned(), swallow: false, act: EventAction::Cancel, time: Duration::ZERO };
     proxy.set_traps(vec![trap.clone()]);
     assert!(get("").len() > 100_000 && proxy.sprung() == [trap]);
     assert!(victim.try_wait().expect("a process").is_none() && proxy.wire.away.load(Ordering::Acquire));
     proxy.set_server(port, process);
-    let trap = Trap { request: "GET /im*".to_owned(), swallow: true, act: Act::ServerKill, time: Duration::ZERO };
+    let trap = ResponseTrap {
+        request: "GET /im*".to_owned(),
+        swallow: true,
+        act: EventAction::ServerKill,
+        time: Duration::ZERO,
+    };
     proxy.set_traps(vec![trap.clone()]);
     assert!(get("").is_empty() && proxy.sprung() == [trap] && proxy.sprung().is_empty());
     assert!(!victim.wait().expect("a process").success());

@@ -1,18 +1,18 @@
 //! Disks of a machine as QEMU devices: buses and serial numbers, second paths, bad blocks, and hotplug.
 
-use crate::machine::{Boot, Chassis};
+use crate::machine::{BootMethod, Chassis};
 use crate::scenario::{Bus, Disk};
 use crate::write_log;
-use crate::write_witness::Witness;
+use crate::write_witness::WriteWitness;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Adds all disks of this boot; those that the witness watches have a log. The inspection ramdisk gets each disk once and without special
 /// properties, because it must be able to read and write everything.
-pub fn add_disks(command: &mut Command, chassis: &Chassis, boot: &Boot, witness: Option<&Witness>) {
-    let plain = matches!(boot, Boot::Direct { network: false, .. });
-    let on_copy = matches!(boot, Boot::DiskWithout(_) | Boot::Direct { on_copy: true, .. });
+pub fn add_disks(command: &mut Command, chassis: &Chassis, boot: &BootMethod, witness: Option<&WriteWitness>) {
+    let plain = matches!(boot, BootMethod::Direct { network: false, .. });
+    let on_copy = matches!(boot, BootMethod::DiskWithout(_) | BootMethod::Direct { on_copy: true, .. });
     let snapshot = if on_copy { "on" } else { "off" };
     let first = chassis.disks.iter().position(|disk| disk.boot).unwrap_or(0);
     let is_stick = |disk: &Disk| disk.usb && !plain;
@@ -71,8 +71,8 @@ pub fn add_disks(command: &mut Command, chassis: &Chassis, boot: &Boot, witness:
 }
 
 /// Returns whether the disk is removed. All its paths are removed with it.
-fn is_pulled(disk: &Disk, boot: &Boot) -> bool {
-    matches!(boot, Boot::DiskWithout(name) if *name == disk.name || disk.path_of.as_deref() == Some(name))
+fn is_pulled(disk: &Disk, boot: &BootMethod) -> bool {
+    matches!(boot, BootMethod::DiskWithout(name) if *name == disk.name || disk.path_of.as_deref() == Some(name))
 }
 
 /// Returns QEMU's name of the file. Bad blocks require a filter in between. A disk with two paths requires the file without QEMU's lock.
@@ -224,9 +224,9 @@ fn two_paths_have_two_logs() {
     let scenario = crate::scenario_parser::parse(&text, "x".into(), ".".into()).expect("a scenario");
     let folder = write_log::test_folder("plugs");
     let chassis = Chassis::new(&scenario.machine, &folder);
-    let (boot, console) = (Boot::Network(&folder), folder.join("console"));
+    let (boot, console) = (BootMethod::Network(&folder), folder.join("console"));
     crate::host::write(&console, "").expect("written");
-    let witness = Witness::start(&chassis, "x", &boot, &console).expect("a witness");
+    let witness = WriteWitness::start(&chassis, "x", &boot, &console).expect("a witness");
     let mut command = Command::new("qemu");
     add_disks(&mut command, &chassis, &boot, witness.as_ref());
     let found: Vec<String> = command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect();
@@ -244,7 +244,7 @@ fn two_paths_have_two_logs() {
 }
 
 /// Returns the arguments of a machine with these disks, one per line, after `change` was applied.
-fn arguments(disks: &str, boot: &Boot, change: impl Fn(&mut Chassis)) -> String {
+fn arguments(disks: &str, boot: &BootMethod, change: impl Fn(&mut Chassis)) -> String {
     let text = format!("about: x\nfirmware: bios\nlayout: x\nexpect: {{}}\ndisks:\n{disks}");
     let scenario = crate::scenario_parser::parse(&text, "x".into(), ".".into()).expect("a scenario");
     let mut chassis = Chassis::new(&scenario.machine, Path::new("/f"));
@@ -257,11 +257,16 @@ fn arguments(disks: &str, boot: &Boot, change: impl Fn(&mut Chassis)) -> String 
 /// Each type of disk as QEMU gets it, and without special properties for the inspection ramdisk.
 pub fn self_test() {
     two_paths_have_two_logs();
-    let neutral =
-        Boot::Direct { kernel: Path::new("k"), initrd: Path::new("i"), cmdline: "", on_copy: false, network: false };
+    let neutral = BootMethod::Direct {
+        kernel: Path::new("k"),
+        initrd: Path::new("i"),
+        cmdline: "",
+        on_copy: false,
+        network: false,
+    };
     let none = "- {name: sda, bus: scsi, size_mib: 1, serial: ''}\n- {name: vda, bus: virtio, size_mib: 1, serial: ''}\n\
                 - {name: sdb, bus: sata, size_mib: 1, serial: ''}\n- {name: nvme0n1, bus: nvme, size_mib: 1, serial: ''}\n";
-    let found = arguments(none, &Boot::Disk, |chassis| {
+    let found = arguments(none, &BootMethod::Disk, |chassis| {
         chassis.replaced.insert("vda".to_owned(), 1);
     });
     for words in [
@@ -275,7 +280,7 @@ pub fn self_test() {
 
     let odd = "- {name: sda, bus: scsi, size_mib: 9, serial: S, errors_at_mib: [3]}\n- {name: sdb, bus: scsi, path_of: sda}\n\
                - {name: sdc, bus: scsi, usb: true, size_mib: 1}\n- {name: vda, bus: virtio, size_mib: 1, read_only: true}\n";
-    let found = arguments(odd, &Boot::Disk, |_| {});
+    let found = arguments(odd, &BootMethod::Disk, |_| {});
     for words in [
         "file.driver=blkdebug,file.config=/f/sda.errors,file.image.driver=file,file.image.locking=off,file.image.filename=/f/sda.raw\n",
         "snapshot=off,file.driver=file,file.locking=off,file.filename=/f/sda.raw\n",
@@ -291,13 +296,13 @@ pub fn self_test() {
         assert!(!looked_at.contains(words), "{words}: {looked_at}");
     }
     assert!(looked_at.contains("serial=DH-SDC,drive=drive2"), "{looked_at}");
-    let pulled = arguments(odd, &Boot::DiskWithout("sda"), |_| {});
+    let pulled = arguments(odd, &BootMethod::DiskWithout("sda"), |_| {});
     assert!(!pulled.contains("sda.raw") && pulled.contains("sdc.raw"), "{pulled}");
-    let one_path = arguments(odd, &Boot::Disk, |chassis| chassis.absent.push("sdb".to_owned()));
+    let one_path = arguments(odd, &BootMethod::Disk, |chassis| chassis.absent.push("sdb".to_owned()));
     assert!(one_path.contains("sda.raw") && !one_path.contains("drive1"), "{one_path}");
 
     let two = "- {name: vda, bus: virtio, size_mib: 1}\n- {name: vdb, bus: virtio, size_mib: 1, serial: B}\n";
-    let found = arguments(two, &Boot::Disk, |chassis| chassis.hotplug = true);
+    let found = arguments(two, &BootMethod::Disk, |chassis| chassis.hotplug = true);
     assert!(found.contains("pcie-root-port,id=port-vdb,chassis=2,slot=2\n"), "{found}");
     assert!(found.contains("virtio-blk-pci,bus=port-vdb,"), "{found}");
     assert!(found.contains("serial=B,drive=drive1,id=disk-vdb,bootindex=3"), "{found}");

@@ -12,15 +12,15 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Interval at which messages of QEMU are polled.
 const POLL: Duration = Duration::from_millis(20);
 
-pub struct Monitor {
+pub struct QemuMonitor {
     orders: Box<dyn Write + Send>,
     /// All messages of QEMU, in order.
     heard: Arc<Mutex<Vec<Value>>>,
     asked: u64,
 }
 
-impl Monitor {
-    pub fn new(orders: impl Write + Send + 'static, answers: impl Read + Send + 'static) -> Monitor {
+impl QemuMonitor {
+    pub fn new(orders: impl Write + Send + 'static, answers: impl Read + Send + 'static) -> QemuMonitor {
         let heard = Arc::new(Mutex::new(Vec::new()));
         let listener = Arc::clone(&heard);
         std::thread::spawn(move || {
@@ -30,7 +30,7 @@ impl Monitor {
                 }
             }
         });
-        Monitor { orders: Box::new(orders), heard, asked: 0 }
+        QemuMonitor { orders: Box::new(orders), heard, asked: 0 }
     }
 
     /// Sends a command without waiting.
@@ -84,7 +84,7 @@ impl Monitor {
 /// A command that succeeds, one that is refused, and a device that is removed.
 pub fn self_test() {
     let (here, there) = std::os::unix::net::UnixStream::pair().expect("a socket");
-    let mut monitor = Monitor::new(here.try_clone().expect("a socket"), here);
+    let mut monitor = QemuMonitor::new(here.try_clone().expect("a socket"), here);
     let qemu = std::thread::spawn(move || {
         let mut answers = there.try_clone().expect("a socket");
         for line in BufReader::new(there).lines().map_while(|line| line.ok()) {

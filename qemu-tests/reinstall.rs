@@ -1,11 +1,11 @@
 //! Reinstalls in the harness: the order, the script of a machine that reinstalls itself, and the expectations.
 
-use crate::expectation_check::Seen;
-use crate::expectations::{Expect, Order, Outcome};
+use crate::expectation_check::RunObservations;
+use crate::expectations::{ExpectedOrder, Outcome, RunExpectations};
 use crate::facts::{Facts, matches};
 use crate::host::{Result, tool};
 use crate::proxy::Proxy;
-use crate::scenario::{Reinstall, Run};
+use crate::scenario::{ReinstallOrder, ScenarioRun};
 use crate::server::Server;
 use serde_json::Value;
 use std::path::Path;
@@ -27,7 +27,7 @@ pub fn press(
     state: &Path,
     machine: &str,
     image: &str,
-    button: &Reinstall,
+    button: &ReinstallOrder,
 ) -> Result<()> {
     let began = Instant::now();
     let mut was_killed = false;
@@ -52,7 +52,7 @@ pub fn press(
     }
 }
 
-fn order(port: u16, state: &Path, machine: &str, image: &str, button: &Reinstall) -> Result<()> {
+fn order(port: u16, state: &Path, machine: &str, image: &str, button: &ReinstallOrder) -> Result<()> {
     operate(port, state, machine, &[&["--image", image][..], &button.options()].concat())
 }
 
@@ -96,7 +96,7 @@ pub fn script(port: u16) -> String {
 }
 
 /// Returns whether the server must be asked for the state of the order.
-pub fn asks_for_order(run: &Run) -> bool {
+pub fn asks_for_order(run: &ScenarioRun) -> bool {
     run.expect.order.is_some() || is_cleared(run.expect.outcome, run.reinstall.is_some())
 }
 
@@ -105,7 +105,7 @@ fn is_cleared(outcome: Outcome, reinstall: bool) -> bool {
 }
 
 /// Returns the image of the system that must come up: this run's, or that of the last run that installed one.
-pub fn expected_image(run: &Run, own: &str, installed: Option<&str>) -> Option<String> {
+pub fn expected_image(run: &ScenarioRun, own: &str, installed: Option<&str>) -> Option<String> {
     match run.expect.outcome {
         Outcome::Installed if run.reinstall.is_some() => Some(own.to_owned()),
         Outcome::OldSystem | Outcome::Already => Some(installed.unwrap_or("none").to_owned()),
@@ -114,7 +114,7 @@ pub fn expected_image(run: &Run, own: &str, installed: Option<&str>) -> Option<S
 }
 
 /// Returns all violated expectations of a reinstall.
-pub fn failures(expect: &Expect, seen: &Seen) -> Vec<String> {
+pub fn failures(expect: &RunExpectations, seen: &RunObservations) -> Vec<String> {
     let mut failures = Vec::new();
     if let Some(words) = &seen.denied {
         denied(expect, words, &mut failures);
@@ -127,7 +127,7 @@ pub fn failures(expect: &Expect, seen: &Seen) -> Vec<String> {
             failures.push(format!("hidden files of the image below {path}: {found:?}, expected {files}"));
         }
     }
-    let wanted = expect.order.unwrap_or(Order::None) == Order::Open;
+    let wanted = expect.order.unwrap_or(ExpectedOrder::None) == ExpectedOrder::Open;
     if let Some(found) = seen.order_is_open.filter(|found| *found != wanted) {
         let word = |open: bool| if open { "open" } else { "gone" };
         failures.push(format!("the order is {}, expected {}", word(found), word(wanted)));
@@ -152,7 +152,7 @@ pub fn failures(expect: &Expect, seen: &Seen) -> Vec<String> {
     failures
 }
 
-fn denied(expect: &Expect, words: &str, failures: &mut Vec<String>) {
+fn denied(expect: &RunExpectations, words: &str, failures: &mut Vec<String>) {
     if words.is_empty() {
         failures.push("the reinstall was accepted, although the server should have refused it".to_owned());
     }
@@ -164,7 +164,7 @@ fn denied(expect: &Expect, words: &str, failures: &mut Vec<String>) {
 }
 
 /// Checks that every preserved object in the report is unchanged, and that the expected ones are listed.
-fn kept(expect: &Expect, report: &Value, failures: &mut Vec<String>) {
+fn kept(expect: &RunExpectations, report: &Value, failures: &mut Vec<String>) {
     let proofs = report["kept"].as_array().map(Vec::as_slice).unwrap_or_default();
     let name = |proof: &Value| proof["object"].as_str().unwrap_or_default().to_owned();
     // Attributes of the object, after its name.
@@ -204,14 +204,14 @@ pub fn self_test() {
     };
     let text =
         "=== facts begin tiny\n--- marker\n{\"image\": \"tiny-1.0.run1\",\n \"order\": \"o\"}\n=== facts end tiny\n";
-    let seen = Seen {
+    let seen = RunObservations {
         report: Some(serde_json::json!({"success": false, "untouched": true,
             "kept": [{"object": "disk /dev/sdb", "before": {"guid": "1"}, "after": {"guid": "1"}}],
             "hidden": [{"path": "/var/lib", "files": 7}], "timings": [{"step": "image.burn"}]})),
         over_network: Facts::read(text, "tiny"),
         order_is_open: Some(false),
         image: Some("tiny-1.0.run1".to_owned()),
-        ..Seen::default()
+        ..RunObservations::default()
     };
     let good =
         "    outcome: old_system\n    kept: ['disk */sdb', 'disk /dev/sdb: guid 1']\n    hidden: {/var/lib: 7}\n";
@@ -227,12 +227,12 @@ pub fn self_test() {
         let failures = failures(&with(bad).expect, &seen);
         assert!(failures.iter().any(|failure| failure.contains(words)), "{bad}: {failures:?}");
     }
-    let changed = Seen {
+    let changed = RunObservations {
         report: Some(serde_json::json!({"kept": [{"object": "a", "before": {"b": "1"}, "after": {"b": "2"}}]})),
         image: Some("tiny-1.0.run2".to_owned()),
         over_network: Facts::read(text, "tiny"),
         order_is_open: Some(true),
-        ..Seen::default()
+        ..RunObservations::default()
     };
     let found = failures(&with("    outcome: old_system\n").expect, &changed).join("\n");
     for words in
@@ -240,7 +240,7 @@ pub fn self_test() {
     {
         assert!(found.contains(words), "{words}: {found}");
     }
-    let refused = Seen { denied: Some("no such image".to_owned()), ..Seen::default() };
+    let refused = RunObservations { denied: Some("no such image".to_owned()), ..RunObservations::default() };
     assert!(failures(&with("    {outcome: denied, report_contains: [image]}\n").expect, &refused).is_empty());
     assert!(!failures(&with("    {outcome: denied, report_contains: [marker]}\n").expect, &refused).is_empty());
 

@@ -1,13 +1,13 @@
 //! Boots of a run: over the network, from disk, and the check that nothing boots.
 
-use crate::expectation_check::Seen;
+use crate::expectation_check::RunObservations;
 use crate::expectations::Outcome;
 use crate::facts::Facts;
 use crate::host::{Context, Result, write};
-use crate::machine::{Boot, POLL, Vm, quick_ramdisk};
-use crate::network_boot::{self, Drama};
+use crate::machine::{BootMethod, POLL, Vm, quick_ramdisk};
+use crate::network_boot::{self, NetworkBootRun};
 use crate::scenario::{BootFrom, Firmware};
-use crate::scenario_run::Stage;
+use crate::scenario_run::RunContext;
 use crate::server::{self, Server};
 use crate::{disks, file_control_plane, phase_times, reinstall};
 use std::fs;
@@ -16,12 +16,12 @@ use std::path::{Path, PathBuf};
 /// Messages of OVMF if no disk is bootable, without and with its shell.
 const NOTHING_TO_BOOT: [&str; 2] = ["No bootable option", "UEFI Interactive Shell"];
 
-impl Stage<'_> {
+impl RunContext<'_> {
     /// Orders the reinstall if requested, switches the machine on, and handles events until the outcome is known.
     ///
     /// # Errors
     /// There is no outcome, or an unexpected one.
-    pub fn network_boot(&self) -> Result<Seen> {
+    pub fn network_boot(&self) -> Result<RunObservations> {
         let state = self.state();
         let (mut server, proxy) = phase_times::timed("harness: image, server", || self.serve(&state))?;
         proxy.set_traps(network_boot::traps(&self.run.events));
@@ -34,7 +34,10 @@ impl Stage<'_> {
             Some(button) => reinstall::press(&mut server, &proxy, &state, self.machine_id(), &self.system(), button),
         };
         if self.run.expect.outcome == Outcome::Denied {
-            return Ok(Seen { denied: Some(pressed.err().unwrap_or_default()), ..Seen::default() });
+            return Ok(RunObservations {
+                denied: Some(pressed.err().unwrap_or_default()),
+                ..RunObservations::default()
+            });
         }
         pressed?;
         if self.run.forget && self.run.expect.outcome == Outcome::Already {
@@ -46,10 +49,10 @@ impl Stage<'_> {
             BootFrom::Kexec => {
                 let script = self.chassis.folder.join("script");
                 write(&script, reinstall::script(proxy.port))?;
-                Vm::start(self.chassis, &label, &Boot::DiskThen(&script))?
+                Vm::start(self.chassis, &label, &BootMethod::DiskThen(&script))?
             }
         };
-        let mut drama = Drama::new(self, server, proxy, tftp.clone(), vm);
+        let mut drama = NetworkBootRun::new(self, server, proxy, tftp.clone(), vm);
         let over_network = drama.watch()?;
         let mut seen = drama.seen()?;
         seen.report.iter().for_each(phase_times::stages);
@@ -83,7 +86,7 @@ impl Stage<'_> {
     /// QEMU does not start, or the server has no boot script.
     pub fn over_network(&self, label: &str, tftp: &Path, port: u16) -> Result<Vm> {
         if self.run.boot != BootFrom::Direct {
-            return Vm::start(self.chassis, label, &Boot::Network(tftp));
+            return Vm::start(self.chassis, label, &BootMethod::Network(tftp));
         }
         // The firmware reports the changed identity, whatever the server's file contains.
         let uuid = self.chassis.shown_uuid.as_ref().unwrap_or(&self.chassis.uuid);
@@ -98,8 +101,10 @@ impl Stage<'_> {
             None => script.cmdline,
         });
         let boot = match &script {
-            Some(cmdline) => Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline, on_copy: false, network: true },
-            None => Boot::Disk,
+            Some(cmdline) => {
+                BootMethod::Direct { kernel: &kernel, initrd: &initrd, cmdline, on_copy: false, network: true }
+            }
+            None => BootMethod::Disk,
         };
         Vm::start(self.chassis, label, &boot)
     }
@@ -117,7 +122,7 @@ impl Stage<'_> {
     ///
     /// # Errors
     /// The system does not come up.
-    pub fn disk_boot(&self, label: &str, boot: &Boot) -> Result<(Facts, String)> {
+    pub fn disk_boot(&self, label: &str, boot: &BootMethod) -> Result<(Facts, String)> {
         let mut vm = Vm::start(self.chassis, &format!("{}-{label}", self.label), boot)?;
         loop {
             if let Some(facts) = vm.facts(self.run.image.system.name()) {
@@ -146,7 +151,7 @@ impl Stage<'_> {
     }
 
     fn futile_boot(&self) -> Result<()> {
-        let mut vm = Vm::start(self.chassis, &format!("{}-futile", self.label), &Boot::Disk)?;
+        let mut vm = Vm::start(self.chassis, &format!("{}-futile", self.label), &BootMethod::Disk)?;
         loop {
             let console = vm.console();
             if NOTHING_TO_BOOT.iter().any(|text| console.contains(text)) {

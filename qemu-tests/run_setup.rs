@@ -1,20 +1,20 @@
 //! Offer of a run to the machine: layout, image, machine file, ramdisk, and the server with all of them.
 
-use crate::file_control_plane::Files;
+use crate::file_control_plane::FleetFiles;
 use crate::host::{Context, Result, write};
 use crate::machine::SPARED;
 use crate::proxy::Proxy;
 use crate::registry::Registry;
-use crate::scenario_run::Stage;
+use crate::scenario_run::RunContext;
 use crate::server::{self, Server};
-use crate::tls::{self, Ends};
+use crate::tls::{self, TlsEndpoints};
 use crate::{image, ramdisk_archives};
 use serde_json::{Value, json};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-impl Stage<'_> {
+impl RunContext<'_> {
     /// Fills the server's folder, and the registry if the image is in one. The server's database is preserved between runs. A reinstall
     /// does not change the machine file: its image is in the order.
     fn write_state(&self, state: &Path, base: &str) -> Result<Option<Registry>> {
@@ -164,8 +164,8 @@ impl Stage<'_> {
         if self.run.forget {
             server::forget(state)?;
         }
-        let ends = self.scenario.machine.tls.then(|| Ends::start(proxy.port)).transpose()?;
-        let base = ends.as_ref().map_or_else(|| format!("http://10.0.2.2:{}", proxy.port), Ends::url);
+        let ends = self.scenario.machine.tls.then(|| TlsEndpoints::start(proxy.port)).transpose()?;
+        let base = ends.as_ref().map_or_else(|| format!("http://10.0.2.2:{}", proxy.port), TlsEndpoints::url);
         if let Some(registry) = self.write_state(state, &base)? {
             proxy.set_registry(registry);
         }
@@ -173,7 +173,7 @@ impl Stage<'_> {
         let server = Server::start(state, &self.boot_folder()?, cmdline.trim(), ends)?;
         server.connect(&proxy)?;
         if let Some(fleet) = self.run.fleet {
-            proxy.set_fleet(Files::make(fleet, proxy.port, state, self.machine_id(), server.ear())?);
+            proxy.set_fleet(FleetFiles::make(fleet, proxy.port, state, self.machine_id(), server.ear())?);
         }
         Ok((server, proxy))
     }

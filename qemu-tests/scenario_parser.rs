@@ -1,6 +1,6 @@
 //! Parser for scenario files, with a line in every error.
 
-use crate::scenario::{MACHINE_FIELDS, Reinstall, Run, Scenario};
+use crate::scenario::{MACHINE_FIELDS, ReinstallOrder, Scenario, ScenarioRun};
 use crate::scenario_rules::fits;
 use marked_yaml::{LoaderOptions, Node, from_node, parse_yaml_with_options, types::MarkedMappingNode};
 use serde::Deserialize;
@@ -36,20 +36,20 @@ pub fn parse(text: &str, name: String, folder: PathBuf) -> Result<Scenario, Stri
             _ => drop(common.insert(key.clone(), value.clone())),
         }
     }
-    let runs: Vec<Run> = runs.into_iter().map(|run| read_run(&common, run)).collect::<Result<_, _>>()?;
+    let runs: Vec<ScenarioRun> = runs.into_iter().map(|run| read_run(&common, run)).collect::<Result<_, _>>()?;
     let machine = typed(&Node::Mapping(machine))?;
     fits(&machine, &runs)?;
     Ok(Scenario { name, folder, machine, runs })
 }
 
 /// Parses a run. Fields at the top level of the file are defaults for every run.
-fn read_run(common: &MarkedMappingNode, run: MarkedMappingNode) -> Result<Run, String> {
+fn read_run(common: &MarkedMappingNode, run: MarkedMappingNode) -> Result<ScenarioRun, String> {
     let mut whole = common.clone();
     whole.extend(run.iter().map(|(key, value)| (key.clone(), value.clone())));
     let allocation = whole.remove("allocation");
     let machine_file = whole.remove("machine_file");
     let button = whole.remove("reinstall").map(|node| button(&node)).transpose()?.flatten();
-    let mut typed: Run = typed(&Node::Mapping(whole))?;
+    let mut typed: ScenarioRun = typed(&Node::Mapping(whole))?;
     typed.reinstall = button;
     if let Some(node) = allocation {
         typed.allocation = json(&node).as_object().cloned().ok_or(at(&node, "allocation must be a mapping"))?;
@@ -64,9 +64,9 @@ fn read_run(common: &MarkedMappingNode, run: MarkedMappingNode) -> Result<Run, S
 }
 
 /// Parses `reinstall`: `true`, or the options of the operator.
-fn button(node: &Node) -> Result<Option<Reinstall>, String> {
+fn button(node: &Node) -> Result<Option<ReinstallOrder>, String> {
     match json(node) {
-        serde_json::Value::Bool(pressed) => Ok(pressed.then(Reinstall::default)),
+        serde_json::Value::Bool(pressed) => Ok(pressed.then(ReinstallOrder::default)),
         details => serde_json::from_value(details).map(Some).map_err(|error| at(node, &format!("reinstall: {error}"))),
     }
 }

@@ -1,13 +1,13 @@
 //! Sequence of a scenario: disks, server, PXE boot, power cycle, check of the disks by the inspection ramdisk, verdict.
 //! `run_setup.rs` contains what a run offers to the machine, `run_boots.rs` how the machine is switched on.
 
-use crate::baseline_state::{self, Memory};
-use crate::expectation_check::{self, Seen};
-use crate::expectations::{Expect, Outcome};
+use crate::baseline_state::{self, BaselineState};
+use crate::expectation_check::{self, RunObservations};
+use crate::expectations::{Outcome, RunExpectations};
 use crate::host::{Context, Result};
-use crate::machine::{Boot, Chassis, in_order};
-use crate::scenario::{Act, Run, Scenario};
-use crate::served_image::System;
+use crate::machine::{BootMethod, Chassis, in_order};
+use crate::scenario::{EventAction, Scenario, ScenarioRun};
+use crate::served_image::TestSystem;
 use crate::{disks, image, inspection_ramdisk, phase_times, tpm};
 use serde_json::Value;
 use std::fs;
@@ -45,7 +45,7 @@ pub fn need(artifacts: &Path) -> Result<()> {
         ("ramdisk/quick", "build-ramdisk"),
         ("ramdisk/luks", "build-ramdisk"),
         ("ramdisk/inspect", "build-ramdisk"),
-        (image::of(System::Tiny, &[]), "build-tiny"),
+        (image::of(TestSystem::Tiny, &[]), "build-tiny"),
     ];
     for (file, script) in needed {
         let path = artifacts.join(file);
@@ -96,7 +96,7 @@ fn all_runs(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<()> 
             let said = inspection_ramdisk::prepare(&chassis, artifacts, &format!("{label}-prepare"), script)?;
             said.lines().filter_map(quoted).for_each(|line| eprintln!("{} {label}: {line}", scenario.name));
         }
-        let stage = Stage {
+        let stage = RunContext {
             scenario,
             run,
             artifacts,
@@ -106,7 +106,7 @@ fn all_runs(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<()> 
             installed: &installed,
             earlier: &earlier,
         };
-        let Played { outcome, failures, memory } = stage.play().unwrap_or_else(Played::broken);
+        let RunResult { outcome, failures, memory } = stage.play().unwrap_or_else(RunResult::broken);
         let system = stage.system();
         if !failures.is_empty() {
             let list: Vec<String> = failures.iter().map(|failure| format!("  - {failure}")).collect();
@@ -126,11 +126,11 @@ fn quoted(line: &str) -> Option<&str> {
 }
 
 /// Plugs in the disks of this run, with absent, reordered and replaced ones.
-fn plug(chassis: &mut Chassis, run: &Run) -> Result<()> {
+fn plug(chassis: &mut Chassis, run: &ScenarioRun) -> Result<()> {
     chassis.disks = in_order(&chassis.machine.disks, &run.disks_order);
     chassis.absent.clone_from(&run.absent);
     chassis.types.clone_from(&run.types);
-    chassis.hotplug = run.events.iter().any(|event| event.act == Act::Replug);
+    chassis.hotplug = run.events.iter().any(|event| event.act == EventAction::Replug);
     if run.uuid.is_some() {
         chassis.shown_uuid.clone_from(&run.uuid);
     }
@@ -148,9 +148,9 @@ fn plug(chassis: &mut Chassis, run: &Run) -> Result<()> {
 }
 
 /// A run with everything that it needs.
-pub struct Stage<'a> {
+pub struct RunContext<'a> {
     pub scenario: &'a Scenario,
-    pub run: &'a Run,
+    pub run: &'a ScenarioRun,
     pub artifacts: &'a Path,
     pub chassis: &'a Chassis<'a>,
     pub allocation: &'a str,
@@ -158,30 +158,30 @@ pub struct Stage<'a> {
     /// Image of the last run that installed one.
     pub installed: &'a Option<String>,
     /// States that the earlier runs left, in order.
-    pub earlier: &'a [Memory],
+    pub earlier: &'a [BaselineState],
 }
 
 /// Result of a run.
-pub struct Played {
+pub struct RunResult {
     /// Outcome, if the scenario allows two.
     pub outcome: Outcome,
     /// Violated expectations.
     pub failures: Vec<String>,
-    pub memory: Memory,
+    pub memory: BaselineState,
 }
 
-impl Played {
-    fn broken(failure: String) -> Played {
-        Played { outcome: Outcome::Failed, failures: vec![failure], memory: Memory::default() }
+impl RunResult {
+    fn broken(failure: String) -> RunResult {
+        RunResult { outcome: Outcome::Failed, failures: vec![failure], memory: BaselineState::default() }
     }
 }
 
-impl Stage<'_> {
+impl RunContext<'_> {
     /// Runs the whole run.
     ///
     /// # Errors
     /// The run cannot continue.
-    pub fn play(&self) -> Result<Played> {
+    pub fn play(&self) -> Result<RunResult> {
         let before = self.fingerprints()?;
         let mut seen = self.network_boot()?;
         let after = self.fingerprints()?;
@@ -196,11 +196,11 @@ impl Stage<'_> {
             }
         }
         if expect.outcome.comes_up() && expect.outcome != Outcome::Local {
-            let (facts, console) = self.disk_boot("disk", &Boot::Disk)?;
+            let (facts, console) = self.disk_boot("disk", &BootMethod::Disk)?;
             (seen.from_disk, seen.disk_console) = (Some(facts), console);
         }
         for name in &expect.boots_without {
-            let facts = self.disk_boot(&format!("without-{name}"), &Boot::DiskWithout(name));
+            let facts = self.disk_boot(&format!("without-{name}"), &BootMethod::DiskWithout(name));
             seen.without.push((name.clone(), facts.context(format!("without {name}"))?.0));
         }
         if expect.nothing_bootable {
@@ -213,11 +213,11 @@ impl Stage<'_> {
         self.judge(&expect, &seen)
     }
 
-    fn judge(&self, expect: &Expect, seen: &Seen) -> Result<Played> {
-        let memory = Memory::take(self.chassis, &self.scenario.runs, seen.inspect.as_ref())?;
+    fn judge(&self, expect: &RunExpectations, seen: &RunObservations) -> Result<RunResult> {
+        let memory = BaselineState::take(self.chassis, &self.scenario.runs, seen.inspect.as_ref())?;
         let mut failures = expectation_check::failures(&self.scenario.machine, expect, seen);
         failures.extend(baseline_state::failures(expect, &memory, self.earlier));
-        Ok(Played { outcome: expect.outcome, failures, memory })
+        Ok(RunResult { outcome: expect.outcome, failures, memory })
     }
 
     fn fingerprints(&self) -> Result<Vec<String>> {

@@ -2,7 +2,7 @@
 
 use crate::host::{Context, Result, child, write};
 use crate::proxy::Proxy;
-use crate::tls::{self, Ends};
+use crate::tls::{self, TlsEndpoints};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ pub struct Server {
     boot: PathBuf,
     cmdline: String,
     /// TLS endpoints between server and machine, if TLS is used.
-    ends: Option<Ends>,
+    ends: Option<TlsEndpoints>,
     said: Arc<Mutex<Vec<Value>>>,
 }
 
@@ -32,7 +32,7 @@ impl Server {
     ///
     /// # Errors
     /// The server does not print its port; its error message is included.
-    pub fn start(folder: &Path, boot: &Path, cmdline: &str, ends: Option<Ends>) -> Result<Server> {
+    pub fn start(folder: &Path, boot: &Path, cmdline: &str, ends: Option<TlsEndpoints>) -> Result<Server> {
         let said = Arc::default();
         let process = spawn(folder, boot, cmdline, ends.as_ref(), &said)?;
         let (folder, boot) = (folder.to_owned(), boot.to_owned());
@@ -138,7 +138,7 @@ fn spawn(
     folder: &Path,
     boot: &Path,
     cmdline: &str,
-    ends: Option<&Ends>,
+    ends: Option<&TlsEndpoints>,
     said: &Arc<Mutex<Vec<Value>>>,
 ) -> Result<Child> {
     let errors = folder.join("serve.errors.log");
@@ -220,7 +220,7 @@ pub fn next_boot(port: u16, uuid: &str, mac: &str) -> Result<Option<String>> {
 
 /// Boot script of iPXE.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Script {
+pub struct BootScript {
     /// Kernel command line.
     pub cmdline: String,
     /// True if the part of the ramdisk for encrypted filesystems is loaded.
@@ -232,20 +232,20 @@ pub struct Script {
 ///
 /// # Errors
 /// The server refuses.
-pub fn boot_script(port: u16, uuid: &str, mac: &str) -> Result<Option<Script>> {
+pub fn boot_script(port: u16, uuid: &str, mac: &str) -> Result<Option<BootScript>> {
     match get(port, &format!("/boot.ipxe?uuid={uuid}&mac={mac}"))? {
         (200, script) => read_script(&script),
         (status, body) => Err(format!("GET /boot.ipxe: {status} {body}")),
     }
 }
 
-fn read_script(script: &str) -> Result<Option<Script>> {
+fn read_script(script: &str) -> Result<Option<BootScript>> {
     let kernel = script.lines().find_map(|line| line.strip_prefix("kernel "));
     match kernel.and_then(|line| line.split_once(" initrd=initrd ")) {
         Some((_, arguments)) => {
             let (arguments, _) = arguments.split_once(" || ").unwrap_or((arguments, ""));
             let with_luks = script.contains("/boot/initrd-luks ");
-            Ok(Some(Script { cmdline: arguments.to_owned(), with_luks }))
+            Ok(Some(BootScript { cmdline: arguments.to_owned(), with_luks }))
         }
         None if script.contains("sanboot") => Ok(None),
         None => Err(format!("the boot script has neither kernel nor disk: {script}")),
@@ -258,7 +258,7 @@ pub fn self_test() {
     let said = [json!({"listening": "http://127.0.0.1:1"}), json!({"note": note}), json!({"note": "x"})];
     assert_eq!(over_tls(&said), [4711]);
     let ramdisk = "#!ipxe\nkernel http://h/boot/vmlinuz initrd=initrd a.b=c panic=-1 || goto failed\ninitrd --name initrd http://h/boot/initrd || goto failed\nboot ||\n";
-    let told = |with_luks| Ok(Some(Script { cmdline: "a.b=c panic=-1".to_owned(), with_luks }));
+    let told = |with_luks| Ok(Some(BootScript { cmdline: "a.b=c panic=-1".to_owned(), with_luks }));
     assert_eq!(read_script(ramdisk), told(false));
     assert_eq!(read_script(&ramdisk.replace("boot/initrd", "boot/initrd-luks")), told(true));
     assert_eq!(read_script("#!ipxe\necho x\nsanboot --no-describe --drive 0x80 || exit\n"), Ok(None));

@@ -1,7 +1,7 @@
 //! Comparison of arrays, volume groups, logical volumes, and signatures.
 
 use crate::expectation_check::has_lines;
-use crate::expectations::Tiny;
+use crate::expectations::SystemExpectations;
 use crate::facts::{Facts, fields_match, matches};
 use std::collections::BTreeSet;
 
@@ -52,7 +52,7 @@ pub fn signatures(device: &str, wanted: &[String], facts: &Facts, failures: &mut
 }
 
 /// Checks a system with a disk removed: everything must be mounted, but devices may have other names.
-pub fn degraded(expect: &Tiny, facts: &Facts, failures: &mut Vec<String>) {
+pub fn degraded(expect: &SystemExpectations, facts: &Facts, failures: &mut Vec<String>) {
     let lines = facts.section("mounts").unwrap_or_default();
     for mount in &expect.mounts {
         let mut fields = mount.split_whitespace().skip(1);
@@ -109,7 +109,11 @@ pub fn self_test() {
         [("/dev/md0 / ext4", ""), ("/dev/md0 /data ext4", "/data is not"), ("/dev/md0 / xfs", "as xfs")]
     {
         let mut failures = Vec::new();
-        degraded(&Tiny { mounts: vec![mount.to_owned()], ..Tiny::default() }, &facts, &mut failures);
+        degraded(
+            &SystemExpectations { mounts: vec![mount.to_owned()], ..SystemExpectations::default() },
+            &facts,
+            &mut failures,
+        );
         let failures = failures.join("\n");
         assert!(failures.contains(words) && failures.is_empty() == words.is_empty(), "{mount}: {failures}");
     }

@@ -23,7 +23,7 @@ const OF_MACHINES: &str = "10.0.2.2";
 const OF_TESTS: &str = "127.0.0.1";
 
 /// TLS endpoints; they end when this is dropped.
-pub struct Ends {
+pub struct TlsEndpoints {
     /// Port that the machine connects to.
     port: u16,
     /// Port for plain text that is forwarded to the server over TLS.
@@ -37,12 +37,12 @@ pub fn file(name: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/tls").join(name)
 }
 
-impl Ends {
+impl TlsEndpoints {
     /// Starts the endpoints. Data from the machine are forwarded to the proxy at that port.
     ///
     /// # Errors
     /// No port is available, or the certificate cannot be used.
-    pub fn start(wire: u16) -> Result<Ends> {
+    pub fn start(wire: u16) -> Result<TlsEndpoints> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_io().build();
         let runtime = runtime.context("the ends of the wire")?;
         let (acceptor, connector) = (acceptor()?, connector()?);
@@ -69,7 +69,7 @@ impl Ends {
                 });
             }
         });
-        Ok(Ends { port, to_server, server, _runtime: runtime })
+        Ok(TlsEndpoints { port, to_server, server, _runtime: runtime })
     }
 
     /// Sets the TLS port of the server.
@@ -122,8 +122,8 @@ pub fn self_test() {
     use std::io::{Read, Write};
     use std::net::TcpStream;
     let server = TcpListener::bind((OF_TESTS, 0)).expect("a port");
-    let of_server = Ends::start(server.local_addr().expect("an address").port()).expect("ends");
-    let of_machine = Ends::start(0).expect("ends");
+    let of_server = TlsEndpoints::start(server.local_addr().expect("an address").port()).expect("ends");
+    let of_machine = TlsEndpoints::start(0).expect("ends");
     of_machine.set_server(of_server.port);
     let answers = std::thread::spawn(move || {
         let (mut client, _) = server.accept().expect("a client");

@@ -18,7 +18,7 @@ const UNDER_WAY: u64 = 1024;
 
 /// Write or discard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Entry {
+pub struct LoggedWrite {
     /// Index in the log, including flushes, from 0.
     pub number: u64,
     /// Offset on the disk, in bytes.
@@ -37,8 +37,8 @@ pub fn count(path: &Path) -> Result<u64> {
 
 /// Entry with all details of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Record {
-    /// See [`Entry::number`].
+pub struct LogRecord {
+    /// See [`LoggedWrite::number`].
     pub number: u64,
     /// Offset on the disk, in bytes. A flush has no length.
     pub start: u64,
@@ -55,9 +55,10 @@ pub struct Record {
 ///
 /// # Errors
 /// The file cannot be read, or is not a log.
-pub fn writes(path: &Path) -> Result<Vec<Entry>> {
+pub fn writes(path: &Path) -> Result<Vec<LoggedWrite>> {
     let writes = records(path)?.into_iter().filter(|record| record.length > 0);
-    let entry = |Record { number, start, length, data, .. }| Entry { number, start, length, discard: data.is_none() };
+    let entry =
+        |LogRecord { number, start, length, data, .. }| LoggedWrite { number, start, length, discard: data.is_none() };
     Ok(writes.map(entry).collect())
 }
 
@@ -65,7 +66,7 @@ pub fn writes(path: &Path) -> Result<Vec<Entry>> {
 ///
 /// # Errors
 /// The file cannot be read, or is not a log.
-pub fn records(path: &Path) -> Result<Vec<Record>> {
+pub fn records(path: &Path) -> Result<Vec<LogRecord>> {
     let Some(log) = open(path)? else { return Ok(Vec::new()) };
     let mut records = Vec::new();
     let mut place = log.sector_bytes;
@@ -82,10 +83,10 @@ pub fn records(path: &Path) -> Result<Vec<Record>> {
         let length = sectors * log.sector_bytes;
         let has_data = flags & (DISCARD | MARK) == 0;
         if flags & MARK == 0 {
-            let flush = Record { number, start: 0, length: 0, data: None, is_flush: true, is_forced: false };
+            let flush = LogRecord { number, start: 0, length: 0, data: None, is_flush: true, is_forced: false };
             records.extend((flags & FLUSH != 0).then_some(flush));
             let (start, data) = (sector * log.sector_bytes, has_data.then_some(place + log.sector_bytes));
-            let write = Record { number, start, length, data, is_flush: false, is_forced: flags & FUA != 0 };
+            let write = LogRecord { number, start, length, data, is_flush: false, is_forced: flags & FUA != 0 };
             records.extend((length > 0).then_some(write));
         }
         place += log.sector_bytes + if has_data { length } else { 0 };
@@ -93,13 +94,13 @@ pub fn records(path: &Path) -> Result<Vec<Record>> {
     Ok(records)
 }
 
-struct Log {
+struct WriteLog {
     file: File,
     count: u64,
     sector_bytes: u64,
 }
 
-fn open(path: &Path) -> Result<Option<Log>> {
+fn open(path: &Path) -> Result<Option<WriteLog>> {
     let file = File::open(path).context(path.display())?;
     let mut head = [0; 32];
     if file.metadata().context(path.display())?.len() < head.len() as u64 {
@@ -109,7 +110,7 @@ fn open(path: &Path) -> Result<Option<Log>> {
     match words(&head) {
         [0, 0, 0, 0] => Ok(None),
         [MAGIC, 1, count, sector] if sector as u32 >= 512 => {
-            Ok(Some(Log { file, count, sector_bytes: u64::from(sector as u32) }))
+            Ok(Some(WriteLog { file, count, sector_bytes: u64::from(sector as u32) }))
         }
         other => Err(format!("{}: not a log of writes: {other:x?}", path.display())),
     }
@@ -155,7 +156,7 @@ pub fn self_test() {
     assert_eq!((count(&path), writes(&path)), (Ok(0), Ok(vec![])));
     let heads = [(2048, 16, 0), (0, 0, FLUSH), (6144, 2048, DISCARD), (7, 1, MARK), (1, 1, 2)];
     write_log(&path, 5, &heads);
-    let entry = |number, start, length, discard| Entry { number, start, length, discard };
+    let entry = |number, start, length, discard| LoggedWrite { number, start, length, discard };
     let expected = vec![entry(0, 1 << 20, 8192, false), entry(2, 3 << 20, 1 << 20, true), entry(4, 512, 512, false)];
     assert_eq!((count(&path), writes(&path)), (Ok(5), Ok(expected.clone())));
     write_log(&path, 9, &heads);

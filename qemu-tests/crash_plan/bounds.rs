@@ -1,8 +1,8 @@
 //! Limits of a plan: the agent may write anywhere on wiped disks, but only the announced extents of other disks.
 
 use super::{BOOT, REINSTALL, is_on};
-use crate::crash_record::Record;
-use crate::crash_states::Ranges;
+use crate::crash_record::ReinstallRecord;
+use crate::crash_states::ByteRanges;
 use model::allocation::{Allocation, AssignedMachine, OrderedReinstall};
 use model::device_name::DevicePath;
 use model::inventory::Inventory;
@@ -24,15 +24,15 @@ fn request(machine: &AssignedMachine, allocation: &Allocation, layout: &Layout, 
 
 /// Limits of a plan: it may write anywhere on wiped disks, but only the extents of other disks that the recorded agent
 /// announced.
-pub struct Bounds {
+pub struct PlanBounds {
     pub wiped: Vec<String>,
     /// Ranges that a preserved filesystem, array or group may change, by disk.
-    pub open: BTreeMap<String, Ranges>,
+    pub open: BTreeMap<String, ByteRanges>,
 }
 
-impl Bounds {
+impl PlanBounds {
     /// Builds the limits from the announcement at the point of no return.
-    pub fn new(record: &Record, layout: &Layout) -> Bounds {
+    pub fn new(record: &ReinstallRecord, layout: &Layout) -> PlanBounds {
         let wiped = layout.disks.iter().filter(|disk| disk.wipeonreinstall);
         let wiped: Vec<String> =
             wiped.map(|disk| disk.device.as_str().trim_start_matches("/dev/").to_owned()).collect();
@@ -42,9 +42,9 @@ impl Bounds {
             let own = disks.iter().filter(|disk| disk["device"] == format!("/dev/{name}"));
             let ranges = own.flat_map(|disk| disk["ranges"].as_array().into_iter().flatten());
             let ranges = ranges.filter_map(|range| Some((range["start"].as_u64()?, range["length"].as_u64()?)));
-            (name.clone(), Ranges::new(ranges))
+            (name.clone(), ByteRanges::new(ranges))
         });
-        Bounds { wiped, open: open.collect() }
+        PlanBounds { wiped, open: open.collect() }
     }
 
     /// Returns the next action of the agent, or the violation of the limits.
@@ -86,7 +86,7 @@ impl Bounds {
             if self.wiped.iter().any(|wiped| wiped == name) {
                 continue;
             }
-            let ranges = Ranges::new(extents.ranges.iter().map(|range| (range.start, range.length)));
+            let ranges = ByteRanges::new(extents.ranges.iter().map(|range| (range.start, range.length)));
             let open = self.open.get(name).cloned().unwrap_or_default();
             if let Some((start, length)) = ranges.without(&open).iter().next() {
                 return Some(format!("{length} bytes at {start} of {name} would be writable"));
@@ -168,8 +168,10 @@ pub(super) fn plans_are_judged() {
     let found: Inventory = serde_json::from_str(&text).expect("an inventory");
     let layout = fs::read_to_string(folder.join("layouts/default.yaml")).expect("a layout");
     let layout = model::layout::read_yaml(&layout).expect("a layout").layout;
-    let bounds =
-        |wiped: &[&str]| Bounds { wiped: wiped.iter().map(|name| (*name).to_owned()).collect(), open: BTreeMap::new() };
+    let bounds = |wiped: &[&str]| PlanBounds {
+        wiped: wiped.iter().map(|name| (*name).to_owned()).collect(),
+        open: BTreeMap::new(),
+    };
     let order = OrderedReinstall {
         id: "o".to_owned(),
         attempt: 1,

@@ -1,7 +1,7 @@
 //! Comparison of the disk contents that the inspection ramdisk reports with the expectations.
 
 use crate::disks::kind_guid;
-use crate::expectations::{File, Inspect};
+use crate::expectations::{DiskExpectations, FileExpectations};
 use crate::facts::{Facts, matches};
 use crate::scenario::Partition;
 use crate::storage_comparison;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 const MIB: u64 = 1024 * 1024;
 
-pub(super) fn inspect(expect: &Inspect, facts: &Facts, failures: &mut Vec<String>) {
+pub(super) fn inspect(expect: &DiskExpectations, facts: &Facts, failures: &mut Vec<String>) {
     for (section, lines) in [("arrays", &expect.arrays), ("groups", &expect.groups), ("volumes", &expect.volumes)] {
         storage_comparison::all_lines(facts, section, lines.as_deref(), failures);
     }
@@ -81,7 +81,7 @@ fn compare_partition(disk: &str, wanted: &Partition, entry: &Value, table: &Valu
     compare("reaches the end of the disk", reaches, wanted.to_end.then(|| "true".to_owned()));
 }
 
-pub(super) fn file(path: &str, wanted: &File, facts: &Facts, failures: &mut Vec<String>) {
+pub(super) fn file(path: &str, wanted: &FileExpectations, facts: &Facts, failures: &mut Vec<String>) {
     let lines = facts.section("stat").unwrap_or_default();
     let stat = lines.iter().find_map(|line| stat_of(path, line)).unwrap_or("not looked at");
     if wanted.missing != (stat == "missing") {

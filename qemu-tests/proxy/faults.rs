@@ -1,10 +1,10 @@
 //! Faults of the proxy: responses that are cut, delayed or altered, and traps that are triggered by a response.
 
-use super::{Wire, lock};
+use super::{ProxyState, lock};
 use crate::facts::matches;
-use crate::faulty_responses::Told;
-use crate::scenario::Act;
-use crate::served_image::Lie;
+use crate::faulty_responses::FaultyResponse;
+use crate::scenario::EventAction;
+use crate::served_image::ResponseFault;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::VecDeque;
@@ -15,14 +15,14 @@ use std::time::{Duration, Instant};
 
 /// Active faults.
 #[derive(Default)]
-pub(super) struct Broken {
+pub(super) struct ActiveFaults {
     pub errors_until: Option<Instant>,
     pub cuts: VecDeque<u64>,
     /// True if the last cut applies to every response.
     pub cut_for_ever: bool,
-    pub lie: Option<Lie>,
-    pub traps: Vec<Trap>,
-    pub sprung: Vec<Trap>,
+    pub lie: Option<ResponseFault>,
+    pub traps: Vec<ResponseTrap>,
+    pub sprung: Vec<ResponseTrap>,
     /// Offsets in an image after which the response waits to be released.
     pub holds: Vec<u64>,
     /// Offsets that a response has reached.
@@ -31,31 +31,36 @@ pub(super) struct Broken {
 
 /// Event at the response to a request: the server is killed, the machine loses its power, or the operator cancels the order.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Trap {
+pub struct ResponseTrap {
     /// `METHOD PATH`.
     pub request: String,
     /// True if the response is not delivered to the machine.
     pub swallow: bool,
-    pub act: Act,
+    pub act: EventAction,
     /// Time until the server returns.
     pub time: Duration,
 }
 
-impl Wire {
-    pub(super) fn trap(&self, request: &str) -> Option<Trap> {
+impl ProxyState {
+    pub(super) fn trap(&self, request: &str) -> Option<ResponseTrap> {
         let mut broken = lock(&self.broken);
         let index = broken.traps.iter().position(|trap| matches(&trap.request, request))?;
         Some(broken.traps.remove(index))
     }
 
     /// Executes the trap once the server's response is complete, because the server has processed the request by then.
-    pub(super) fn spring(&self, trap: &Trap, server: &mut TcpStream, client: &mut TcpStream) -> std::io::Result<()> {
+    pub(super) fn spring(
+        &self,
+        trap: &ResponseTrap,
+        server: &mut TcpStream,
+        client: &mut TcpStream,
+    ) -> std::io::Result<()> {
         let mut answer = Vec::new();
         let whole = server.read_to_end(&mut answer);
         // Before the response is delivered, because its reader may send another request immediately.
         self.away.store(true, Ordering::Release);
         let passed = if trap.swallow { Ok(()) } else { client.write_all(&answer) };
-        if trap.act == Act::ServerKill {
+        if trap.act == EventAction::ServerKill {
             // Fails only if the process has exited already.
             let _ = kill(Pid::from_raw(self.process.load(Ordering::Relaxed)), Signal::SIGKILL);
         }
@@ -65,7 +70,12 @@ impl Wire {
 
     /// Keeps the connection open until the machine has lost its power: if the connection ended, the machine would send
     /// the request again.
-    pub(super) fn darken(&self, trap: &Trap, server: &mut TcpStream, client: &mut TcpStream) -> std::io::Result<()> {
+    pub(super) fn darken(
+        &self,
+        trap: &ResponseTrap,
+        server: &mut TcpStream,
+        client: &mut TcpStream,
+    ) -> std::io::Result<()> {
         let before = self.blackouts.load(Ordering::Acquire);
         let mut answer = Vec::new();
         let whole = server.read_to_end(&mut answer);
@@ -81,7 +91,7 @@ impl Wire {
     /// Sends the response, with its faults.
     pub(super) fn tell(
         &self,
-        lie: Option<Lie>,
+        lie: Option<ResponseFault>,
         image: bool,
         from: &mut impl Read,
         client: &mut TcpStream,
@@ -90,7 +100,7 @@ impl Wire {
             None => self.answer(from, client, image),
             Some(lie) => {
                 let number = self.lies.fetch_add(1, Ordering::Relaxed);
-                self.answer(&mut Told::new(lie, from, image, number), client, image)
+                self.answer(&mut FaultyResponse::new(lie, from, image, number), client, image)
             }
         }
     }
