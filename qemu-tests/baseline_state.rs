@@ -21,11 +21,11 @@ pub struct BaselineState {
 /// Returns whether the inspection ramdisk must inspect the disks after this run, because this run or a later one compares UUIDs.
 pub fn needs_look(runs: &[ScenarioRun], number: usize) -> bool {
     let asks = |unchanged: &UnchangedObjects, own: usize| own == number || unchanged.since_run == number;
-    let mut wanted = unchanged(runs).filter(|(_, unchanged)| !unchanged.uuids.is_empty());
+    let mut wanted = collect_unchanged(runs).filter(|(_, unchanged)| !unchanged.uuids.is_empty());
     wanted.any(|(own, unchanged)| asks(unchanged, own))
 }
 
-fn unchanged(runs: &[ScenarioRun]) -> impl Iterator<Item = (usize, &UnchangedObjects)> {
+fn collect_unchanged(runs: &[ScenarioRun]) -> impl Iterator<Item = (usize, &UnchangedObjects)> {
     runs.iter().zip(1..).filter_map(|(run, number)| Some((number, run.expect.unchanged.as_ref()?)))
 }
 
@@ -34,17 +34,17 @@ impl BaselineState {
     ///
     /// # Errors
     /// A disk cannot be read.
-    pub fn take(chassis: &Chassis, runs: &[ScenarioRun], facts: Option<&Facts>) -> Result<BaselineState> {
+    pub fn record_run(chassis: &Chassis, runs: &[ScenarioRun], facts: Option<&Facts>) -> Result<BaselineState> {
         let mut memory = BaselineState::default();
         let regions: BTreeSet<&ComparedRegion> =
-            unchanged(runs).flat_map(|(_, unchanged)| &unchanged.regions).collect();
+            collect_unchanged(runs).flat_map(|(_, unchanged)| &unchanged.regions).collect();
         for region in regions {
             let disk = chassis.disks.iter().find(|disk| disk.name == region.disk);
             let disk = disk.ok_or(format!("unchanged: the machine has no disk {}", region.disk))?;
-            let digest = disks::part_digest(&chassis.file(disk), region.at_mib, region.mib)?;
+            let digest = disks::part_digest(&chassis.disk_file(disk), region.at_mib, region.mib)?;
             memory.digests.insert(region.clone(), digest);
         }
-        for device in unchanged(runs).flat_map(|(_, unchanged)| &unchanged.uuids) {
+        for device in collect_unchanged(runs).flat_map(|(_, unchanged)| &unchanged.uuids) {
             let told = facts.and_then(|facts| facts.blkid(device)).unwrap_or_default();
             let uuids = UUIDS.iter().filter_map(|key| Some(((*key).to_owned(), (*told.get(key)?).to_owned())));
             memory.uuids.insert(device.clone(), uuids.collect());
@@ -54,7 +54,7 @@ impl BaselineState {
 }
 
 /// Returns the differences from the state that the earlier run left.
-pub fn failures(expect: &RunExpectations, now: &BaselineState, earlier: &[BaselineState]) -> Vec<String> {
+pub fn compare_with_baseline(expect: &RunExpectations, now: &BaselineState, earlier: &[BaselineState]) -> Vec<String> {
     let Some(unchanged) = &expect.unchanged else { return vec![] };
     let since = unchanged.since_run;
     let Some(then) = earlier.get(since.wrapping_sub(1)) else {
@@ -94,33 +94,33 @@ pub fn self_test() {
     let folder = std::env::temp_dir().join(format!("drophammer-earlier-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     let chassis = Chassis::new(&scenario.machine, &folder);
-    disks::make(&folder, chassis.disks[0]).expect("a disk");
+    disks::create_disk(&folder, chassis.disks[0]).expect("a disk");
     let memory = |uuid: &str| {
         let text = format!(
             "=== facts begin inspect\n--- blkid\nDEVNAME=/dev/vda1\nUUID={uuid}\nLABEL={uuid}\nPART_ENTRY_UUID=p\n\nDEVNAME=/dev/vdb\n\
              PTUUID=t\n=== facts end inspect\n"
         );
         let facts = Facts::read(&text, "inspect").expect("facts");
-        BaselineState::take(&chassis, &scenario.runs, Some(&facts)).expect("a memory")
+        BaselineState::record_run(&chassis, &scenario.runs, Some(&facts)).expect("a memory")
     };
     let expect = &scenario.runs[2].expect;
     let then = [memory("a"), memory("b")];
-    assert_eq!(failures(expect, &memory("a"), &then), Vec::<String>::new());
-    let found = failures(expect, &memory("c"), &then).join("\n");
+    assert_eq!(compare_with_baseline(expect, &memory("a"), &then), Vec::<String>::new());
+    let found = compare_with_baseline(expect, &memory("c"), &then).join("\n");
     assert!(found.contains("UUIDs of vda1") && found.contains("after run 1") && !found.contains("vdb"), "{found}");
-    let nothing = BaselineState::take(&chassis, &scenario.runs, None).expect("a memory");
-    let found = failures(expect, &memory("a"), &[nothing]).join("\n");
+    let nothing = BaselineState::record_run(&chassis, &scenario.runs, None).expect("a memory");
+    let found = compare_with_baseline(expect, &memory("a"), &[nothing]).join("\n");
     assert!(found.contains("no UUID on vda1") && found.contains("no UUID on vdb"), "{found}");
-    let path = disks::path(&folder, chassis.disks[0]);
+    let path = disks::disk_path(&folder, chassis.disks[0]);
     let change = |at: u64| {
         use std::os::unix::fs::FileExt;
         let file = std::fs::OpenOptions::new().write(true).open(&path).expect("a disk");
         file.write_all_at(b"x", at).expect("written");
     };
     change(0);
-    assert_eq!(failures(expect, &memory("a"), &then), Vec::<String>::new());
+    assert_eq!(compare_with_baseline(expect, &memory("a"), &then), Vec::<String>::new());
     change(3 * 1024 * 1024 - 1);
-    let found = failures(expect, &memory("a"), &then);
+    let found = compare_with_baseline(expect, &memory("a"), &then);
     assert_eq!(found, ["2 MiB at 1 MiB of disk vdb have changed since run 1"]);
     std::fs::remove_dir_all(&folder).expect("removed");
 }

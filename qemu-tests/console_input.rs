@@ -31,17 +31,17 @@ pub struct ConsoleTypist(#[expect(dead_code, reason = "the thread looks whether 
 
 impl ConsoleTypist {
     /// Gives QEMU a serial port whose output goes to `console`, and into which the operator types.
-    pub fn sit(command: &mut Command, console: &Path, lines: &[TypedLine]) -> ConsoleTypist {
+    pub fn attach_console(command: &mut Command, console: &Path, lines: &[TypedLine]) -> ConsoleTypist {
         let name = format!("drophammer-{}", uuid::Uuid::new_v4());
         let socket = format!("socket,id=console,path={name},abstract=on,server=on,wait=off,logappend=on");
         command.arg("-chardev").arg(format!("{socket},logfile={}", console.display()));
         command.args(["-serial", "chardev:console"]);
-        ConsoleTypist::watching(console, lines, move || {
+        ConsoleTypist::spawn_typist(console, lines, move || {
             UnixStream::connect_addr(&SocketAddr::from_abstract_name(&name)?)
         })
     }
 
-    fn watching(
+    fn spawn_typist(
         console: &Path,
         lines: &[TypedLine],
         connect: impl Fn() -> Result<UnixStream> + Send + 'static,
@@ -73,7 +73,7 @@ fn type_lines(
             }
             let keyboard = match &mut keyboard {
                 Some(keyboard) => keyboard,
-                none => none.insert(drained(connect()?)?),
+                none => none.insert(discard_output(connect()?)?),
             };
             std::thread::sleep(PAUSE);
             keyboard.write_all(format!("{}\n", line.line).as_bytes())?;
@@ -85,7 +85,7 @@ fn type_lines(
 }
 
 /// Reads and discards the output on this socket, so that it does not fill up; the console file already contains it.
-fn drained(keyboard: UnixStream) -> Result<UnixStream> {
+fn discard_output(keyboard: UnixStream) -> Result<UnixStream> {
     let mut other = keyboard.try_clone()?;
     std::thread::spawn(move || {
         let mut room = [0; 4096];
@@ -102,7 +102,7 @@ pub fn self_test() {
     let (here, mut there) = UnixStream::pair().expect("a socket");
     let lines = [("passphrase?", "horse"), ("once more", "house")];
     let lines = lines.map(|(at, line)| TypedLine { at: at.to_owned(), line: line.to_owned() });
-    let _typist = ConsoleTypist::watching(&console, &lines, move || here.try_clone());
+    let _typist = ConsoleTypist::spawn_typist(&console, &lines, move || here.try_clone());
     let mut typed = |expected: &str| {
         let mut came = vec![0; expected.len()];
         there.read_exact(&mut came).expect("typed");

@@ -11,7 +11,7 @@ mod bounds;
 pub use bounds::PlanBounds;
 
 use crate::crash_states::ReplayedDisk;
-use crate::host::{Context, Result, bounded, write};
+use crate::host::{Context, Result, limit_command, write};
 use bounds::plans_are_judged;
 use linux::probe::{self, ProbeDepth, ProbeRoots};
 use model::device_name::DevicePath;
@@ -86,7 +86,7 @@ impl<'a> DeviceView<'a> {
     ///
     /// # Errors
     /// The disks cannot be probed.
-    pub fn look(&self, disks: &[ReplayedDisk]) -> Result<ReconstructedContents> {
+    pub fn probe_disks(&self, disks: &[ReplayedDisk]) -> Result<ReconstructedContents> {
         let probed = probe::read_inventory_at(&self.roots, ProbeDepth::Deep).map_err(|error| error.to_string())?;
         let mut found = self.base.clone();
         let mut bootable = false;
@@ -103,7 +103,7 @@ impl<'a> DeviceView<'a> {
                 if !matches!(&part.signatures[..], [one] if one.kind == "ext4") {
                     continue;
                 }
-                match filesystem(disk, part)? {
+                match read_filesystem(disk, part)? {
                     Ok(inside) => {
                         bootable |= has_boot_code(disk)? && has_kernel(disk, part)?;
                         found.filesystems.push(inside);
@@ -147,9 +147,9 @@ pub fn is_on(device: &str, disk: &str) -> bool {
 }
 
 /// Runs debugfs on the partition. Returns its output and its error messages. Like the agent's inspection, it does not replay the journal.
-fn debugfs(disk: &ReplayedDisk, part: &DiskPartition, request: &str) -> Result<(Vec<u8>, String)> {
+fn run_debugfs(disk: &ReplayedDisk, part: &DiskPartition, request: &str) -> Result<(Vec<u8>, String)> {
     let place = format!("{}?offset={}", disk.path.display(), part.start_bytes);
-    let output = bounded(&["debugfs", "-R", request, &place]).output().context("debugfs")?;
+    let output = limit_command(&["debugfs", "-R", request, &place]).output().context("debugfs")?;
     if !output.status.success() {
         return Err(format!("debugfs (package e2fsprogs) ended with {}", output.status));
     }
@@ -160,8 +160,11 @@ fn debugfs(disk: &ReplayedDisk, part: &DiskPartition, request: &str) -> Result<(
 }
 
 /// Returns the filesystem, or the reason why it cannot be mounted.
-fn filesystem(disk: &ReplayedDisk, part: &DiskPartition) -> Result<std::result::Result<FilesystemContents, String>> {
-    let (marker, words) = debugfs(disk, part, &format!("cat {}", model::install_marker::PATH))?;
+fn read_filesystem(
+    disk: &ReplayedDisk,
+    part: &DiskPartition,
+) -> Result<std::result::Result<FilesystemContents, String>> {
+    let (marker, words) = run_debugfs(disk, part, &format!("cat {}", model::install_marker::PATH))?;
     if words.contains("Filesystem not open") {
         return Ok(Err(words));
     }
@@ -192,7 +195,7 @@ fn has_boot_code(disk: &ReplayedDisk) -> Result<bool> {
 }
 
 fn has_kernel(disk: &ReplayedDisk, part: &DiskPartition) -> Result<bool> {
-    let (found, _) = debugfs(disk, part, "stat /boot/vmlinuz")?;
+    let (found, _) = run_debugfs(disk, part, "stat /boot/vmlinuz")?;
     Ok(String::from_utf8_lossy(&found).contains("Type: regular"))
 }
 
@@ -244,17 +247,17 @@ fn disks_are_probed() {
     };
     let base =
         Inventory { disks: vec![inventory::InventoryDisk { sector_bytes: 512, ..known }], ..Inventory::default() };
-    disk.advance(1).expect("the discard");
+    disk.advance_to(1).expect("the discard");
     let disks = [disk];
     let look = DeviceView::new(&base, &disks, &["vda".to_owned()], &folder.join("machine")).expect("a machine");
     let is_blank = |disks: &[ReplayedDisk]| {
-        let seen = look.look(disks).expect("an inventory");
+        let seen = look.probe_disks(disks).expect("an inventory");
         assert!(!seen.bootable && seen.inventory.disks.len() == 1 && seen.inventory.disks[0].unreadable.is_none());
         seen.inventory.disks[0].blank
     };
     assert!(is_blank(&disks), "what was discarded is zero");
     let [mut disk] = disks;
-    disk.advance(2).expect("a write");
+    disk.advance_to(2).expect("a write");
     assert!(!is_blank(&[disk]));
     fs::remove_dir_all(&folder).expect("removed");
 }

@@ -42,7 +42,7 @@ pub enum ReinstallPhase {
 
 impl ReinstallPhase {
     /// Returns the folder of the server in this phase.
-    pub fn folder(self, folder: &Path) -> PathBuf {
+    pub fn server_folder(self, folder: &Path) -> PathBuf {
         folder.join(match self {
             ReinstallPhase::Ordered => "server-ordered",
             ReinstallPhase::Begun => "server-begun",
@@ -81,30 +81,30 @@ pub struct ReinstallRecord {
 }
 
 impl ReinstallRecord {
-    fn path(folder: &Path) -> PathBuf {
+    fn record_path(folder: &Path) -> PathBuf {
         folder.join("record.json")
     }
 
-    /// Reads a record that [`record`] has stored in this folder.
+    /// Reads a record that [`record_reinstall`] has stored in this folder.
     ///
     /// # Errors
     /// The record is missing or incomplete.
     pub fn read(folder: &Path) -> Result<ReinstallRecord> {
-        let path = ReinstallRecord::path(folder);
+        let path = ReinstallRecord::record_path(folder);
         let text = fs::read(&path).context(path.display())?;
         serde_json::from_slice(&text).context(path.display())
     }
 
-    pub fn base(folder: &Path, disk: &str) -> PathBuf {
+    pub fn base_path(folder: &Path, disk: &str) -> PathBuf {
         folder.join(format!("{disk}.raw"))
     }
 
-    pub fn log(folder: &Path, disk: &str) -> PathBuf {
+    pub fn log_path(folder: &Path, disk: &str) -> PathBuf {
         folder.join("run").join(format!("{LABEL}-{disk}.writes"))
     }
 
     /// Returns the path of the disk's contents at the end of the record.
-    pub fn end(folder: &Path, disk: &str) -> PathBuf {
+    pub fn end_path(folder: &Path, disk: &str) -> PathBuf {
         folder.join("run").join(format!("{disk}.qcow2"))
     }
 }
@@ -114,7 +114,7 @@ impl ReinstallRecord {
 ///
 /// # Errors
 /// The script fails.
-pub fn prepare(chassis: &Chassis, artifacts: &Path, script: &str) -> Result<String> {
+pub fn prepare_disks(chassis: &Chassis, artifacts: &Path, script: &str) -> Result<String> {
     let built = artifacts.join("ramdisk");
     let both = chassis.folder.join("looker");
     let folder = both.join("ramdisk");
@@ -125,7 +125,7 @@ pub fn prepare(chassis: &Chassis, artifacts: &Path, script: &str) -> Result<Stri
     ramdisk.extend(fs::read(built.join("inspect")).context(built.join("inspect").display())?);
     write(&folder.join("inspect"), ramdisk)?;
     fs::copy(built.join("vmlinux"), folder.join("vmlinux")).context(built.join("vmlinux").display())?;
-    let said = inspection_ramdisk::prepare(chassis, &both, "run2-prepare", script)?;
+    let said = inspection_ramdisk::prepare_disks(chassis, &both, "run2-prepare", script)?;
     fs::remove_dir_all(&both).context(both.display())?;
     Ok(said)
 }
@@ -134,7 +134,7 @@ pub fn prepare(chassis: &Chassis, artifacts: &Path, script: &str) -> Result<Stri
 ///
 /// # Errors
 /// There is no inventory.
-pub fn inventory(folder: &Path) -> Result<Inventory> {
+pub fn read_inventory(folder: &Path) -> Result<Inventory> {
     let path = folder.join("run2-prepare.facts.log");
     let text = fs::read_to_string(&path).context(path.display())?;
     let whole = text.find('{').zip(text.rfind('}')).and_then(|(start, end)| text.get(start..=end));
@@ -146,42 +146,42 @@ pub fn inventory(folder: &Path) -> Result<Inventory> {
 ///
 /// # Errors
 /// The reinstall fails.
-pub fn record(start: &SavedMachine, prepared: String) -> Result<ReinstallRecord> {
+pub fn record_reinstall(start: &SavedMachine, prepared: String) -> Result<ReinstallRecord> {
     let folder = start.chassis.folder;
     let run = folder.join("run");
-    let chassis = start.overlays(&run)?;
+    let chassis = start.create_overlays(&run)?;
     let disks: Vec<String> = chassis.disks.iter().map(|disk| disk.name.clone()).collect();
-    let (state, server, proxy) = start.serve(&run)?;
+    let (state, server, proxy) = start.start_server(&run)?;
     let cmdline = server::next_boot(proxy.port, &chassis.uuid, &chassis.mac)?.ok_or("the server has no order")?;
     let keeper = ReinstallRecorder { folder, state: &state, uuid: &chassis.uuid, server: &server, proxy: &proxy };
-    keeper.keep(ReinstallPhase::Ordered)?;
+    keeper.save_server_state(ReinstallPhase::Ordered)?;
     let mut vm = start.switch_on(&chassis, LABEL, Some(&cmdline))?;
-    let logs: Vec<PathBuf> = disks.iter().map(|disk| ReinstallRecord::log(folder, disk)).collect();
+    let logs: Vec<PathBuf> = disks.iter().map(|disk| ReinstallRecord::log_path(folder, disk)).collect();
     let ended = AtomicBool::new(false);
     let (moments, answers) = std::thread::scope(|scope| {
         // In a separate thread, because saving the server's folder takes longer than a step.
         let answers = scope.spawn(|| keeper.keep_when_begun(&ended));
-        let moments = keeper.watch(&mut vm, &logs);
+        let moments = keeper.record_moments(&mut vm, &logs);
         ended.store(true, Ordering::Relaxed);
         (moments, answers.join())
     });
     let moments = moments?;
     let mut answers = answers.map_err(|_| "the thread that keeps the server's folder panicked")??;
-    vm.quit()?;
-    answers.insert(ReinstallPhase::Done, keeper.keep(ReinstallPhase::Done)?);
+    vm.shut_down()?;
+    answers.insert(ReinstallPhase::Done, keeper.save_server_state(ReinstallPhase::Done)?);
     let announced = proxy.announced().pop().ok_or("the agent has not announced anything")?;
     let record = ReinstallRecord {
         uuid: chassis.uuid.clone(),
         mac: chassis.mac.clone(),
         disks,
-        inventory: inventory(folder)?,
+        inventory: read_inventory(folder)?,
         prepared,
-        images: start.promise.images(),
+        images: start.promise.allowed_images(),
         announced,
         answers,
         moments,
     };
-    write(&ReinstallRecord::path(folder), serde_json::to_vec(&record).context("the record")?)?;
+    write(&ReinstallRecord::record_path(folder), serde_json::to_vec(&record).context("the record")?)?;
     Ok(record)
 }
 
@@ -195,8 +195,8 @@ struct ReinstallRecorder<'a> {
 }
 
 impl ReinstallRecorder<'_> {
-    fn phase(&self) -> ReinstallPhase {
-        if self.server.said().iter().any(|line| line["report"]["success"] == true) {
+    fn request_phase(&self) -> ReinstallPhase {
+        if self.server.all_messages().iter().any(|line| line["report"]["success"] == true) {
             return ReinstallPhase::Done;
         }
         if self.proxy.announced().is_empty() { ReinstallPhase::Ordered } else { ReinstallPhase::Begun }
@@ -204,18 +204,18 @@ impl ReinstallRecorder<'_> {
 
     /// Returns the server's current response for the agent. The operator can request it too, before the agent registers and after its
     /// report.
-    fn answer(&self) -> Result<AssignedMachine> {
+    fn request_machine(&self) -> Result<AssignedMachine> {
         let port = self.server.port().ok_or("drophammer serve did not print its port")?;
-        let mut preview = server::preview(port, self.state, self.uuid)?;
+        let mut preview = server::preview_machine(port, self.state, self.uuid)?;
         serde_json::from_value(preview["machine"].take()).context("the server's answer")
     }
 
     /// Saves the response, and the server's folder as a crash of the server would leave it.
-    fn keep(&self, phase: ReinstallPhase) -> Result<AssignedMachine> {
-        let answer = self.answer()?;
-        self.server.freeze(true)?;
-        let copied = power_cycles::copy(self.state, &phase.folder(self.folder));
-        self.server.freeze(false)?;
+    fn save_server_state(&self, phase: ReinstallPhase) -> Result<AssignedMachine> {
+        let answer = self.request_machine()?;
+        self.server.set_frozen(true)?;
+        let copied = power_cycles::copy_folder(self.state, &phase.server_folder(self.folder));
+        self.server.set_frozen(false)?;
         copied.map(|()| answer)
     }
 
@@ -223,12 +223,12 @@ impl ReinstallRecorder<'_> {
     fn keep_when_begun(&self, ended: &AtomicBool) -> Result<BTreeMap<ReinstallPhase, AssignedMachine>> {
         let mut answers = BTreeMap::new();
         while !ended.load(Ordering::Relaxed) {
-            let answer = self.answer()?;
+            let answer = self.request_machine()?;
             let order = answer.allocation.as_ref().and_then(|allocation| allocation.order.as_ref());
             match order.map(|order| order.begun) {
                 Some(false) => drop(answers.insert(ReinstallPhase::Ordered, answer)),
                 Some(true) => {
-                    answers.insert(ReinstallPhase::Begun, self.keep(ReinstallPhase::Begun)?);
+                    answers.insert(ReinstallPhase::Begun, self.save_server_state(ReinstallPhase::Begun)?);
                     return Ok(answers);
                 }
                 None => {}
@@ -239,18 +239,21 @@ impl ReinstallRecorder<'_> {
     }
 
     /// Records moments until another kernel runs.
-    fn watch(&self, vm: &mut Vm, logs: &[PathBuf]) -> Result<Vec<RecordedMoment>> {
+    fn record_moments(&self, vm: &mut Vm, logs: &[PathBuf]) -> Result<Vec<RecordedMoment>> {
         let mut moments: Vec<RecordedMoment> = Vec::new();
         let (mut state, mut heard) = (AgentState::default(), 0);
         loop {
-            let before = self.phase();
+            let before = self.request_phase();
             let console = vm.console();
             let whole = console.rfind('\n').map_or(0, |end| end + 1);
-            console.get(heard..whole).unwrap_or_default().lines().for_each(|line| state.hear(line));
+            console.get(heard..whole).unwrap_or_default().lines().for_each(|line| state.process_line(line));
             heard = whole;
-            let counts = logs.iter().map(|log| write_log::count(log)).collect::<Result<Vec<u64>>>()?;
-            let moment =
-                RecordedMoment { step: state.step.clone().unwrap_or_default(), phases: [before, self.phase()], counts };
+            let counts = logs.iter().map(|log| write_log::count_entries(log)).collect::<Result<Vec<u64>>>()?;
+            let moment = RecordedMoment {
+                step: state.step.clone().unwrap_or_default(),
+                phases: [before, self.request_phase()],
+                counts,
+            };
             if state.gone {
                 return Ok(moments);
             }

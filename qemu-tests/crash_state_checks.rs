@@ -70,7 +70,7 @@ pub struct CrashStateChecker<'a> {
 ///
 /// # Errors
 /// A line is invalid, or there are none.
-pub fn extents(said: &str) -> Result<Vec<PreservedExtent>> {
+pub fn parse_extents(said: &str) -> Result<Vec<PreservedExtent>> {
     let lines = said.lines().filter_map(|line| line.trim().strip_prefix("extent: "));
     let extent = |line: &str| {
         let fields: Vec<&str> = line.split(' ').collect();
@@ -88,7 +88,7 @@ pub fn extents(said: &str) -> Result<Vec<PreservedExtent>> {
 }
 
 /// Parses `region: DISK …` lines: ranges that must not be written.
-fn regions(said: &str, disk: &str) -> Result<ByteRanges> {
+fn parse_regions(said: &str, disk: &str) -> Result<ByteRanges> {
     let lines = said.lines().filter_map(|line| line.trim().strip_prefix("region: "));
     let own = lines.filter_map(|line| line.strip_prefix(disk)?.strip_prefix(' '));
     let place = |line: &str| {
@@ -121,14 +121,14 @@ impl<'a> CrashStateChecker<'a> {
         for disk in disks {
             let written = ByteRanges::new(disk.records.iter().map(|record| (record.start, record.length)));
             if !bounds.wiped.contains(&disk.name) {
-                let named = written.within(&regions(&record.prepared, &disk.name)?);
-                let outside = written.without(&bounds.open[&disk.name]);
+                let named = written.intersect_with(&parse_regions(&record.prepared, &disk.name)?);
+                let outside = written.exclude_ranges(&bounds.open[&disk.name]);
                 forbidden.insert(disk.name.clone(), ByteRanges::new(named.iter().chain(outside.iter())));
             }
             touched.insert(disk.name.clone(), written);
         }
         Ok(CrashStateChecker {
-            extents: extents(&record.prepared)?,
+            extents: parse_extents(&record.prepared)?,
             proofs: proofs.map(|(path, digest)| (path.to_owned(), digest.to_owned())).collect(),
             record,
             layout,
@@ -154,9 +154,9 @@ impl<'a> CrashStateChecker<'a> {
     /// # Errors
     /// There is no root, it is incomplete, or the agent would do something else.
     pub fn learn_root(&mut self, disks: &[ReplayedDisk], is_new: bool) -> Result<()> {
-        let seen = self.look.look(disks)?;
+        let seen = self.look.probe_disks(disks)?;
         let (phase, wanted) = if is_new { (ReinstallPhase::Done, BOOT) } else { (ReinstallPhase::Ordered, REINSTALL) };
-        let next = self.next(&seen.inventory, phase)?;
+        let next = self.find_next_action(&seen.inventory, phase)?;
         if next.as_ref().map(String::as_str) != Ok(wanted) {
             return Err(format!("the agent would not {wanted} with the disks as they are: {next:?}"));
         }
@@ -171,13 +171,18 @@ impl<'a> CrashStateChecker<'a> {
     ///
     /// # Errors
     /// The disks cannot be inspected.
-    pub fn judge(&mut self, disks: &[ReplayedDisk], phases: &[ReinstallPhase], step: &str) -> Result<StateFinding> {
-        let mut finding = StateFinding { data: self.changed(disks)?, ..StateFinding::default() };
-        finding.data.extend(self.unsound(disks)?);
-        let seen = self.look.look(disks)?;
+    pub fn check_state(
+        &mut self,
+        disks: &[ReplayedDisk],
+        phases: &[ReinstallPhase],
+        step: &str,
+    ) -> Result<StateFinding> {
+        let mut finding = StateFinding { data: self.find_forbidden_writes(disks)?, ..StateFinding::default() };
+        finding.data.extend(self.find_damage(disks)?);
+        let seen = self.look.probe_disks(disks)?;
         for phase in phases {
             finding.data.extend(self.half_written(disks, &seen, *phase, step)?);
-            match self.next(&seen.inventory, *phase)? {
+            match self.find_next_action(&seen.inventory, *phase)? {
                 Ok(next) => finding.next.push(next),
                 Err(words) => finding.plan.push(words),
             }
@@ -186,7 +191,7 @@ impl<'a> CrashStateChecker<'a> {
     }
 
     /// Returns changed bytes in ranges that must not be written.
-    fn changed(&self, disks: &[ReplayedDisk]) -> Result<Vec<String>> {
+    fn find_forbidden_writes(&self, disks: &[ReplayedDisk]) -> Result<Vec<String>> {
         let mut words = Vec::new();
         for disk in disks {
             for (start, length) in self.forbidden.get(&disk.name).into_iter().flat_map(ByteRanges::iter) {
@@ -200,14 +205,14 @@ impl<'a> CrashStateChecker<'a> {
     }
 
     /// Returns preserved filesystems that are damaged or lack a file.
-    fn unsound(&mut self, disks: &[ReplayedDisk]) -> Result<Vec<String>> {
+    fn find_damage(&mut self, disks: &[ReplayedDisk]) -> Result<Vec<String>> {
         let mut words = Vec::new();
         for (index, extent) in self.extents.iter().enumerate() {
             let disk = disks.iter().find(|disk| disk.name == extent.disk).ok_or(format!("no disk {}", extent.disk))?;
-            let own = ByteRanges::new([(extent.start, extent.length)]).within(&self.touched[&disk.name]);
-            let key = (index, digest(disk, &own)?);
+            let own = ByteRanges::new([(extent.start, extent.length)]).intersect_with(&self.touched[&disk.name]);
+            let key = (index, digest_ranges(disk, &own)?);
             if !self.filesystems.contains_key(&key) {
-                let found = self.filesystem(disk, extent)?;
+                let found = self.check_filesystem(disk, extent)?;
                 self.filesystems.insert(key.clone(), found);
             }
             let found = self.filesystems[&key].as_ref();
@@ -216,8 +221,8 @@ impl<'a> CrashStateChecker<'a> {
         Ok(words)
     }
 
-    fn filesystem(&self, disk: &ReplayedDisk, extent: &PreservedExtent) -> Result<Option<String>> {
-        let files = match self.files(disk, &extent.format, extent.start, extent.length)? {
+    fn check_filesystem(&self, disk: &ReplayedDisk, extent: &PreservedExtent) -> Result<Option<String>> {
+        let files = match self.read_files(disk, &extent.format, extent.start, extent.length)? {
             Ok(files) => files,
             Err(words) => return Ok(Some(words)),
         };
@@ -230,12 +235,12 @@ impl<'a> CrashStateChecker<'a> {
     }
 
     /// Reads the files of the filesystem in that range of the disk, from a copy, because the tools write to it.
-    fn files(&self, disk: &ReplayedDisk, format: &str, start: u64, length: u64) -> Result<Result<FileDigests>> {
+    fn read_files(&self, disk: &ReplayedDisk, format: &str, start: u64, length: u64) -> Result<Result<FileDigests>> {
         let path = self.scratch.join("view");
         let file = File::create(&path).context(path.display())?;
         file.set_len(length).context(path.display())?;
         copy_part(&disk.file, &file, start, length).context(path.display())?;
-        crash_files::files(format, &path, &self.scratch.join("files"))
+        crash_files::read_files(format, &path, &self.scratch.join("files"))
     }
 
     /// Returns the bootable system that is incomplete, if any.
@@ -285,7 +290,7 @@ impl<'a> CrashStateChecker<'a> {
     /// Returns the digest of all files of the root that is on the disks, or the reason why it is damaged.
     fn root_files(&mut self, disks: &[ReplayedDisk], seen: &ReconstructedContents) -> Result<Result<String>> {
         let key: Vec<(usize, u64)> =
-            disks.iter().filter(|disk| self.bounds.wiped.contains(&disk.name)).map(ReplayedDisk::key).collect();
+            disks.iter().filter(|disk| self.bounds.wiped.contains(&disk.name)).map(ReplayedDisk::state_key).collect();
         if let Some(known) = self.known_roots.get(&key) {
             return Ok(known.clone());
         }
@@ -297,32 +302,36 @@ impl<'a> CrashStateChecker<'a> {
         });
         let (name, part) = parts.find(|(_, part)| part.device == device).ok_or(format!("no partition {device}"))?;
         let disk = disks.iter().find(|disk| disk.name == *name).ok_or(format!("no disk {name}"))?;
-        let files = self.files(disk, "ext4", part.start_bytes, part.size_bytes)?;
+        let files = self.read_files(disk, "ext4", part.start_bytes, part.size_bytes)?;
         let digest = files.map(|files| format!("{:x}", Sha256::digest(format!("{files:?}"))));
         self.known_roots.insert(key, digest.clone());
         Ok(digest)
     }
 
-    fn next(&mut self, found: &Inventory, phase: ReinstallPhase) -> Result<std::result::Result<String, String>> {
+    fn find_next_action(
+        &mut self,
+        found: &Inventory,
+        phase: ReinstallPhase,
+    ) -> Result<std::result::Result<String, String>> {
         let text = serde_json::to_vec(found).context("the inventory")?;
         let key = (phase, format!("{:x}", Sha256::digest(text)));
         if let Some(known) = self.plans.get(&key) {
             return Ok(known.clone());
         }
         let answer = self.record.answers.get(&phase).ok_or(format!("no answer of the server: {phase:?}"))?;
-        let judged = self.bounds.judge(answer, &self.layout, found);
+        let judged = self.bounds.check_plan(answer, &self.layout, found);
         self.plans.insert(key, judged.clone());
         Ok(judged)
     }
 
     /// Returns the numbers of different plans and preserved filesystems that were checked.
-    pub fn different(&self) -> (usize, usize) {
+    pub fn count_results(&self) -> (usize, usize) {
         (self.plans.len(), self.filesystems.len())
     }
 }
 
 /// Returns the digest of these ranges of the disk.
-fn digest(disk: &ReplayedDisk, ranges: &ByteRanges) -> Result<String> {
+fn digest_ranges(disk: &ReplayedDisk, ranges: &ByteRanges) -> Result<String> {
     let mut digest = Sha256::new();
     for (start, length) in ranges.iter() {
         digest.update(disk.now_and_before(start, length)?.0);
@@ -340,10 +349,10 @@ pub fn self_test() {
         format: "ext4".to_owned(),
         path: "/srv".to_owned(),
     };
-    assert_eq!(extents(said), Ok(vec![extent]));
-    assert!(extents("nothing").is_err() && extents("extent: vdb 1 x ext4 /srv").is_err());
-    assert_eq!(regions(said, "vdb"), Ok(ByteRanges::new([(8192, 512)])));
-    assert!(regions("region: vdb x 1 y", "vdb").is_err());
+    assert_eq!(parse_extents(said), Ok(vec![extent]));
+    assert!(parse_extents("nothing").is_err() && parse_extents("extent: vdb 1 x ext4 /srv").is_err());
+    assert_eq!(parse_regions(said, "vdb"), Ok(ByteRanges::new([(8192, 512)])));
+    assert!(parse_regions("region: vdb x 1 y", "vdb").is_err());
 
     let folder = crate::write_log::test_folder("crash-judge");
     let (record, disks) = test_record(&folder, said);
@@ -386,16 +395,16 @@ pub fn test_record(folder: &Path, said: &str) -> (ReinstallRecord, Vec<ReplayedD
 fn written_places_are_held_against_the_rules(judge: &CrashStateChecker, mut disks: Vec<ReplayedDisk>) {
     assert_eq!(judge.wiped(), ["vda"]);
     // Allowed are the writes at 0 and 2048, and the discard at 0, but not the writes at 4096, 8192 and 16384.
-    let changed = |disks: &[ReplayedDisk]| judge.changed(disks).expect("compared");
+    let changed = |disks: &[ReplayedDisk]| judge.find_forbidden_writes(disks).expect("compared");
     for disk in &mut disks {
-        disk.advance(3).expect("advanced");
+        disk.advance_to(3).expect("advanced");
     }
     assert_eq!(changed(&disks), Vec::<String>::new());
-    disks[0].advance(8).expect("advanced");
+    disks[0].advance_to(8).expect("advanced");
     assert_eq!(changed(&disks), Vec::<String>::new(), "a wiped disk may be written");
-    disks[1].advance(4).expect("advanced");
+    disks[1].advance_to(4).expect("advanced");
     assert_eq!(changed(&disks), ["vdb: byte 4096 has changed"]);
-    let more = crate::crash_states::all(&disks[1], 4, 6);
+    let more = crate::crash_states::take_all_parts(&disks[1], 4, 6);
     let undo = disks[1].try_out(&more).expect("tried");
     assert_eq!(changed(&disks), ["vdb: byte 4096 has changed", "vdb: byte 8192 has changed"]);
     disks[1].take_back(undo).expect("taken back");

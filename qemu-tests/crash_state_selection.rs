@@ -35,7 +35,7 @@ pub struct StateComposition {
 }
 
 /// Returns all flushes and a number of random states, in the order of their moments.
-pub fn picks(
+pub fn select_states(
     record: &ReinstallRecord,
     disks: &[ReplayedDisk],
     count: usize,
@@ -72,7 +72,7 @@ pub fn picks(
 }
 
 /// Selects random states from as many different steps as possible.
-pub fn sample(picks: &[CrashState], moments: &[RecordedMoment], count: usize) -> Vec<CrashState> {
+pub fn sample_states(picks: &[CrashState], moments: &[RecordedMoment], count: usize) -> Vec<CrashState> {
     let mut steps: Vec<(&str, Vec<CrashState>)> = Vec::new();
     for pick in picks.iter().filter(|pick| matches!(pick.kind, CrashStateOrigin::Random(_))) {
         let step = moments[pick.moment].step.as_str();
@@ -96,13 +96,13 @@ pub fn sample(picks: &[CrashState], moments: &[RecordedMoment], count: usize) ->
 }
 
 /// Returns the step that was seen after the state, because the console lags behind.
-pub fn step(record: &ReinstallRecord, pick: &CrashState) -> String {
+pub fn find_step(record: &ReinstallRecord, pick: &CrashState) -> String {
     let next = record.moments.get(pick.moment + 1).unwrap_or(&record.moments[pick.moment]);
     next.step.clone()
 }
 
 /// Describes the moment of a state for messages.
-pub fn place(record: &ReinstallRecord, pick: &CrashState) -> String {
+pub fn describe_state(record: &ReinstallRecord, pick: &CrashState) -> String {
     let RecordedMoment { step, counts, .. } = &record.moments[pick.moment];
     let what = match pick.kind {
         CrashStateOrigin::Flush { disk, record: place } => format!("flush {place} of {}", record.disks[disk]),
@@ -113,28 +113,35 @@ pub fn place(record: &ReinstallRecord, pick: &CrashState) -> String {
 }
 
 /// Determines which writes have arrived in this state.
-pub fn make(record: &ReinstallRecord, disks: &[ReplayedDisk], pick: &CrashState, wiped: &[String]) -> StateComposition {
+pub fn compose_state(
+    record: &ReinstallRecord,
+    disks: &[ReplayedDisk],
+    pick: &CrashState,
+    wiped: &[String],
+) -> StateComposition {
     let now = &record.moments[pick.moment].counts;
     let next = record.moments.get(pick.moment + 1).map_or(now, |next| &next.counts);
     let mut random = fastrand::Rng::with_seed(if let CrashStateOrigin::Random(seed) = pick.kind { seed } else { 0 });
     let chance = CHANCES[random.usize(0..CHANCES.len())];
     let (mut parts, mut targets) = (Vec::new(), Vec::new());
     for (number, disk) in disks.iter().enumerate() {
-        let from = disk.flushed(disk.place(now[number]));
+        let from = disk.find_last_flush(disk.count_records_before(now[number]));
         let target = match pick.kind {
             CrashStateOrigin::Flush { disk: own, record } if own == number => record + 1,
-            CrashStateOrigin::Flush { .. } => disk.place(now[number]),
-            CrashStateOrigin::Random(_) => random.usize(disk.place(now[number])..=disk.place(next[number])),
+            CrashStateOrigin::Flush { .. } => disk.count_records_before(now[number]),
+            CrashStateOrigin::Random(_) => {
+                random.usize(disk.count_records_before(now[number])..=disk.count_records_before(next[number]))
+            }
         };
         let lot = RandomStateParameters {
             chance,
             tear_bytes: if wiped.contains(&disk.name) { SECTOR_BYTES } else { BLOCK_BYTES },
         };
-        let flushed = disk.flushed(target).max(from);
-        let mut own = crash_states::all(disk, from, flushed);
+        let flushed = disk.find_last_flush(target).max(from);
+        let mut own = crash_states::take_all_parts(disk, from, flushed);
         own.extend(match pick.kind {
-            CrashStateOrigin::Flush { .. } => crash_states::all(disk, flushed, target),
-            CrashStateOrigin::Random(_) => crash_states::some(disk, flushed, target, lot, &mut random),
+            CrashStateOrigin::Flush { .. } => crash_states::take_all_parts(disk, flushed, target),
+            CrashStateOrigin::Random(_) => crash_states::take_random_parts(disk, flushed, target, lot, &mut random),
         });
         parts.push(own);
         targets.push(target);
@@ -144,7 +151,7 @@ pub fn make(record: &ReinstallRecord, disks: &[ReplayedDisk], pick: &CrashState,
 
 /// Returns the phases in which the server may have been. The agent writes to wiped disks after the point of no return was acknowledged, and
 /// reports success after everything was written.
-pub fn phases(
+pub fn list_phases(
     record: &ReinstallRecord,
     disks: &[ReplayedDisk],
     made: &StateComposition,
@@ -158,7 +165,7 @@ pub fn phases(
         |disk: &ReplayedDisk, from: usize, to: usize| disk.records[from..to.max(from)].iter().any(|it| it.length > 0);
     let all = || disks.iter().zip(&made.targets);
     let has_begun = all().any(|(disk, target)| wiped.contains(&disk.name) && writes(disk, 0, *target));
-    let has_more = all().zip(end).any(|((disk, target), end)| writes(disk, *target, disk.place(*end)));
+    let has_more = all().zip(end).any(|((disk, target), end)| writes(disk, *target, disk.count_records_before(*end)));
     let mut phases: Vec<ReinstallPhase> = now.phases.iter().chain(&next.phases).copied().collect();
     phases.sort_unstable();
     phases.dedup();
@@ -171,7 +178,7 @@ pub fn phases(
 ///
 /// # Errors
 /// A file cannot be read or written.
-pub fn apply(
+pub fn apply_state(
     record: &ReinstallRecord,
     disks: &mut [ReplayedDisk],
     pick: &CrashState,
@@ -180,7 +187,7 @@ pub fn apply(
     let counts = &record.moments[pick.moment].counts;
     let mut undos = Vec::new();
     for ((disk, count), parts) in disks.iter_mut().zip(counts).zip(&made.parts) {
-        disk.advance(disk.flushed(disk.place(*count)))?;
+        disk.advance_to(disk.find_last_flush(disk.count_records_before(*count)))?;
         undos.push(disk.try_out(parts)?);
     }
     Ok(undos)
@@ -201,10 +208,10 @@ pub fn self_test() {
         moment("image.burn", [ReinstallPhase::Begun, ReinstallPhase::Begun], [6, 3]),
         moment("boot.kexec", [ReinstallPhase::Begun, ReinstallPhase::Done], [7, 7]),
     ];
-    let picks = self::picks(&record, &disks, 2000, &mut fastrand::Rng::with_seed(1));
+    let picks = self::select_states(&record, &disks, 2000, &mut fastrand::Rng::with_seed(1));
     assert_eq!(
         picks,
-        self::picks(&record, &disks, 2000, &mut fastrand::Rng::with_seed(1)),
+        self::select_states(&record, &disks, 2000, &mut fastrand::Rng::with_seed(1)),
         "the same for the same seed"
     );
     let flushes: Vec<CrashState> =
@@ -213,7 +220,8 @@ pub fn self_test() {
     assert_eq!(flushes, [flush(1, 0, 2), flush(2, 1, 2), flush(3, 0, 6), flush(3, 1, 6)]);
     // One of the moments is during a wipe.
     assert_eq!(picks.len(), 2000 + 20 + flushes.len());
-    let steps: Vec<String> = sample(&picks, &record.moments, 3).iter().map(|pick| step(&record, pick)).collect();
+    let steps: Vec<String> =
+        sample_states(&picks, &record.moments, 3).iter().map(|pick| find_step(&record, pick)).collect();
     assert_eq!(steps, ["storage.wipe", "image.burn", "boot.kexec"]);
     states_are_made(&record, &mut disks, &picks);
     phases_fit(&record, &disks);
@@ -224,26 +232,26 @@ pub fn self_test() {
 fn states_are_made(record: &ReinstallRecord, disks: &mut [ReplayedDisk], picks: &[CrashState]) {
     let mut different = std::collections::BTreeSet::new();
     for pick in picks {
-        let made = make(record, disks, pick, &["vda".to_owned()]);
+        let made = compose_state(record, disks, pick, &["vda".to_owned()]);
         let next = &record.moments[(pick.moment + 1).min(4)].counts;
         for ((disk, target), next) in disks.iter().zip(&made.targets).zip(next) {
-            assert!(*target <= disk.place(*next), "{pick:?}");
+            assert!(*target <= disk.count_records_before(*next), "{pick:?}");
         }
         if let CrashStateOrigin::Flush { disk, record } = pick.kind {
             assert_eq!(made.targets[disk], record + 1);
         }
-        let undos = apply(record, disks, pick, &made).expect("applied");
+        let undos = apply_state(record, disks, pick, &made).expect("applied");
         let first: Vec<u8> = disks.iter().map(|disk| disk.now_and_before(0, 1).expect("read").0[0]).collect();
         for ((disk, target), first) in disks.iter().zip(&made.targets).zip(first) {
             // The first write is flushed by the third record; then a discard may arrive, which the last record flushes.
-            let allowed: &[u8] = match disk.flushed(*target) {
+            let allowed: &[u8] = match disk.find_last_flush(*target) {
                 0 => b"oa",
                 3 => b"a\0",
                 _ => b"\0",
             };
             assert!(allowed.contains(&first), "{pick:?}: {first}");
         }
-        different.insert(format!("{:?}", disks.iter().map(ReplayedDisk::key).collect::<Vec<_>>()));
+        different.insert(format!("{:?}", disks.iter().map(ReplayedDisk::state_key).collect::<Vec<_>>()));
         for (disk, undo) in disks.iter_mut().zip(undos) {
             disk.take_back(undo).expect("taken back");
         }
@@ -255,7 +263,7 @@ fn phases_fit(record: &ReinstallRecord, disks: &[ReplayedDisk]) {
     let wiped = ["vda".to_owned()];
     let at = |moment, targets: [usize; 2]| {
         let made = StateComposition { parts: Vec::new(), targets: targets.into() };
-        phases(record, disks, &made, &CrashState { moment, kind: CrashStateOrigin::Random(0) }, &wiped)
+        list_phases(record, disks, &made, &CrashState { moment, kind: CrashStateOrigin::Random(0) }, &wiped)
     };
     assert_eq!(at(0, [0, 0]), [ReinstallPhase::Ordered, ReinstallPhase::Begun]);
     assert_eq!(at(1, [0, 0]), [ReinstallPhase::Ordered, ReinstallPhase::Begun]);

@@ -58,7 +58,7 @@ impl ReplayedDisk {
         copy_part(&source, &file, 0, length).context(path.display())?;
         Ok(ReplayedDisk {
             name: name.to_owned(),
-            records: write_log::records(log)?,
+            records: write_log::read_records(log)?,
             file,
             path,
             log: File::open(log).context(log.display())?,
@@ -69,12 +69,12 @@ impl ReplayedDisk {
     }
 
     /// Returns the index after the last flush before this index.
-    pub fn flushed(&self, place: usize) -> usize {
+    pub fn find_last_flush(&self, place: usize) -> usize {
         self.records[..place].iter().rposition(|record| record.is_flush).map_or(0, |place| place + 1)
     }
 
     /// Returns the number of records in the log before the entry with this number.
-    pub fn place(&self, number: u64) -> usize {
+    pub fn count_records_before(&self, number: u64) -> usize {
         self.records.partition_point(|record| record.number < number)
     }
 
@@ -82,17 +82,17 @@ impl ReplayedDisk {
     ///
     /// # Errors
     /// A file cannot be read or written.
-    pub fn advance(&mut self, place: usize) -> Result<()> {
+    pub fn advance_to(&mut self, place: usize) -> Result<()> {
         for index in self.cursor..place.max(self.cursor) {
             let whole = ArrivedPart { record: index, start: 0, length: self.records[index].length };
-            self.put(whole)?;
+            self.write_part(whole)?;
         }
         self.cursor = self.cursor.max(place);
         Ok(())
     }
 
     /// Returns a key of the state. Two states with the same key have the same bytes.
-    pub fn key(&self) -> (usize, u64) {
+    pub fn state_key(&self) -> (usize, u64) {
         (self.records[..self.cursor].iter().filter(|record| record.length > 0).count(), self.tried)
     }
 
@@ -116,7 +116,7 @@ impl ReplayedDisk {
                 undo.pieces.push((place, length, (!is_hole).then_some(old)));
                 place += length;
             }
-            self.put(*part)?;
+            self.write_part(*part)?;
         }
         Ok(undo)
     }
@@ -130,7 +130,7 @@ impl ReplayedDisk {
         for (place, length, old) in undo.pieces.into_iter().rev() {
             match old {
                 Some(bytes) => self.file.write_all_at(&bytes, place).context(self.path.display())?,
-                None => self.punch(place, length)?,
+                None => self.punch_hole(place, length)?,
             }
         }
         Ok(())
@@ -147,21 +147,21 @@ impl ReplayedDisk {
         Ok((now, before))
     }
 
-    fn put(&self, part: ArrivedPart) -> Result<()> {
+    fn write_part(&self, part: ArrivedPart) -> Result<()> {
         let record = &self.records[part.record];
         let place = record.start + part.start;
         let Some(data) = record.data else {
-            return if part.length > 0 { self.punch(place, part.length) } else { Ok(()) };
+            return if part.length > 0 { self.punch_hole(place, part.length) } else { Ok(()) };
         };
         let mut bytes = vec![0; part.length as usize];
         self.log.read_exact_at(&mut bytes, data + part.start).context(format!("the log of {}", self.name))?;
         if bytes.iter().all(|byte| *byte == 0) && part.length > 0 {
-            return self.punch(place, part.length);
+            return self.punch_hole(place, part.length);
         }
         self.file.write_all_at(&bytes, place).context(self.path.display())
     }
 
-    fn punch(&self, place: u64, length: u64) -> Result<()> {
+    fn punch_hole(&self, place: u64, length: u64) -> Result<()> {
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         fallocate(&self.file, flags, place as i64, length as i64).context(self.path.display())
     }
@@ -174,7 +174,7 @@ pub struct PreviousContents {
 }
 
 /// Returns all writes in flight, for a state in which all of them have arrived.
-pub fn all(disk: &ReplayedDisk, from: usize, to: usize) -> Vec<ArrivedPart> {
+pub fn take_all_parts(disk: &ReplayedDisk, from: usize, to: usize) -> Vec<ArrivedPart> {
     let whole = |record: usize| ArrivedPart { record, start: 0, length: disk.records[record].length };
     (from..to).map(whole).filter(|part| part.length > 0).collect()
 }
@@ -189,7 +189,7 @@ pub struct RandomStateParameters {
 }
 
 /// Returns a random subset of the writes in flight; one write in four is torn.
-pub fn some(
+pub fn take_random_parts(
     disk: &ReplayedDisk,
     from: usize,
     to: usize,
@@ -197,7 +197,7 @@ pub fn some(
     random: &mut fastrand::Rng,
 ) -> Vec<ArrivedPart> {
     let RandomStateParameters { chance, tear_bytes } = lot;
-    let mut parts = all(disk, from, to);
+    let mut parts = take_all_parts(disk, from, to);
     parts.retain(|part| disk.records[part.record].is_forced || random.f64() < chance);
     for part in &mut parts {
         if !disk.records[part.record].is_forced && random.u8(0..4) == 0 {
@@ -236,7 +236,7 @@ impl ByteRanges {
     }
 
     /// Returns the intersection.
-    pub fn within(&self, other: &ByteRanges) -> ByteRanges {
+    pub fn intersect_with(&self, other: &ByteRanges) -> ByteRanges {
         let meet = |(start, length): (u64, u64)| {
             other.iter().filter_map(move |(begin, size)| {
                 let (first, last) = (start.max(begin), (start + length).min(begin + size));
@@ -247,7 +247,7 @@ impl ByteRanges {
     }
 
     /// Returns the difference.
-    pub fn without(&self, other: &ByteRanges) -> ByteRanges {
+    pub fn exclude_ranges(&self, other: &ByteRanges) -> ByteRanges {
         let mut left = Vec::new();
         for (start, length) in self.iter() {
             let mut place = start;
@@ -291,7 +291,7 @@ pub fn copy_part(from: &File, to: &File, start: u64, length: u64) -> std::io::Re
 ///
 /// # Errors
 /// One of the files cannot be read.
-pub fn difference(one: &File, other: &File) -> std::io::Result<Option<u64>> {
+pub fn find_difference(one: &File, other: &File) -> std::io::Result<Option<u64>> {
     let length = one.metadata()?.len().min(other.metadata()?.len());
     let mut pieces = [vec![0; PIECE_BYTES as usize], vec![0; PIECE_BYTES as usize]];
     for place in (0..length).step_by(PIECE_BYTES as usize) {
@@ -313,7 +313,7 @@ pub fn test_disk(folder: &Path, name: &str, heads: &[(u64, u64, u64)]) -> Replay
     std::fs::write(&base, [b'o'; 64 << 10]).expect("written");
     write_log::write_log(&log, heads.len() as u64, heads);
     let file = File::options().write(true).open(&log).expect("a log");
-    for record in write_log::records(&log).expect("records") {
+    for record in write_log::read_records(&log).expect("records") {
         let letter = b'a' + record.number as u8;
         let bytes = vec![letter; record.length as usize];
         record.data.into_iter().for_each(|place| file.write_all_at(&bytes, place).expect("written"));
@@ -338,16 +338,16 @@ pub fn self_test() {
 
 fn disks_move(disk: &mut ReplayedDisk) {
     // The last entry is two records: a flush and a write.
-    assert_eq!((disk.records.len(), disk.place(6), disk.place(7)), (8, 6, 8));
-    assert_eq!([0, 2, 3, 6, 7, 8].map(|place| disk.flushed(place)), [0, 0, 3, 3, 7, 7]);
+    assert_eq!((disk.records.len(), disk.count_records_before(6), disk.count_records_before(7)), (8, 6, 8));
+    assert_eq!([0, 2, 3, 6, 7, 8].map(|place| disk.find_last_flush(place)), [0, 0, 3, 3, 7, 7]);
     let letters = |disk: &ReplayedDisk| {
         [0, 1024, 2048, 4096, 8192, 16384].map(|place| disk.now_and_before(place, 1).expect("read").0[0])
     };
     assert_eq!(letters(disk), *b"oooooo");
-    disk.advance(3).expect("advanced");
+    disk.advance_to(3).expect("advanced");
     assert_eq!(letters(disk), *b"aobooo");
-    disk.advance(1).expect("it does not go back");
-    let flying = all(disk, 3, 8);
+    disk.advance_to(1).expect("it does not go back");
+    let flying = take_all_parts(disk, 3, 8);
     let undo = disk.try_out(&flying).expect("tried");
     assert_eq!(letters(disk), *b"\0\0\0deg");
     disk.take_back(undo).expect("taken back");
@@ -358,15 +358,15 @@ fn disks_move(disk: &mut ReplayedDisk) {
     assert_eq!((now[511], now[512], now[1023], now[1024], before[512]), (b'o', b'e', b'e', b'o', b'o'));
     assert_eq!(letters(disk), *b"\0obooo");
     disk.take_back(undo).expect("taken back");
-    let same = difference(&disk.file, &disk.base).expect("compared");
+    let same = find_difference(&disk.file, &disk.base).expect("compared");
     assert_eq!(same, Some(0), "the first write is there");
-    disk.advance(8).expect("advanced");
+    disk.advance_to(8).expect("advanced");
     assert_eq!(letters(disk), *b"\0\0\0deg");
 }
 
 fn some_arrive(disk: &ReplayedDisk) {
     let lot = |chance, tear_bytes| RandomStateParameters { chance, tear_bytes };
-    let chosen = |lot, seed| some(disk, 3, 6, lot, &mut fastrand::Rng::with_seed(seed));
+    let chosen = |lot, seed| take_random_parts(disk, 3, 6, lot, &mut fastrand::Rng::with_seed(seed));
     let forced = ArrivedPart { record: 4, start: 0, length: 2048 };
     for seed in 0..200 {
         assert_eq!(chosen(lot(0.0, 512), seed), [forced], "FUA is durable by itself");
@@ -376,7 +376,7 @@ fn some_arrive(disk: &ReplayedDisk) {
         let fits =
             |part: &ArrivedPart| part.start.is_multiple_of(512) && part.length.is_multiple_of(512) && part.length > 0;
         assert!(parts.iter().all(fits), "{parts:?}");
-        assert_eq!(chosen(lot(1.0, 4096), seed), all(disk, 3, 6), "no longer than what arrives whole");
+        assert_eq!(chosen(lot(1.0, 4096), seed), take_all_parts(disk, 3, 6), "no longer than what arrives whole");
     }
     let different = |lot| {
         let mut all: Vec<_> = (0..200).map(|seed| format!("{:?}", chosen(lot, seed))).collect();
@@ -392,9 +392,9 @@ fn ranges_are_counted() {
     let ranges = |ranges: &[(u64, u64)]| ByteRanges::new(ranges.iter().copied());
     assert_eq!(ranges(&[(10, 5), (0, 4), (4, 2), (12, 9), (30, 0)]), ranges(&[(0, 6), (10, 11)]));
     let (one, other) = (ranges(&[(0, 10), (20, 10)]), ranges(&[(5, 20), (28, 1)]));
-    assert_eq!(one.within(&other), ranges(&[(5, 5), (20, 5), (28, 1)]));
-    assert_eq!(one.without(&other), ranges(&[(0, 5), (25, 3), (29, 1)]));
-    assert_eq!(other.without(&one), ranges(&[(10, 10)]));
-    assert_eq!(one.without(&ranges(&[])), one);
-    assert!(one.without(&ranges(&[(0, 40)])).iter().next().is_none());
+    assert_eq!(one.intersect_with(&other), ranges(&[(5, 5), (20, 5), (28, 1)]));
+    assert_eq!(one.exclude_ranges(&other), ranges(&[(0, 5), (25, 3), (29, 1)]));
+    assert_eq!(other.exclude_ranges(&one), ranges(&[(10, 10)]));
+    assert_eq!(one.exclude_ranges(&ranges(&[])), one);
+    assert!(one.exclude_ranges(&ranges(&[(0, 40)])).iter().next().is_none());
 }

@@ -107,7 +107,7 @@ impl Outcome {
 impl RunExpectations {
     /// Returns the expectations after a run with two allowed outcomes: the message of a refusal is only expected after a refusal,
     /// everything else only after an installation.
-    pub fn settled(&self, came_up: bool) -> RunExpectations {
+    pub fn select_outcome(&self, came_up: bool) -> RunExpectations {
         let whole = self.clone();
         match (self.outcome, came_up) {
             (Outcome::InstalledOrRefused, true) => {

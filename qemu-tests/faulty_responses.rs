@@ -22,7 +22,7 @@ pub struct FaultyResponse<R> {
 }
 
 /// Returns the request head for the server: the Range header is removed if ranges are not supported.
-pub fn heard(lie: Option<ResponseFault>, head: &[String]) -> Vec<String> {
+pub fn adapt_request(lie: Option<ResponseFault>, head: &[String]) -> Vec<String> {
     let is_range = |line: &String| {
         let line = line.to_lowercase();
         line.starts_with("range:") || line.starts_with("if-range:")
@@ -37,7 +37,7 @@ impl<R: Read> FaultyResponse<R> {
     }
 
     /// Returns the altered head; the head of an error response is unchanged.
-    fn head(&mut self) -> std::io::Result<Vec<u8>> {
+    fn read_head(&mut self) -> std::io::Result<Vec<u8>> {
         let mut head = read_head(&mut self.from)?;
         let status = head.first().and_then(|line| line.split(' ').nth(1)).unwrap_or_default().to_owned();
         let field = |name: &str| {
@@ -71,7 +71,7 @@ impl<R: Read> FaultyResponse<R> {
     }
 
     /// Returns the next block of the altered body; empty at its end.
-    fn body(&mut self) -> std::io::Result<Vec<u8>> {
+    fn read_body(&mut self) -> std::io::Result<Vec<u8>> {
         let mut piece = vec![0; 16 * 1024];
         let count = self.from.read(&mut piece)?;
         piece.truncate(count);
@@ -100,7 +100,7 @@ impl<R: Read> FaultyResponse<R> {
 impl<R: Read> Read for FaultyResponse<R> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         if self.ready.is_empty() {
-            self.ready = if self.begun { self.body()? } else { self.head()? };
+            self.ready = if self.begun { self.read_body()? } else { self.read_head()? };
             self.begun = true;
         }
         let count = self.ready.len().min(buffer.len());
@@ -139,7 +139,7 @@ pub fn self_test() {
     }
 
     let asked = ["GET /images/a HTTP/1.1", "Range: bytes=3-", "if-range: \"true\""].map(str::to_owned).to_vec();
-    assert_eq!(heard(Some(ResponseFault::NoRange), &asked), asked[..1]);
-    assert_eq!(heard(Some(ResponseFault::Chunked), &asked), asked);
-    assert_eq!(heard(None, &asked), asked);
+    assert_eq!(adapt_request(Some(ResponseFault::NoRange), &asked), asked[..1]);
+    assert_eq!(adapt_request(Some(ResponseFault::Chunked), &asked), asked);
+    assert_eq!(adapt_request(None, &asked), asked);
 }

@@ -4,14 +4,14 @@ mod qemu_options;
 
 use crate::console_input::{ConsoleTypist, TypedLine};
 use crate::facts::Facts;
-use crate::host::{Context, Result, child, patience, write};
+use crate::host::{Context, Result, patience, tie_to_thread, write};
 use crate::phase_times;
 use crate::qemu_disks::{self, add_disks};
 use crate::qemu_monitor::QemuMonitor;
 use crate::scenario::{Disk, Firmware, Machine};
 use crate::tpm::Tpm;
 use crate::write_witness::WriteWitness;
-use qemu_options::{add_bmc, add_nics, base, uefi};
+use qemu_options::{add_basics, add_bmc, add_firmware, add_nics};
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -83,7 +83,7 @@ impl<'a> Chassis<'a> {
     }
 
     /// Returns the file of a disk; a second path has the same file.
-    pub fn file(&self, disk: &Disk) -> PathBuf {
+    pub fn disk_file(&self, disk: &Disk) -> PathBuf {
         let name = disk.path_of.as_ref().unwrap_or(&disk.name);
         self.folder.join(format!("{name}.{}", if self.overlays { "qcow2" } else { "raw" }))
     }
@@ -139,20 +139,21 @@ impl Vm {
         let errors = chassis.folder.join(format!("{label}.qemu.log"));
         write(&console, "")?;
         write(&facts, "")?;
-        let mut command = child("qemu-system-x86_64");
-        base(&mut command, chassis.machine);
+        let mut command = tie_to_thread("qemu-system-x86_64");
+        add_basics(&mut command, chassis.machine);
         command
             .args(["-uuid", chassis.shown_uuid.as_ref().unwrap_or(&chassis.uuid)])
             .arg("-pidfile")
             .arg(chassis.folder.join("qemu.pid"));
-        let typist = (!chassis.types.is_empty()).then(|| ConsoleTypist::sit(&mut command, &console, &chassis.types));
+        let typist =
+            (!chassis.types.is_empty()).then(|| ConsoleTypist::attach_console(&mut command, &console, &chassis.types));
         if typist.is_none() {
             command.arg("-serial").arg(format!("file:{}", console.display()));
         }
         command.arg("-serial").arg(format!("file:{}", facts.display()));
         // The inspection ramdisk only needs the disks, so the faster firmware is sufficient.
         if chassis.machine.firmware == Firmware::Uefi && !matches!(boot, BootMethod::Direct { network: false, .. }) {
-            uefi(&mut command, chassis.folder)?;
+            add_firmware(&mut command, chassis.folder)?;
         }
         let witness = WriteWitness::start(chassis, label, boot, &console)?;
         add_disks(&mut command, chassis, boot, witness.as_ref());
@@ -164,7 +165,7 @@ impl Vm {
         }
         let tpm = has_tpm.then(|| Tpm::start(chassis.folder)).transpose()?;
         if let Some(tpm) = &tpm {
-            tpm.add(&mut command);
+            tpm.add_device(&mut command);
         }
         match boot {
             BootMethod::Network(tftp) => add_nics(&mut command, chassis, Some(tftp))?,
@@ -199,7 +200,7 @@ impl Vm {
             BootMethod::Disk | BootMethod::DiskThen(_) | BootMethod::DiskWithout(_) => phase_times::DISK,
             BootMethod::Direct { .. } => phase_times::DIRECT,
         };
-        let _watch = phase_times::watch(&console, parts);
+        let _watch = phase_times::watch_console(&console, parts);
         let shown = RefCell::default();
         let _typist = typist;
         Ok(Vm { process, monitor, console, shown, facts, deadline, seconds, witness, tpm, _typist, _watch })
@@ -253,8 +254,8 @@ impl Vm {
     ///
     /// # Errors
     /// QEMU has exited.
-    pub fn link(&mut self, up: bool) -> Result<()> {
-        self.monitor.order(&json!({"execute": "set_link", "arguments": {"name": "nic0", "up": up}}))
+    pub fn set_link(&mut self, up: bool) -> Result<()> {
+        self.monitor.send_command(&json!({"execute": "set_link", "arguments": {"name": "nic0", "up": up}}))
     }
 
     /// Removes these disks, and plugs them in again in each other's slots: the last one in the slot of the first, and so on. The kernel
@@ -262,19 +263,19 @@ impl Vm {
     ///
     /// # Errors
     /// The machine does not release the disks.
-    pub fn replug(&mut self, chassis: &Chassis, names: &[String]) -> Result<()> {
+    pub fn replug_disks(&mut self, chassis: &Chassis, names: &[String]) -> Result<()> {
         let named = |name: &String| chassis.disks.iter().copied().find(|disk| disk.name == *name);
         let disks: Vec<&Disk> = names.iter().filter_map(named).collect();
         for disk in &disks {
             let id = qemu_disks::device_id(disk);
-            self.monitor.ask("device_del", &json!({"id": id}))?;
+            self.monitor.execute_command("device_del", &json!({"id": id}))?;
             self.monitor.wait_until_gone(&id)?;
         }
         for (disk, place) in disks.iter().rev().zip(&disks) {
             std::thread::sleep(PLUG_PAUSE);
-            let log = self.witness.as_ref().and_then(|witness| witness.log(&disk.name));
+            let log = self.witness.as_ref().and_then(|witness| witness.find_log(&disk.name));
             for (command, arguments) in qemu_disks::plug_in(chassis, disk, place, log) {
-                self.monitor.ask(command, &arguments)?;
+                self.monitor.execute_command(command, &arguments)?;
             }
         }
         Ok(())
@@ -285,16 +286,16 @@ impl Vm {
     ///
     /// # Errors
     /// A log cannot be read.
-    pub fn testify(&mut self, extents: Option<&Value>, acted: bool) -> Result<Vec<String>> {
-        self.witness.as_mut().map_or(Ok(Vec::new()), |witness| witness.testify(extents, acted))
+    pub fn finish_witness(&mut self, extents: Option<&Value>, acted: bool) -> Result<Vec<String>> {
+        self.witness.as_mut().map_or(Ok(Vec::new()), |witness| witness.finish_watch(extents, acted))
     }
 
     /// Cuts the power, but lets QEMU finish its files, so that an overlay contains all writes.
     ///
     /// # Errors
     /// QEMU does not end.
-    pub fn quit(&mut self) -> Result<()> {
-        self.monitor.order(&json!({"execute": "quit"}))?;
+    pub fn shut_down(&mut self) -> Result<()> {
+        self.monitor.send_command(&json!({"execute": "quit"}))?;
         let patience = Instant::now() + Duration::from_secs(30);
         while !self.is_off()? {
             if Instant::now() > patience {
@@ -306,7 +307,7 @@ impl Vm {
     }
 
     /// Cuts the power.
-    pub fn end(&mut self) {
+    pub fn cut_power(&mut self) {
         // Both fail only if QEMU has exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -332,7 +333,7 @@ pub fn quick_ramdisk(folder: &Path, machine: &Machine) -> (PathBuf, PathBuf) {
 
 impl Drop for Vm {
     fn drop(&mut self) {
-        self.end();
+        self.cut_power();
     }
 }
 

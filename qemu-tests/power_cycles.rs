@@ -2,7 +2,7 @@
 //! decides, until a system is up, and the check of the result. Used for the power cuts and for the crash states.
 
 use crate::facts::Facts;
-use crate::host::{Context, Result, tool};
+use crate::host::{Context, Result, run_tool};
 use crate::machine::{BootMethod, Chassis, SPARED, Vm, quick_ramdisk};
 use crate::network_boot::GAVE_UP;
 use crate::proxy::Proxy;
@@ -73,17 +73,24 @@ impl<'a> SavedMachine<'a> {
             earlier: &[],
         };
         let first = stage(install, "run1");
-        let failures = first.play()?.failures;
+        let failures = first.run_once()?.failures;
         if !failures.is_empty() {
             return Err(format!("the first installation: {}", failures.join("\n")));
         }
         let said = prepare(order.prepare.as_deref().unwrap_or_default())?;
         let second = stage(order, "run2");
         let state = chassis.folder.join("serve");
-        let (mut server, proxy) = second.serve(&state)?;
-        reinstall::press(&mut server, &proxy, &state, &chassis.uuid, &second.image(), &ReinstallOrder::default())?;
+        let (mut server, proxy) = second.start_server(&state)?;
+        reinstall::order_reinstall(
+            &mut server,
+            &proxy,
+            &state,
+            &chassis.uuid,
+            &second.image_id(),
+            &ReinstallOrder::default(),
+        )?;
         server.kill();
-        let promise = SurvivalGuarantees::read(&said, first.image(), second.image())?;
+        let promise = SurvivalGuarantees::read(&said, first.image_id(), second.image_id())?;
         let cmdline = format!("{SPARED} {}", scenario.machine.kernel_arguments).trim().to_owned();
         Ok(SavedMachine { artifacts, chassis, state, cmdline, promise })
     }
@@ -93,15 +100,16 @@ impl<'a> SavedMachine<'a> {
     ///
     /// # Errors
     /// No system comes up, or the witness finds violations.
-    pub fn lives(&self, folder: &Path, cut: CutTrigger, verdict: &mut CutVerdict) -> Result<()> {
-        let chassis = self.overlays(folder)?;
-        let (state, server, proxy) = self.serve(folder)?;
+    pub fn run_lives(&self, folder: &Path, cut: CutTrigger, verdict: &mut CutVerdict) -> Result<()> {
+        let chassis = self.create_overlays(folder)?;
+        let (state, server, proxy) = self.start_server(folder)?;
         let mut facts = None;
         for life in 1..=1 + LIVES {
             let next = server::next_boot(proxy.port, &chassis.uuid, &chassis.mac)?;
             let how = if next.is_some() { "agent" } else { "disk" };
             let cut: CutTrigger = if life == 1 { &mut *cut } else { &mut |_| None };
-            let (end, broken) = self.live(&chassis, &server, &proxy, &format!("life{life}"), next.as_deref(), cut)?;
+            let (end, broken) =
+                self.run_life(&chassis, &server, &proxy, &format!("life{life}"), next.as_deref(), cut)?;
             if !broken.is_empty() {
                 return Err(broken.join("; "));
             }
@@ -119,13 +127,13 @@ impl<'a> SavedMachine<'a> {
                 }
             }
         }
-        let touched = self.promise.touched(&chassis)?;
+        let touched = self.promise.find_touched_regions(&chassis)?;
         let Some(facts) = facts else {
             verdict.words.extend(touched);
             return Err(format!("no system came up in {} boots", 1 + LIVES));
         };
         let order_is_open = server::order_is_open(&state, &chassis.uuid)?;
-        self.promise.judge(&facts, touched, order_is_open, verdict);
+        self.promise.check_survival(&facts, touched, order_is_open, verdict);
         Ok(())
     }
 
@@ -133,12 +141,12 @@ impl<'a> SavedMachine<'a> {
     ///
     /// # Errors
     /// The server does not start.
-    pub fn serve(&self, folder: &Path) -> Result<(PathBuf, Server, Proxy)> {
+    pub fn start_server(&self, folder: &Path) -> Result<(PathBuf, Server, Proxy)> {
         let state = folder.join("serve");
-        copy(&self.state, &state)?;
+        copy_folder(&self.state, &state)?;
         let proxy = Proxy::start(&[])?;
         let server = Server::start(&state, &self.artifacts.join("ramdisk"), &self.cmdline, None)?;
-        server.connect(&proxy)?;
+        server.connect_proxy(&proxy)?;
         Ok((state, server, proxy))
     }
 
@@ -146,7 +154,7 @@ impl<'a> SavedMachine<'a> {
     ///
     /// # Errors
     /// A file cannot be created.
-    pub fn overlays<'b>(&'b self, folder: &'b Path) -> Result<Chassis<'b>> {
+    pub fn create_overlays<'b>(&'b self, folder: &'b Path) -> Result<Chassis<'b>> {
         // Leftovers of an earlier cut with that number.
         let _ = fs::remove_dir_all(folder);
         fs::create_dir_all(folder).context(folder.display())?;
@@ -157,10 +165,10 @@ impl<'a> SavedMachine<'a> {
             ..Chassis::new(self.chassis.machine, folder)
         };
         for disk in &chassis.disks {
-            let (base, overlay) = (self.chassis.file(disk), chassis.file(disk));
+            let (base, overlay) = (self.chassis.disk_file(disk), chassis.disk_file(disk));
             let (base, overlay) = (base.to_string_lossy(), overlay.to_string_lossy());
             let argv = ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", &base, &overlay];
-            tool(&argv, Stdio::null())?;
+            run_tool(&argv, Stdio::null())?;
         }
         Ok(chassis)
     }
@@ -181,7 +189,7 @@ impl<'a> SavedMachine<'a> {
     }
 
     /// Runs one life. Returns how it ended, and the violations that the witness found.
-    fn live(
+    fn run_life(
         &self,
         chassis: &Chassis,
         server: &Server,
@@ -190,11 +198,11 @@ impl<'a> SavedMachine<'a> {
         cmdline: Option<&str>,
         cut: CutTrigger,
     ) -> Result<(LifeEnd, Vec<String>)> {
-        let (heard, announced) = (server.said().len(), proxy.announced().len());
+        let (heard, announced) = (server.all_messages().len(), proxy.announced().len());
         let mut vm = self.switch_on(chassis, label, cmdline)?;
-        let end = watch(&mut vm, server, heard, cut)?;
+        let end = wait_for_end(&mut vm, server, heard, cut)?;
         let announced = proxy.announced().split_off(announced);
-        let broken = vm.testify(announced.last().map(|notice| &notice["extents"]), !announced.is_empty())?;
+        let broken = vm.finish_witness(announced.last().map(|notice| &notice["extents"]), !announced.is_empty())?;
         Ok((end, broken))
     }
 }
@@ -203,17 +211,17 @@ impl<'a> SavedMachine<'a> {
 ///
 /// # Errors
 /// `cp` fails.
-pub fn copy(from: &Path, to: &Path) -> Result<()> {
-    tool(&["cp", "-a", &from.to_string_lossy(), &to.to_string_lossy()], Stdio::null()).map(drop)
+pub fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    run_tool(&["cp", "-a", &from.to_string_lossy(), &to.to_string_lossy()], Stdio::null()).map(drop)
 }
 
 /// Waits for the cut, a running system, or the end of the machine. `heard` is the number of earlier messages of the server.
-fn watch(vm: &mut Vm, server: &Server, heard: usize, cut: CutTrigger) -> Result<LifeEnd> {
+fn wait_for_end(vm: &mut Vm, server: &Server, heard: usize, cut: CutTrigger) -> Result<LifeEnd> {
     let mut looked = Instant::now();
     loop {
-        let said = server.said();
+        let said = server.all_messages();
         if let Some(place) = cut(&said[heard..]) {
-            vm.end();
+            vm.cut_power();
             return Ok(LifeEnd::Cut(place));
         }
         std::thread::sleep(POLL);
@@ -222,7 +230,7 @@ fn watch(vm: &mut Vm, server: &Server, heard: usize, cut: CutTrigger) -> Result<
         }
         looked = Instant::now();
         if let Some(facts) = vm.facts("tiny") {
-            vm.quit()?;
+            vm.shut_down()?;
             return Ok(LifeEnd::Up(facts));
         }
         if vm.is_off()? {

@@ -46,7 +46,7 @@ enum CutMoment {
 /// # Errors
 /// Lists the cuts after which a guarantee was violated.
 pub fn run(artifacts: &Path, work: &Path, extent: TestRunSize) -> Result<()> {
-    scenario_run::need(artifacts)?;
+    scenario_run::require_artifacts(artifacts)?;
     let text = include_str!("powercut.yaml");
     let scenario = crate::scenario_parser::parse(text, "powercut".to_owned(), work.to_owned())?;
     let folder = work.join("powercut");
@@ -61,24 +61,25 @@ pub fn run(artifacts: &Path, work: &Path, extent: TestRunSize) -> Result<()> {
 }
 
 fn all_cuts(scenario: &Scenario, artifacts: &Path, folder: &Path, extent: TestRunSize) -> Result<()> {
-    let chassis = scenario_run::assemble(scenario, artifacts, folder)?;
-    let prepare = |script: &str| inspection_ramdisk::prepare(&chassis, artifacts, "run2-prepare", script);
+    let chassis = scenario_run::assemble_machine(scenario, artifacts, folder)?;
+    let prepare = |script: &str| inspection_ramdisk::prepare_disks(&chassis, artifacts, "run2-prepare", script);
     let start = SavedMachine::install_and_order(scenario, artifacts, &chassis, prepare)?;
-    let seed = seed();
+    let seed = random_seed();
     let mut random = fastrand::Rng::with_seed(seed);
     println!("powercut: seed {seed}");
-    let timings = timings(&start.state.join("serve.log"))?;
+    let timings = read_timings(&start.state.join("serve.log"))?;
     // The first installation creates the group that the reinstall preserves.
     let timings: Vec<_> = timings.into_iter().filter(|(step, _)| step != "storage.lvm").collect();
-    let mut cuts = if extent.full { moments(&timings, MOMENTS, &mut random) } else { sample(&timings, &mut random) };
+    let mut cuts =
+        if extent.full { sample_moments(&timings, MOMENTS, &mut random) } else { sample_cuts(&timings, &mut random) };
     if extent.full {
         cuts.splice(0..0, (1..=MOST_STEPS).map(CutMoment::AfterSteps));
     }
-    let verdicts = CutRunner(start).all(cuts, extent.machines);
+    let verdicts = CutRunner(start).run_all(cuts, extent.machines);
     let count = |good: fn(&CutVerdict) -> bool| verdicts.iter().filter(|verdict| good(verdict)).count();
     let (intact, converged) = (count(|verdict| verdict.intact), count(|verdict| verdict.converged));
     println!("cuts: {}, kept data intact: {intact}, converged: {converged}", verdicts.len());
-    let bad: Vec<String> = verdicts.iter().filter(|verdict| !verdict.is_good()).map(CutVerdict::line).collect();
+    let bad: Vec<String> = verdicts.iter().filter(|verdict| !verdict.is_good()).map(CutVerdict::format_line).collect();
     if bad.is_empty() { Ok(()) } else { Err(bad.join("\n")) }
 }
 
@@ -88,18 +89,18 @@ struct CutRunner<'a>(SavedMachine<'a>);
 impl CutRunner<'_> {
     /// Runs all cuts, on this number of concurrent machines. A cut after a step that does not exist has no effect, and
     /// is not counted.
-    fn all(&self, cuts: Vec<CutMoment>, machines: usize) -> Vec<CutVerdict> {
+    fn run_all(&self, cuts: Vec<CutMoment>, machines: usize) -> Vec<CutVerdict> {
         let queue = Mutex::new(cuts.into_iter().zip(1..).collect::<VecDeque<_>>());
         let verdicts = Mutex::new(Vec::new());
         let worker = || {
             // Taken before the cut, because the queue is shared.
-            let next = || lock(&queue).pop_front();
+            let next = || lock_shared(&queue).pop_front();
             while let Some((cut, number)) = next() {
-                let verdict = self.cut(number, &cut);
+                let verdict = self.run_cut(number, &cut);
                 if self.is_past_the_end(&cut, &verdict) {
-                    lock(&queue).retain(|(cut, _)| matches!(cut, CutMoment::Within(..)));
+                    lock_shared(&queue).retain(|(cut, _)| matches!(cut, CutMoment::Within(..)));
                 } else {
-                    lock(&verdicts).push(verdict);
+                    lock_shared(&verdicts).push(verdict);
                 }
             }
         };
@@ -109,17 +110,17 @@ impl CutRunner<'_> {
 
     /// Returns whether the cut was planned for a step after the last one, so that the installation finished without it.
     fn is_past_the_end(&self, cut: &CutMoment, verdict: &CutVerdict) -> bool {
-        let is_done = verdict.is_good() && verdict.lives.last() == Some(&self.0.promise.images()[1]);
+        let is_done = verdict.is_good() && verdict.lives.last() == Some(&self.0.promise.allowed_images()[1]);
         matches!(cut, CutMoment::AfterSteps(_)) && !verdict.was_cut && is_done
     }
 
     /// Runs one cut and everything that follows, and prints its line.
-    fn cut(&self, number: usize, cut: &CutMoment) -> CutVerdict {
+    fn run_cut(&self, number: usize, cut: &CutMoment) -> CutVerdict {
         let folder = self.0.chassis.folder.join(format!("cut{number}"));
         let began = Instant::now();
         let mut verdict = CutVerdict { number, planned: format!("{cut:?}"), ..CutVerdict::default() };
         let mut since = None;
-        if let Err(words) = self.0.lives(&folder, &mut |said| is_now(cut, said, &mut since), &mut verdict) {
+        if let Err(words) = self.0.run_lives(&folder, &mut |said| is_now(cut, said, &mut since), &mut verdict) {
             verdict.words.push(words);
         }
         if !verdict.was_cut && verdict.is_good() && !self.is_past_the_end(cut, &verdict) {
@@ -128,7 +129,7 @@ impl CutRunner<'_> {
             verdict.words.push(words.to_owned());
         }
         verdict.seconds = began.elapsed().as_secs();
-        println!("{}", verdict.line());
+        println!("{}", verdict.format_line());
         if verdict.is_good() {
             // Leftovers do no harm.
             let _ = fs::remove_dir_all(&folder);
@@ -158,16 +159,16 @@ fn is_now(cut: &CutMoment, said: &[Value], since: &mut Option<Instant>) -> Optio
 }
 
 /// Returns the seed of all random choices, also of the crash states.
-pub fn seed() -> u64 {
+pub fn random_seed() -> u64 {
     std::env::var("DROPHAMMER_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(SEED)
 }
 
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_shared<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the duration of each step of the last installation in a server's log, in seconds.
-fn timings(log: &Path) -> Result<Vec<(String, f64)>> {
+fn read_timings(log: &Path) -> Result<Vec<(String, f64)>> {
     let text = fs::read_to_string(log).context(log.display())?;
     let mut lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let report = lines.rfind(|line| line["report"]["success"] == true).ok_or("no report of the installation")?;
@@ -176,7 +177,7 @@ fn timings(log: &Path) -> Result<Vec<(String, f64)>> {
 }
 
 /// Selects moments within steps, proportional to the duration of the steps.
-fn moments(timings: &[(String, f64)], count: usize, random: &mut fastrand::Rng) -> Vec<CutMoment> {
+fn sample_moments(timings: &[(String, f64)], count: usize, random: &mut fastrand::Rng) -> Vec<CutMoment> {
     let is_long = |name: &str| name.starts_with("storage.") || name == "image.burn" || name == "target.installer";
     let long: Vec<&(String, f64)> = timings.iter().filter(|(name, _)| is_long(name)).collect();
     // The image transfer takes most of the time; the square root gives the other steps a share of the cuts.
@@ -195,12 +196,12 @@ fn moments(timings: &[(String, f64)], count: usize, random: &mut fastrand::Rng) 
 }
 
 /// Selects a sample: cuts after steps, and moments in different steps.
-fn sample(timings: &[(String, f64)], random: &mut fastrand::Rng) -> Vec<CutMoment> {
+fn sample_cuts(timings: &[(String, f64)], random: &mut fastrand::Rng) -> Vec<CutMoment> {
     let mut steps: Vec<usize> = (1..=timings.len().max(STEPS_IN_SAMPLE)).collect();
     random.shuffle(&mut steps);
     let mut cuts: Vec<CutMoment> = steps.into_iter().take(STEPS_IN_SAMPLE).map(CutMoment::AfterSteps).collect();
     let mut others: Vec<CutMoment> = Vec::new();
-    for moment in moments(timings, MOMENTS, random) {
+    for moment in sample_moments(timings, MOMENTS, random) {
         let is_same = |other: &CutMoment| matches!((other, &moment), (CutMoment::Within(a, _), CutMoment::Within(b, _)) if a == b);
         if !others.iter().any(is_same) && others.len() < MOMENTS_IN_SAMPLE {
             others.push(moment);
@@ -219,8 +220,8 @@ pub fn self_test() {
 
     let timings = [("storage.wipe", 1.0), ("image.burn", 20.0), ("report.final", 9.0)];
     let timings: Vec<(String, f64)> = timings.iter().map(|(step, seconds)| ((*step).to_owned(), *seconds)).collect();
-    let chosen = moments(&timings, MOMENTS, &mut fastrand::Rng::with_seed(1));
-    assert_eq!(chosen, moments(&timings, MOMENTS, &mut fastrand::Rng::with_seed(1)));
+    let chosen = sample_moments(&timings, MOMENTS, &mut fastrand::Rng::with_seed(1));
+    assert_eq!(chosen, sample_moments(&timings, MOMENTS, &mut fastrand::Rng::with_seed(1)));
     assert_eq!(chosen.len(), MOMENTS);
     for step in ["storage.wipe", "image.burn"] {
         assert!(
@@ -229,7 +230,7 @@ pub fn self_test() {
         );
     }
     assert!(!chosen.iter().any(|cut| matches!(cut, CutMoment::Within(name, _) if name == "report.final")));
-    assert_eq!(sample(&timings, &mut fastrand::Rng::with_seed(1)).len(), STEPS_IN_SAMPLE + MOMENTS_IN_SAMPLE);
+    assert_eq!(sample_cuts(&timings, &mut fastrand::Rng::with_seed(1)).len(), STEPS_IN_SAMPLE + MOMENTS_IN_SAMPLE);
 
     let line =
         |step: &str, seconds: Value| serde_json::json!({"event": "Installing", "step": step, "seconds": seconds});

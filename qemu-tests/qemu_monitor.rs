@@ -37,7 +37,7 @@ impl QemuMonitor {
     ///
     /// # Errors
     /// QEMU has exited.
-    pub fn order(&mut self, order: &Value) -> Result<()> {
+    pub fn send_command(&mut self, order: &Value) -> Result<()> {
         // A repeated capabilities negotiation fails without consequences.
         let hello = json!({"execute": "qmp_capabilities"});
         writeln!(self.orders, "{hello}{order}").and_then(|()| self.orders.flush()).context("QEMU's monitor")
@@ -47,10 +47,10 @@ impl QemuMonitor {
     ///
     /// # Errors
     /// QEMU refuses, with its error message, or does not respond.
-    pub fn ask(&mut self, command: &str, arguments: &Value) -> Result<()> {
+    pub fn execute_command(&mut self, command: &str, arguments: &Value) -> Result<()> {
         self.asked += 1;
         let id = json!(format!("ask-{}", self.asked));
-        self.order(&json!({"execute": command, "arguments": arguments, "id": id}))?;
+        self.send_command(&json!({"execute": command, "arguments": arguments, "id": id}))?;
         let answer = self.wait_for(command, |said| said["id"] == id)?;
         match answer["error"]["desc"].as_str() {
             Some(words) => Err(format!("QEMU refuses {command} {arguments}: {words}")),
@@ -101,9 +101,9 @@ pub fn self_test() {
             writeln!(answers, "{gone}").expect("said");
         }
     });
-    monitor.ask("device_del", &json!({"id": "disk-vdb"})).expect("done");
+    monitor.execute_command("device_del", &json!({"id": "disk-vdb"})).expect("done");
     monitor.wait_until_gone("disk-vdb").expect("gone");
-    let refused = monitor.ask("dance", &json!({})).expect_err("refused");
+    let refused = monitor.execute_command("dance", &json!({})).expect_err("refused");
     assert!(refused.contains("dance") && refused.contains("no such command"), "{refused}");
     // The thread that reads also holds the socket open.
     drop((monitor, qemu));

@@ -22,16 +22,18 @@ impl RunContext<'_> {
     /// # Errors
     /// There is no outcome, or an unexpected one.
     pub fn network_boot(&self) -> Result<RunObservations> {
-        let state = self.state();
-        let (mut server, proxy) = phase_times::timed("harness: image, server", || self.serve(&state))?;
-        proxy.set_traps(network_boot::traps(&self.run.events));
-        proxy.set_holds(network_boot::holds(&self.run.events));
+        let state = self.server_folder();
+        let (mut server, proxy) = phase_times::measure_phase("harness: image, server", || self.start_server(&state))?;
+        proxy.set_traps(network_boot::list_traps(&self.run.events));
+        proxy.set_holds(network_boot::list_holds(&self.run.events));
         let tftp = self.chassis.folder.join("tftp");
         fs::create_dir_all(&tftp).context(tftp.display())?;
         write(&tftp.join("start.ipxe"), server::start_script(proxy.port)?)?;
         let pressed = match &self.run.reinstall {
             None => Ok(()),
-            Some(button) => reinstall::press(&mut server, &proxy, &state, self.machine_id(), &self.system(), button),
+            Some(button) => {
+                reinstall::order_reinstall(&mut server, &proxy, &state, self.machine_id(), &self.system_id(), button)
+            }
         };
         if self.run.expect.outcome == Outcome::Denied {
             return Ok(RunObservations {
@@ -41,21 +43,21 @@ impl RunContext<'_> {
         }
         pressed?;
         if self.run.forget && self.run.expect.outcome == Outcome::Already {
-            reinstall::adopt(proxy.port, &state, self.machine_id())?;
+            reinstall::adopt_machine(proxy.port, &state, self.machine_id())?;
         }
         let label = format!("{}-network", self.label);
         let vm = match self.run.boot {
             BootFrom::Pxe | BootFrom::Direct => self.over_network(&label, &tftp, proxy.port)?,
             BootFrom::Kexec => {
                 let script = self.chassis.folder.join("script");
-                write(&script, reinstall::script(proxy.port))?;
+                write(&script, reinstall::build_script(proxy.port))?;
                 Vm::start(self.chassis, &label, &BootMethod::DiskThen(&script))?
             }
         };
         let mut drama = NetworkBootRun::new(self, server, proxy, tftp.clone(), vm);
-        let over_network = drama.watch()?;
-        let mut seen = drama.seen()?;
-        seen.report.iter().for_each(phase_times::stages);
+        let over_network = drama.wait_for_outcome()?;
+        let mut seen = drama.collect_observations()?;
+        seen.report.iter().for_each(phase_times::record_stages);
         if seen.report.is_none() && self.run.expect.outcome == Outcome::Installed {
             seen.report = server::kept_report(&state, self.machine_id())?;
         }
@@ -63,7 +65,7 @@ impl RunContext<'_> {
         if reinstall::asks_for_order(self.run) {
             seen.order_is_open = Some(server::order_is_open(&state, self.machine_id())?);
         }
-        seen.image = reinstall::expected_image(self.run, &self.system(), self.installed.as_deref());
+        seen.image = reinstall::expected_image(self.run, &self.system_id(), self.installed.as_deref());
         Ok(seen)
     }
 
@@ -73,10 +75,10 @@ impl RunContext<'_> {
     /// The server refuses.
     pub fn take_back(&self, server: &Server) -> Result<()> {
         let port = server.port().ok_or("drophammer serve did not print its port")?;
-        reinstall::take_back(port, &self.state(), self.machine_id())
+        reinstall::take_back(port, &self.server_folder(), self.machine_id())
     }
 
-    fn state(&self) -> PathBuf {
+    fn server_folder(&self) -> PathBuf {
         self.chassis.folder.join("serve")
     }
 
@@ -97,7 +99,7 @@ impl RunContext<'_> {
             initrd = self.with_luks(&initrd)?;
         }
         let script = script.map(|script| match self.run.fleet {
-            Some(_) => file_control_plane::cmdline(&script.cmdline, port),
+            Some(_) => file_control_plane::adapt_cmdline(&script.cmdline, port),
             None => script.cmdline,
         });
         let boot = match &script {
@@ -143,7 +145,7 @@ impl RunContext<'_> {
             return self.futile_boot();
         }
         for disk in &self.scenario.machine.disks {
-            if disks::has_boot_code(&self.chassis.file(disk))? {
+            if disks::has_boot_code(&self.chassis.disk_file(disk))? {
                 return Err(format!("disk {} has boot code in its first sector after a failed install", disk.name));
             }
         }

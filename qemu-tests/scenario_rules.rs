@@ -9,7 +9,7 @@ use crate::tar_members;
 ///
 /// # Errors
 /// Returns the violated rule, without a line: the caller reports the first line of the file.
-pub fn fits(machine: &Machine, runs: &[ScenarioRun]) -> Result<(), String> {
+pub fn check_scenario(machine: &Machine, runs: &[ScenarioRun]) -> Result<(), String> {
     if runs.first().is_some_and(|run| run.reinstall.is_some() || run.boot == BootFrom::Kexec) {
         return Err("1: the first run cannot be a reinstall".to_owned());
     }
@@ -133,7 +133,7 @@ fn image_fits(image: &OfferedImage) -> Result<(), String> {
     if image.packed && !image.members.is_empty() {
         return Err("a packed image is not a tar: members are not supported".to_owned());
     }
-    if let Some(member) = image.members.iter().find(|member| !tar_members::fits(member)) {
+    if let Some(member) = image.members.iter().find(|member| !tar_members::has_one_type(member)) {
         let kinds = "text, directory, symlink, hard_link, device";
         return Err(format!("member {} must be one of: {kinds}", member.path));
     }

@@ -1,7 +1,7 @@
 //! Guarantees after a power cut: files by their digests, and ranges of the disks that must not be written.
 
 use crate::facts::Facts;
-use crate::host::{Context, Result, tool};
+use crate::host::{Context, Result, run_tool};
 use crate::machine::Chassis;
 use crate::reinstall;
 use serde_json::Value;
@@ -43,7 +43,7 @@ impl CutVerdict {
         self.intact && self.converged
     }
 
-    pub fn line(&self) -> String {
+    pub fn format_line(&self) -> String {
         let data = if self.intact { "data intact" } else { "DATA NOT INTACT" };
         let end = if self.converged { "converged" } else { "NOT CONVERGED" };
         let words = if self.words.is_empty() { String::new() } else { format!(": {}", self.words.join("; ")) };
@@ -61,7 +61,7 @@ impl SurvivalGuarantees {
         let lines = |word: &'static str| console.lines().filter_map(move |line| line.trim().strip_prefix(word));
         let mut proofs: Vec<String> = lines("proof: ").map(str::to_owned).collect();
         proofs.sort();
-        let regions: Vec<ProtectedRegion> = lines("region: ").map(region).collect::<Result<_>>()?;
+        let regions: Vec<ProtectedRegion> = lines("region: ").map(parse_region).collect::<Result<_>>()?;
         if proofs.is_empty() || regions.is_empty() {
             return Err(format!("the prepare script printed neither proofs nor regions:\n{console}"));
         }
@@ -69,7 +69,7 @@ impl SurvivalGuarantees {
     }
 
     /// Returns the images that may run: the installed one, and the ordered one.
-    pub fn images(&self) -> [String; 2] {
+    pub fn allowed_images(&self) -> [String; 2] {
         [self.old.clone(), self.new.clone()]
     }
 
@@ -77,17 +77,17 @@ impl SurvivalGuarantees {
     ///
     /// # Errors
     /// An overlay cannot be read.
-    pub fn touched(&self, chassis: &Chassis) -> Result<Vec<String>> {
+    pub fn find_touched_regions(&self, chassis: &Chassis) -> Result<Vec<String>> {
         let mut touched = Vec::new();
         for disk in &chassis.disks {
-            let map = tool(
-                &["qemu-img", "map", "-U", "--output=json", &chassis.file(disk).to_string_lossy()],
+            let map = run_tool(
+                &["qemu-img", "map", "-U", "--output=json", &chassis.disk_file(disk).to_string_lossy()],
                 Stdio::null(),
             )?;
             let map: Value = serde_json::from_slice(&map).context("qemu-img map")?;
-            let written = written(&map);
+            let written = list_written_ranges(&map);
             for region in self.regions.iter().filter(|region| region.disk == disk.name) {
-                if let Some((start, _)) = written.iter().find(|(start, end)| region.meets(*start, *end)) {
+                if let Some((start, _)) = written.iter().find(|(start, end)| region.overlaps_range(*start, *end)) {
                     touched.push(format!("{} on {} was written to at byte {start}", region.about, disk.name));
                 }
             }
@@ -96,7 +96,7 @@ impl SurvivalGuarantees {
     }
 
     /// Compares the system that came up, and the server, with the guarantees.
-    pub fn judge(&self, facts: &Facts, touched: Vec<String>, order_is_open: bool, verdict: &mut CutVerdict) {
+    pub fn check_survival(&self, facts: &Facts, touched: Vec<String>, order_is_open: bool, verdict: &mut CutVerdict) {
         let mut words = touched;
         let mut data = facts.section("data").unwrap_or_default().to_vec();
         data.sort();
@@ -115,12 +115,12 @@ impl SurvivalGuarantees {
 }
 
 impl ProtectedRegion {
-    fn meets(&self, start: u64, end: u64) -> bool {
+    fn overlaps_range(&self, start: u64, end: u64) -> bool {
         start < self.start + self.length && self.start < end
     }
 }
 
-fn region(line: &str) -> Result<ProtectedRegion> {
+fn parse_region(line: &str) -> Result<ProtectedRegion> {
     let mut fields = line.splitn(4, ' ');
     let mut field = || fields.next().ok_or(format!("region: {line}"));
     let (disk, start, length) = (field()?.to_owned(), field()?, field()?);
@@ -129,7 +129,7 @@ fn region(line: &str) -> Result<ProtectedRegion> {
 }
 
 /// Returns the ranges that the overlay itself contains, from `qemu-img map --output=json`. Zeros and holes are writes too.
-fn written(map: &Value) -> Vec<(u64, u64)> {
+fn list_written_ranges(map: &Value) -> Vec<(u64, u64)> {
     let entries = map.as_array().into_iter().flatten().filter(|entry| entry["depth"] == 0);
     let bounds = |entry: &Value| Some((entry["start"].as_u64()?, entry["start"].as_u64()? + entry["length"].as_u64()?));
     entries.filter_map(bounds).collect()
@@ -142,15 +142,15 @@ pub fn self_test() {
     assert_eq!(promise.proofs, ["/srv/a 1", "/srv/b 2"]);
     let region = &promise.regions[0];
     assert_eq!((region.disk.as_str(), region.about.as_str()), ("vdb", "the table"));
-    assert!(region.meets(149, 200) && region.meets(0, 101) && region.meets(0, 999));
-    assert!(!region.meets(150, 200) && !region.meets(0, 100));
+    assert!(region.overlaps_range(149, 200) && region.overlaps_range(0, 101) && region.overlaps_range(0, 999));
+    assert!(!region.overlaps_range(150, 200) && !region.overlaps_range(0, 100));
     assert!(SurvivalGuarantees::read("proof: /a 1\n", String::new(), String::new()).is_err());
     assert!(SurvivalGuarantees::read("proof: /a 1\nregion: vdb 1 x y\n", String::new(), String::new()).is_err());
     let map = serde_json::json!([
         {"start": 0, "length": 100, "depth": 1, "data": true},
         {"start": 100, "length": 20, "depth": 0, "data": false, "zero": true},
     ]);
-    assert_eq!(written(&map), [(100, 120)]);
+    assert_eq!(list_written_ranges(&map), [(100, 120)]);
 
     let judged = |image: &str, data: &str, touched: &[&str], open| {
         let text = format!(
@@ -158,7 +158,7 @@ pub fn self_test() {
         );
         let facts = Facts::read(&text, "tiny").expect("facts");
         let mut verdict = CutVerdict::default();
-        promise.judge(&facts, touched.iter().map(|text| (*text).to_owned()).collect(), open, &mut verdict);
+        promise.check_survival(&facts, touched.iter().map(|text| (*text).to_owned()).collect(), open, &mut verdict);
         (verdict.intact, verdict.converged)
     };
     let data = "/srv/a 1\n/srv/b 2";

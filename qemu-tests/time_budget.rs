@@ -30,14 +30,14 @@ impl TimeBudget {
     }
 
     /// Returns the reason why a case with this number of runs is not started; `None` if it is started.
-    pub fn refusal(&self, runs: usize) -> Option<String> {
+    pub fn explain_refusal(&self, runs: usize) -> Option<String> {
         let left = self.until?.duration_since(SystemTime::now()).unwrap_or_default();
         let needs = self.a_run() * u32::try_from(runs).unwrap_or(u32::MAX);
         (needs > left).then(|| format!("not run: {} s are left, it takes about {} s", left.as_secs(), needs.as_secs()))
     }
 
     /// Records the duration of a case with this number of runs.
-    pub fn note(&self, runs: usize, time: Duration) {
+    pub fn record_runs(&self, runs: usize, time: Duration) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.runs += u32::try_from(runs).unwrap_or(u32::MAX);
         seen.time += time;
@@ -51,15 +51,19 @@ impl TimeBudget {
 
 /// Checks that no case is refused without a limit, and that the measured durations decide with a limit.
 pub fn self_test() {
-    assert_eq!(TimeBudget::default().refusal(1000), None);
+    assert_eq!(TimeBudget::default().explain_refusal(1000), None);
     let within =
         |seconds| TimeBudget { until: Some(SystemTime::now() + Duration::from_secs(seconds)), ..TimeBudget::default() };
     let (short, long) = (within(1), within(100_000));
-    assert!(short.refusal(1).is_some_and(|words| words.starts_with("not run: ")), "a second is not enough");
-    assert_eq!(long.refusal(2), None);
-    long.note(2, Duration::from_secs(80_000));
-    assert_eq!(long.refusal(2), None);
-    assert!(long.refusal(3).is_some_and(|words| words.ends_with("takes about 120000 s")), "{:?}", long.refusal(3));
+    assert!(short.explain_refusal(1).is_some_and(|words| words.starts_with("not run: ")), "a second is not enough");
+    assert_eq!(long.explain_refusal(2), None);
+    long.record_runs(2, Duration::from_secs(80_000));
+    assert_eq!(long.explain_refusal(2), None);
+    assert!(
+        long.explain_refusal(3).is_some_and(|words| words.ends_with("takes about 120000 s")),
+        "{:?}",
+        long.explain_refusal(3)
+    );
     let over = TimeBudget { until: Some(SystemTime::UNIX_EPOCH), ..TimeBudget::default() };
-    assert!(over.refusal(1).is_some(), "the time is over");
+    assert!(over.explain_refusal(1).is_some(), "the time is over");
 }

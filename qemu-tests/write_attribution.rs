@@ -23,7 +23,7 @@ pub struct AgentState {
 
 impl AgentState {
     /// Processes a line of the console. A kernel message may precede the agent's output on the same line.
-    pub fn hear(&mut self, line: &str) {
+    pub fn process_line(&mut self, line: &str) {
         let said = |event: &str| {
             let (_, rest) = line.split_once(&format!("{event:<18}  "))?;
             Some(rest.trim_end().to_owned())
@@ -92,7 +92,7 @@ impl<'a> WritePolicy<'a> {
     }
 
     /// Returns the steps that ran between two samples, and the step after them, because the console lags behind.
-    fn between(&self, earlier: &AgentState, later: &AgentState) -> &[(&'a str, &'a [Value])] {
+    fn steps_between(&self, earlier: &AgentState, later: &AgentState) -> &[(&'a str, &'a [Value])] {
         let place = |state: &AgentState| {
             let step = state.step.as_deref()?;
             self.steps.iter().position(|(name, _)| *name == step)
@@ -107,7 +107,7 @@ impl<'a> WritePolicy<'a> {
     }
 
     /// Returns whether the plan refers to this disk: by its serial number, or by its name if there is no unique serial number.
-    fn means(&self, planned: &Value, disk: &DiskIdentity) -> bool {
+    fn refers_to(&self, planned: &Value, disk: &DiskIdentity) -> bool {
         let (device, serial) = (&planned["device"], planned["serial"].as_str().unwrap_or_default());
         let with_serial: Vec<&DiskIdentity> = self.disks.iter().filter(|known| known.serial == serial).collect();
         match with_serial.as_slice() {
@@ -119,8 +119,8 @@ impl<'a> WritePolicy<'a> {
     }
 
     /// Returns the ranges of the disk that these steps may write.
-    fn ranges(&self, steps: &[(&str, &[Value])], disk: &DiskIdentity) -> Vec<(u64, u64)> {
-        let planned = steps.iter().flat_map(|(_, disks)| disks.iter()).filter(|planned| self.means(planned, disk));
+    fn allowed_ranges(&self, steps: &[(&str, &[Value])], disk: &DiskIdentity) -> Vec<(u64, u64)> {
+        let planned = steps.iter().flat_map(|(_, disks)| disks.iter()).filter(|planned| self.refers_to(planned, disk));
         let ranges = planned.flat_map(|planned| planned["ranges"].as_array().into_iter().flatten());
         let ranges = ranges.filter_map(|range| {
             let start = range["start"].as_u64()?;
@@ -170,7 +170,7 @@ impl<'a> WritePolicy<'a> {
             if !starts || earlier.before.leaves || later.after.gone || (is_before && (prepared || !from_the_start)) {
                 continue;
             }
-            let ranges = self.ranges(self.between(&earlier.before, &later.after), disk);
+            let ranges = self.allowed_ranges(self.steps_between(&earlier.before, &later.after), disk);
             let is_within = |is: &&LoggedWrite| (earlier.counts[number]..later.counts[number]).contains(&is.number);
             let may = |is: &&LoggedWrite| {
                 !ranges.iter().any(|(start, end)| *start <= is.start && is.start + is.length <= *end)
@@ -203,9 +203,9 @@ fn in_words(disk: &DiskIdentity, outside: &[&LoggedWrite], earlier: &AgentState,
     ))
 }
 
-fn state(lines: &[&str]) -> AgentState {
+fn state_after(lines: &[&str]) -> AgentState {
     let mut state = AgentState::default();
-    lines.iter().for_each(|line| state.hear(line));
+    lines.iter().for_each(|line| state.process_line(line));
     state
 }
 
@@ -220,9 +220,9 @@ pub fn self_test() {
 }
 
 fn marks_are_read() {
-    assert_eq!(state(&["Installing          storage.wipe"]), AgentState::default());
-    assert!(state(&["drophammer: before-agent: status 0", START]).prepared);
-    let step = |lines: &[&str]| state(&[&[START][..], lines].concat()).step;
+    assert_eq!(state_after(&["Installing          storage.wipe"]), AgentState::default());
+    assert!(state_after(&["drophammer: before-agent: status 0", START]).prepared);
+    let step = |lines: &[&str]| state_after(&[&[START][..], lines].concat()).step;
     assert_eq!(step(&["[    1.2] md: x Installing          storage.wipe"]), Some("storage.wipe".to_owned()));
     for other in
         ["Installing          tiny-1.0.run1 as machine", "    4  storage.wipe       sda", "storage.wipe   1.2 s"]
@@ -232,17 +232,20 @@ fn marks_are_read() {
     let took = "Installing          storage.wipe took 1.2 s";
     let failed = "Installing          storage.wipe failed after 1.2 s";
     let begun = [START, "Installing          storage.wipe"];
-    assert!(!state(&[&begun[..], &[took][..]].concat()).failed && state(&[&begun[..], &[failed][..]].concat()).failed);
-    assert!(state(&[START, "Booting New Kernel  leaving the ramdisk"]).leaves);
-    assert!(state(&[START, "Installing          boot.kexec"]).leaves);
-    assert!(!state(&[START, "Installing          report.final"]).leaves);
-    assert!(state(&[START, "Planned Reboot      back into the installed system"]).leaves);
-    assert!(state(&[START, "[    0.0] Linux version 6.1"]).gone);
-    assert!(!state(&["[    0.0] Linux version 6.1", START]).gone);
+    assert!(
+        !state_after(&[&begun[..], &[took][..]].concat()).failed
+            && state_after(&[&begun[..], &[failed][..]].concat()).failed
+    );
+    assert!(state_after(&[START, "Booting New Kernel  leaving the ramdisk"]).leaves);
+    assert!(state_after(&[START, "Installing          boot.kexec"]).leaves);
+    assert!(!state_after(&[START, "Installing          report.final"]).leaves);
+    assert!(state_after(&[START, "Planned Reboot      back into the installed system"]).leaves);
+    assert!(state_after(&[START, "[    0.0] Linux version 6.1"]).gone);
+    assert!(!state_after(&["[    0.0] Linux version 6.1", START]).gone);
 }
 
 /// Returns the extents of a plan whose wipe and burn may write the first MiB of sda.
-fn extents() -> Value {
+fn plan_extents() -> Value {
     let wiped = serde_json::json!({"device": "/dev/sda", "serial": "A", "ranges": [{"start": 0, "length": 1 << 20}]});
     serde_json::json!([
         {"steps": ["storage.lock", "report.begin"], "disks": []},
@@ -251,22 +254,28 @@ fn extents() -> Value {
     ])
 }
 
-fn known(name: &str, serial: &str) -> DiskIdentity {
+fn identify_disk(name: &str, serial: &str) -> DiskIdentity {
     DiskIdentity { name: name.to_owned(), serial: serial.to_owned(), paths: vec![] }
 }
 
-fn at(step: &str, count: u64) -> ConsoleSample {
+fn sample_at(step: &str, count: u64) -> ConsoleSample {
     let mark = format!("Installing          {step}");
-    let state = if step.is_empty() { state(&[START]) } else { state(&[START, &mark]) };
+    let state = if step.is_empty() { state_after(&[START]) } else { state_after(&[START, &mark]) };
     ConsoleSample { before: state.clone(), counts: vec![count], after: state }
 }
 
 fn writes_are_judged() {
-    let (extents, disks) = (extents(), [known("sda", "A"), known("sdb", "B")]);
+    let (extents, disks) = (plan_extents(), [identify_disk("sda", "A"), identify_disk("sdb", "B")]);
     let law = WritePolicy::new(Some(&extents), &disks, true);
     let write = |number, start| [LoggedWrite { number, start, length: 4096, discard: false }];
-    let samples = [at("", 1), at("storage.lock", 2), at("report.begin", 3), at("storage.wipe", 4), at("image.burn", 5)];
-    let more = [at("report.final", 6), at("boot.kexec", 7)];
+    let samples = [
+        sample_at("", 1),
+        sample_at("storage.lock", 2),
+        sample_at("report.begin", 3),
+        sample_at("storage.wipe", 4),
+        sample_at("image.burn", 5),
+    ];
+    let more = [sample_at("report.final", 6), sample_at("boot.kexec", 7)];
     let samples: Vec<ConsoleSample> = samples.into_iter().chain(more).collect();
     let broken = |entry: &[LoggedWrite], disk: usize| law.broken_by(0, &disks[disk], entry, &samples, true);
     // The step that was seen, the previous one and the next one.
@@ -283,24 +292,24 @@ fn writes_are_judged() {
     let judged = |samples: &[ConsoleSample], from_the_start| {
         refused.broken_by(0, &disks[0], &write(0, 0), samples, from_the_start).len()
     };
-    assert_eq!((judged(&[at("", 1)], true), judged(&[at("", 1)], false)), (1, 0));
-    assert_eq!(judged(&[at("", 0), at("storage.lock", 1)], false), 1);
-    let mut other_kernel = at("boot.kexec", 1);
+    assert_eq!((judged(&[sample_at("", 1)], true), judged(&[sample_at("", 1)], false)), (1, 0));
+    assert_eq!(judged(&[sample_at("", 0), sample_at("storage.lock", 1)], false), 1);
+    let mut other_kernel = sample_at("boot.kexec", 1);
     other_kernel.after.gone = true;
-    assert_eq!(judged(&[at("", 0), other_kernel], true), 0);
-    let mut leaving = at("boot.kexec", 0);
+    assert_eq!(judged(&[sample_at("", 0), other_kernel], true), 0);
+    let mut leaving = sample_at("boot.kexec", 0);
     leaving.before.leaves = true;
-    assert_eq!(judged(&[leaving, at("boot.kexec", 1)], true), 0);
+    assert_eq!(judged(&[leaving, sample_at("boot.kexec", 1)], true), 0);
     let silent = ConsoleSample { before: AgentState::default(), counts: vec![1], after: AgentState::default() };
     assert_eq!(judged(&[silent], true), 0);
     // An agent that has failed does not begin another step.
-    let mut failed = at("report.begin", 3);
+    let mut failed = sample_at("report.begin", 3);
     failed.after.failed = true;
-    assert_eq!(law.broken_by(0, &disks[0], &write(2, 0), &[at("storage.lock", 2), failed], true).len(), 1);
+    assert_eq!(law.broken_by(0, &disks[0], &write(2, 0), &[sample_at("storage.lock", 2), failed], true).len(), 1);
 }
 
 fn blindness_is_told() {
-    let (extents, disks) = (extents(), [known("sda", "A")]);
+    let (extents, disks) = (plan_extents(), [identify_disk("sda", "A")]);
     let (law, refused) = (WritePolicy::new(Some(&extents), &disks, true), WritePolicy::new(None, &disks, true));
     let silent = ConsoleSample { before: AgentState::default(), counts: vec![1], after: AgentState::default() };
     let words = |law: &WritePolicy, acted, sample: &ConsoleSample| {
@@ -309,18 +318,24 @@ fn blindness_is_told() {
     // A machine that went off before its agent began.
     assert_eq!(words(&law, false, &silent), "");
     assert!(words(&law, true, &silent).contains("does not show its start"));
-    assert_eq!(words(&law, true, &at("storage.lock", 0)), "");
-    assert!(words(&law, true, &at("boot.kexec", 0)).contains("the logs contain no writes"));
-    assert_eq!(words(&law, true, &at("boot.kexec", 1)), "");
-    assert_eq!(words(&refused, true, &at("boot.kexec", 0)), "");
+    assert_eq!(words(&law, true, &sample_at("storage.lock", 0)), "");
+    assert!(words(&law, true, &sample_at("boot.kexec", 0)).contains("the logs contain no writes"));
+    assert_eq!(words(&law, true, &sample_at("boot.kexec", 1)), "");
+    assert_eq!(words(&refused, true, &sample_at("boot.kexec", 0)), "");
 }
 
 fn disks_are_told_apart() {
     let planned = |device: &str, serial: &str| serde_json::json!({"device": device, "serial": serial, "ranges": []});
-    let disks = [known("sda", "A"), known("sdb", "B"), known("sdc", ""), known("sdd", ""), known("sde", "B")];
+    let disks = [
+        identify_disk("sda", "A"),
+        identify_disk("sdb", "B"),
+        identify_disk("sdc", ""),
+        identify_disk("sdd", ""),
+        identify_disk("sde", "B"),
+    ];
     let meant = |planned: &Value, as_listed| -> Vec<&str> {
         let law = WritePolicy::new(None, &disks, as_listed);
-        disks.iter().filter(|disk| law.means(planned, disk)).map(|disk| disk.name.as_str()).collect()
+        disks.iter().filter(|disk| law.refers_to(planned, disk)).map(|disk| disk.name.as_str()).collect()
     };
     assert_eq!(meant(&planned("/dev/sdb", "A"), true), ["sda"]);
     assert_eq!(meant(&planned("/dev/sdd", ""), true), ["sdd"]);
@@ -329,9 +344,10 @@ fn disks_are_told_apart() {
     assert_eq!(meant(&planned("/dev/sda", ""), false), ["sdc", "sdd"]);
     assert_eq!(meant(&planned("/dev/sdb", "X"), true), ["sdb"]);
     assert_eq!(meant(&planned("/dev/sdb", "X"), false).len(), 5);
-    let two_paths = [DiskIdentity { paths: vec!["sdb".to_owned()], ..known("sda", "") }, known("sdc", "")];
+    let two_paths =
+        [DiskIdentity { paths: vec!["sdb".to_owned()], ..identify_disk("sda", "") }, identify_disk("sdc", "")];
     let law = WritePolicy::new(None, &two_paths, true);
     for (device, is_meant) in [("/dev/sda", true), ("/dev/sdb", true), ("/dev/sdc", false)] {
-        assert_eq!(law.means(&planned(device, ""), &two_paths[0]), is_meant, "{device}");
+        assert_eq!(law.refers_to(&planned(device, ""), &two_paths[0]), is_meant, "{device}");
     }
 }

@@ -55,7 +55,7 @@ impl WriteWitness {
         let writable = plugged.clone().filter(|disk| !disk.read_only);
         let logged = writable.map(|disk| PathLog {
             path: disk.name.clone(),
-            disk: known(chassis, disk),
+            disk: identify_disk(chassis, disk),
             log: chassis.folder.join(format!("{label}-{}.writes", disk.name)),
         });
         let logged: Vec<PathLog> = logged.collect();
@@ -64,7 +64,7 @@ impl WriteWitness {
             write(log, "")?;
         }
         let mut all: Vec<DiskIdentity> = Vec::new();
-        for disk in plugged.map(|disk| known(chassis, disk)) {
+        for disk in plugged.map(|disk| identify_disk(chassis, disk)) {
             if !all.contains(&disk) {
                 all.push(disk);
             }
@@ -76,7 +76,7 @@ impl WriteWitness {
             state: AgentState::default(),
         };
         let stop = Arc::clone(&ended);
-        let thread = std::thread::spawn(move || watch(console, logs, &stop));
+        let thread = std::thread::spawn(move || collect_samples(console, logs, &stop));
         Ok(Some(WriteWitness {
             logs: logged,
             all,
@@ -88,7 +88,7 @@ impl WriteWitness {
     }
 
     /// Returns the write log of that path; a disk is its own path.
-    pub fn log(&self, path: &str) -> Option<&Path> {
+    pub fn find_log(&self, path: &str) -> Option<&Path> {
         self.logs.iter().find(|logged| logged.path == path).map(|logged| logged.log.as_path())
     }
 
@@ -97,14 +97,14 @@ impl WriteWitness {
     ///
     /// # Errors
     /// A log cannot be read.
-    pub fn testify(&mut self, extents: Option<&Value>, acted: bool) -> Result<Vec<String>> {
+    pub fn finish_watch(&mut self, extents: Option<&Value>, acted: bool) -> Result<Vec<String>> {
         self.ended.store(true, Ordering::Relaxed);
         let Some(thread) = self.thread.take() else { return Ok(Vec::new()) };
         let samples = thread.join().map_err(|_| "the witness panicked")??;
         let law = WritePolicy::new(extents, &self.all, self.named_as_listed);
         let mut broken: Vec<String> = law.is_blind(acted, &samples).into_iter().collect();
         for (number, PathLog { path, disk, log }) in self.logs.iter().enumerate() {
-            let writes = write_log::writes(log)?;
+            let writes = write_log::read_writes(log)?;
             let outside = law.broken_by(number, disk, &writes, &samples, self.from_the_start).into_iter();
             broken.extend(outside.map(|words| match *path == disk.name {
                 true => words,
@@ -129,8 +129,8 @@ impl Drop for WriteWitness {
 }
 
 /// Returns the disk of a path: writes over any of its paths are compared with the extents of the disk.
-fn known(chassis: &Chassis, disk: &Disk) -> DiskIdentity {
-    let real = qemu_disks::real(chassis, disk);
+fn identify_disk(chassis: &Chassis, disk: &Disk) -> DiskIdentity {
+    let real = qemu_disks::find_disk(chassis, disk);
     let paths = chassis.machine.disks.iter().filter(|other| other.path_of.as_ref() == Some(&real.name));
     DiskIdentity {
         name: real.name.clone(),
@@ -148,24 +148,24 @@ struct ConsoleReader {
 }
 
 impl ConsoleReader {
-    fn look(&mut self) -> Result<AgentState> {
+    fn read_state(&mut self) -> Result<AgentState> {
         self.file.read_to_end(&mut self.rest).context("the console")?;
         while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.rest.drain(..=end).collect();
-            self.state.hear(String::from_utf8_lossy(&line).trim_end());
+            self.state.process_line(String::from_utf8_lossy(&line).trim_end());
         }
         Ok(self.state.clone())
     }
 }
 
 /// Takes a sample whenever the console shows new output, and one at the end.
-fn watch(mut console: ConsoleReader, logs: Vec<PathBuf>, stop: &AtomicBool) -> Result<Vec<ConsoleSample>> {
+fn collect_samples(mut console: ConsoleReader, logs: Vec<PathBuf>, stop: &AtomicBool) -> Result<Vec<ConsoleSample>> {
     let mut samples: Vec<ConsoleSample> = Vec::new();
     loop {
         let is_last = stop.load(Ordering::Relaxed);
-        let before = console.look()?;
-        let counts = logs.iter().map(|log| write_log::count(log)).collect::<Result<_>>()?;
-        let sample = ConsoleSample { before, counts, after: console.look()? };
+        let before = console.read_state()?;
+        let counts = logs.iter().map(|log| write_log::count_entries(log)).collect::<Result<_>>()?;
+        let sample = ConsoleSample { before, counts, after: console.read_state()? };
         let is_new = samples.last().is_none_or(|last| (&last.before, &last.after) != (&sample.before, &sample.after));
         if is_new || is_last {
             samples.push(sample);
@@ -185,11 +185,11 @@ pub fn self_test() {
     write_log::write_log(&log, 1, &[(0, 8, 0)]);
     let file = File::open(&console).expect("a file");
     let mut seen = ConsoleReader { file, rest: Vec::new(), state: AgentState::default() };
-    assert_eq!(seen.look().map(|state| (state.started, state.step)), Ok((true, None)));
+    assert_eq!(seen.read_state().map(|state| (state.started, state.step)), Ok((true, None)));
     let mut more = File::options().append(true).open(&console).expect("a file");
     std::io::Write::write_all(&mut more, b"age.lock\r\n").expect("written");
-    assert_eq!(seen.look().map(|state| state.step), Ok(Some("storage.lock".to_owned())));
-    let samples = watch(seen, vec![log.clone()], &AtomicBool::new(true)).expect("samples");
+    assert_eq!(seen.read_state().map(|state| state.step), Ok(Some("storage.lock".to_owned())));
+    let samples = collect_samples(seen, vec![log.clone()], &AtomicBool::new(true)).expect("samples");
     assert_eq!(samples.iter().map(|sample| sample.counts.clone()).collect::<Vec<_>>(), [[1]]);
     let disk = DiskIdentity { name: "sda".to_owned(), serial: "A".to_owned(), paths: vec![] };
     let mut witness = WriteWitness {
@@ -200,7 +200,7 @@ pub fn self_test() {
         ended: Arc::default(),
         thread: Some(std::thread::spawn(|| Ok(samples))),
     };
-    let broken = witness.testify(None, true).expect("a testimony");
+    let broken = witness.finish_watch(None, true).expect("a testimony");
     assert!(broken.len() == 1 && broken[0].contains("4096 bytes of disk sda were written at sector 0"), "{broken:?}");
     assert!(log.exists());
     two_paths_are_one_disk(&folder);
@@ -223,7 +223,7 @@ fn two_paths_are_one_disk(folder: &Path) {
             write(&console, "").expect("written");
             let witness = WriteWitness::start(&chassis, "two", &BootMethod::Network(folder), &console);
             let mut witness = witness.expect("a witness").expect("a boot that is watched");
-            let log = |path: &str| witness.log(path).expect("a log").to_owned();
+            let log = |path: &str| witness.find_log(path).expect("a log").to_owned();
             let (one, other) = (log("sda"), log("sdb"));
             assert_ne!(one, other);
             write(&console, "Preparing           drophammer 0.1.0\r\nInstalling          storage.wipe\r\n")
@@ -232,7 +232,7 @@ fn two_paths_are_one_disk(folder: &Path) {
             let ranges = json!([{"start": 0, "length": 1 << 20}]);
             let disk = json!({"device": format!("/dev/{named}"), "serial": serial, "ranges": ranges});
             let extents = json!([{"steps": ["storage.wipe"], "disks": [disk]}]);
-            let broken = witness.testify(Some(&extents), true).expect("a testimony");
+            let broken = witness.finish_watch(Some(&extents), true).expect("a testimony");
             let is_told =
                 |words: &[String]| words.len() == 1 && words[0].contains("of disk sda ") && words[0].contains(expected);
             assert!(

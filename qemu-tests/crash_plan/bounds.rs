@@ -16,7 +16,12 @@ use std::path::Path;
 use uuid::Uuid;
 
 /// Builds the agent's plan request for this response of the server.
-fn request(machine: &AssignedMachine, allocation: &Allocation, layout: &Layout, found: &Inventory) -> PlanRequest {
+fn build_request(
+    machine: &AssignedMachine,
+    allocation: &Allocation,
+    layout: &Layout,
+    found: &Inventory,
+) -> PlanRequest {
     let mut allocation = allocation.clone();
     request_from_allocation::clear_begun_if_intact(&machine.id, &mut allocation, layout, found);
     request_from_allocation::build_request(machine, &machine.id, &allocation, &[])
@@ -48,18 +53,18 @@ impl PlanBounds {
     }
 
     /// Returns the next action of the agent, or the violation of the limits.
-    pub fn judge(
+    pub fn check_plan(
         &self,
         machine: &AssignedMachine,
         layout: &Layout,
         found: &Inventory,
     ) -> std::result::Result<String, String> {
         let allocation = machine.allocation.as_ref().ok_or("the server has no allocation")?;
-        match plan::make_plan(layout, found, request(machine, allocation, layout, found), &mut Uuid::new_v4) {
+        match plan::make_plan(layout, found, build_request(machine, allocation, layout, found), &mut Uuid::new_v4) {
             Err(refusal) => {
                 Ok(format!("refuse: {}", refusal.problems.first().map(ToString::to_string).unwrap_or_default()))
             }
-            Ok(plan) => match self.harm(&plan) {
+            Ok(plan) => match self.find_violation(&plan) {
                 Some(words) => Err(words),
                 None if plan.already.is_some() => Ok(BOOT.to_owned()),
                 None if plan.mode == InstallMode::Reinstall => Ok(REINSTALL.to_owned()),
@@ -68,7 +73,7 @@ impl PlanBounds {
         }
     }
 
-    fn harm(&self, plan: &Plan) -> Option<String> {
+    fn find_violation(&self, plan: &Plan) -> Option<String> {
         let is_wiped = |device: &DevicePath| self.wiped.iter().any(|name| is_on(device.as_str(), name));
         let disks = plan.disks.iter().filter(|disk| !self.wiped.iter().any(|name| disk.name == *name));
         let mut disks = disks.filter(|disk| matches!(disk.verdict, DiskVerdict::Wipe | DiskVerdict::Make));
@@ -76,7 +81,7 @@ impl PlanBounds {
             return Some(format!("{} would be {:?}", disk.device, disk.verdict));
         }
         for operation in plan.stages.iter().flat_map(|step| &step.operations) {
-            let others = targets(operation).into_iter().find(|device| !is_wiped(device));
+            let others = list_targets(operation).into_iter().find(|device| !is_wiped(device));
             if let Some(device) = others {
                 return Some(format!("{device} would be written: {operation:?}"));
             }
@@ -88,7 +93,7 @@ impl PlanBounds {
             }
             let ranges = ByteRanges::new(extents.ranges.iter().map(|range| (range.start, range.length)));
             let open = self.open.get(name).cloned().unwrap_or_default();
-            if let Some((start, length)) = ranges.without(&open).iter().next() {
+            if let Some((start, length)) = ranges.exclude_ranges(&open).iter().next() {
                 return Some(format!("{length} bytes at {start} of {name} would be writable"));
             }
         }
@@ -97,7 +102,7 @@ impl PlanBounds {
 }
 
 /// Returns the devices on which an operation creates something.
-fn targets(operation: &Operation) -> Vec<&DevicePath> {
+fn list_targets(operation: &Operation) -> Vec<&DevicePath> {
     match operation {
         Operation::Device(operation) => match operation {
             DeviceOp::WipeDisk(wipe) => vec![&wipe.device],
@@ -185,10 +190,10 @@ pub(super) fn plans_are_judged() {
         ..AssignedMachine::default()
     };
     let ordered = machine(true, Some(OrderedReinstall { begun: true, ..order }));
-    assert_eq!(bounds(&["sda"]).judge(&ordered, &layout, &found), Ok(REINSTALL.to_owned()));
-    let beyond = bounds(&[]).judge(&ordered, &layout, &found);
+    assert_eq!(bounds(&["sda"]).check_plan(&ordered, &layout, &found), Ok(REINSTALL.to_owned()));
+    let beyond = bounds(&[]).check_plan(&ordered, &layout, &found);
     assert!(beyond.as_ref().is_err_and(|words| words.contains("/dev/sda would be")), "{beyond:?}");
-    let forgotten = bounds(&["sda"]).judge(&machine(false, None), &layout, &found);
+    let forgotten = bounds(&["sda"]).check_plan(&machine(false, None), &layout, &found);
     assert!(forgotten.as_ref().is_err_and(|words| words.contains("would install")), "{forgotten:?}");
-    assert!(bounds(&["sda"]).judge(&AssignedMachine::default(), &layout, &found).is_err());
+    assert!(bounds(&["sda"]).check_plan(&AssignedMachine::default(), &layout, &found).is_err());
 }
