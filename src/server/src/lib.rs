@@ -13,7 +13,7 @@
 //!   precede an installation, and `pxe` runs DHCP and TFTP.
 //! * Operators: `operator` is the operator's API, `metal_api` is compatible with metal-api, and `web` is the web page.
 //!   `routes` is the table of all endpoints, and `openapi` describes the endpoints. `create_machine` creates machine
-//!   files, `power` and `free_machine` switch machines on and off, `plan_input` and `boot_digest` serve commands, and
+//!   files, `machine_details` and `install_timeline` describe one machine, `power` and `free_machine` switch machines on and off, `plan_input` and `boot_digest` serve commands, and
 //!   `status_log` prints the log.
 //! * Connections: `listeners` binds sockets, `tls` encrypts connections, `connections` accepts them, `host_names` and
 //!   `request_guard` check requests, `request_context` assigns request ids, and `base_url` determines URLs. `quotas`,
@@ -41,7 +41,9 @@ mod free_machine;
 mod full_install_state;
 mod host_environment;
 mod host_names;
+pub mod install_timeline;
 mod listeners;
+pub mod machine_details;
 mod machine_identification;
 pub mod metal_api;
 mod metrics;

@@ -19,7 +19,7 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 /// Options of `drophammer plan`.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct PlanArgs {
     /// The layout, in YAML or JSON; - is standard input.
     #[arg(long, value_name = "FILE", required_unless_present_any = ["machine", "template"])]

@@ -24,15 +24,18 @@ pub(super) fn format_machines(all: &[MachineSummary]) -> String {
             or_none(Some(&describe_order(machine, all))),
             or_none(machine.last_seen.as_deref()),
             or_none(event.as_deref()),
-            or_none(machine.outcome.as_ref().map(describe_outcome).as_deref()),
+            or_none(describe_result(machine).as_deref()),
         ]
     }));
     format::format_columns(&rows)
 }
 
-fn describe_order(machine: &MachineSummary, all: &[MachineSummary]) -> String {
+pub(super) fn describe_order(machine: &MachineSummary, all: &[MachineSummary]) -> String {
     if let Some(moving) = &machine.moving {
         return moving.describe(machine_name(all, &moving.other));
+    }
+    if machine.new {
+        return "new".to_owned();
     }
     match (&machine.order, &machine.locked) {
         (Some(order), _) if order.given_up => format!("{} abandoned", order.image),
@@ -68,12 +71,24 @@ pub(super) fn machine_name<'a>(all: &'a [MachineSummary], id: &'a str) -> &'a st
     named.map_or(id, |machine| machine.name.as_str())
 }
 
+/// Returns the result of the last reinstall or, if no reinstall has ended, the failure of the first installation.
+fn describe_result(machine: &MachineSummary) -> Option<String> {
+    let failure = machine.failure.as_ref().map(|failure| &failure.attempt);
+    let failed = || failure.map(|failure| format!("FAILED: {}", shorten(&failure.to_string())));
+    machine.outcome.as_ref().map(describe_outcome).or_else(failed)
+}
+
 /// Returns the image and the result of the last reinstall, and the first 60 characters of the message about this
 /// result. The server's log contains the whole message.
 fn describe_outcome(outcome: &::server::operator::ReinstallOutcome) -> String {
     let how = if outcome.success { "done" } else { "FAILED" };
-    let message: String = outcome.message.lines().next().unwrap_or_default().chars().take(60).collect();
-    format!("{how} {}: {}", outcome.image, format::replace_hidden(&message))
+    format!("{how} {}: {}", outcome.image, shorten(&outcome.message))
+}
+
+/// Returns the first 60 characters of the first line.
+fn shorten(message: &str) -> String {
+    let start: String = message.lines().next().unwrap_or_default().chars().take(60).collect();
+    format::replace_hidden(&start)
 }
 
 /// Returns the installed image. The image is marked as `(claimed)` if it is known only from an install marker that the

@@ -2,6 +2,7 @@ use super::machine_list::format_machines;
 use super::reinstall::describe_next_steps;
 use super::*;
 use ::server::operator::{ReinstallOrder, ReinstallOutcome as Ended, WaitingMarker};
+use serde_json::json;
 use site::effective_allocation::{AllocationDifference, DifferenceEffect};
 
 fn machine(id: &str, name: &str) -> MachineSummary {
@@ -114,7 +115,21 @@ fn the_list() {
     assert_eq!((rows[3][5], rows[3][8]), ("locked", "done debian-13: fine"));
     assert_eq!((rows[4][3], rows[4][5]), ("-", "not installed"));
     assert_eq!(rows[5], ["-", "5", "-", "-", "-", "-", "-", "-", "-"]);
+
     assert_eq!(rows[6][5], "waits with a marker");
+}
+
+#[test]
+fn new_machines_and_failures_are_in_the_list() {
+    let failure = json!({"stage": "storage.format", "message": "no space", "time": "", "remedy": "none"});
+    let all = [
+        MachineSummary { id: "1".to_owned(), new: true, ..MachineSummary::default() },
+        MachineSummary { failure: Some(serde_json::from_value(failure).unwrap()), ..machine("2", "two") },
+    ];
+    let table = format_machines(&all);
+    let rows: Vec<&str> = table.lines().collect();
+    assert!(rows[1].split("  ").any(|cell| cell.trim() == "new"), "{table}");
+    assert!(rows[2].trim_end().ends_with("FAILED: storage.format: no space"), "{table}");
 }
 
 #[test]
@@ -128,8 +143,7 @@ fn what_happens_next_is_said() {
     for words in [
         "one will be reinstalled with debian-13 in place of debian-12 at its next boot over PXE; order o1.",
         "drophammer reinstall --server U\n",
-        "drophammer plan --reinstall --layout FILE",
-        "contains the layout \"default\"",
+        "Show what the reinstall will do, disk by disk:\n  drophammer machine plan one\n",
         "drophammer machine reinstall one --cancel",
     ] {
         assert!(text.contains(words), "{words}: {text}");
