@@ -6,6 +6,7 @@ pub(crate) mod check;
 mod check_fuzz;
 mod machine_file;
 pub mod plan;
+mod plan_forecast;
 mod plan_registered;
 mod plan_templates;
 pub mod rack;

@@ -17,8 +17,8 @@
 //!   `status_log` prints the log.
 //! * Connections: `listeners` binds sockets, `tls` encrypts connections, `connections` accepts them, `host_names` and
 //!   `request_guard` check requests, `request_context` assigns request ids, and `base_url` determines URLs. `quotas`,
-//!   `request_turns`, `fd_limit`, `rate_limited_log` and `anonymous_events` limit clients, `metrics` counts events, and
-//!   `systemd_notify` reports to systemd.
+//!   `request_turns`, `fd_limit`, `rate_limited_log` and `anonymous_events` limit clients, `metrics` counts events,
+//!   `server_health` finds problems of the server itself, and `systemd_notify` reports to systemd.
 
 mod anonymous_events;
 mod api;
@@ -63,6 +63,7 @@ mod request_context;
 mod request_guard;
 mod request_turns;
 mod routes;
+mod server_health;
 mod site_reload;
 mod source_port_check;
 mod start_checks;

@@ -50,6 +50,7 @@ mod restored_migration;
 mod running_installation;
 mod secret_release;
 mod serve_check;
+mod server_health;
 mod sizes;
 mod started_first_installs;
 mod templates;

@@ -192,10 +192,12 @@ impl ServerState {
         flatten_answer(self.submit_job(|store| store.run_as_durable_as_needed(work)).await)
     }
 
-    /// Waits until the database has performed a trivial read and write. Ignores failures of the database, since other
-    /// calls report them.
-    pub async fn check_pulse(&self) {
-        let _ = self.submit_job(DatabaseFile::check_pulse).await;
+    /// Waits until the database has performed a trivial read and write.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read or written.
+    pub async fn check_pulse(&self) -> Result<()> {
+        flatten_answer(self.submit_job(DatabaseFile::check_pulse).await)
     }
 
     /// Blocks the database's thread until the sender of the channel is dropped.

@@ -1,5 +1,6 @@
 //! `drophammer plan`: shows what an installation would do.
 
+use super::plan_registered::{self, RegisteredPlan};
 use super::plan_templates::NamedTemplates;
 use super::{problem_lines, read_layout, read_text, wants_colour};
 use crate::operator_client::ServerOptions;
@@ -83,17 +84,21 @@ pub(super) struct PlanInputs {
 
 /// Computes the plan. Returns the output and the exit status.
 pub fn plan_output(options: &PlanArgs) -> Result<(String, CommandOutcome)> {
-    match collect_inputs(options)? {
+    let asked = match &options.machine {
+        None => collect_inputs(options)?,
+        Some(machine) => match plan_registered::collect_inputs(options, machine)? {
+            RegisteredPlan::Forecast(text, outcome) => return Ok((text, outcome)),
+            RegisteredPlan::Inputs(asked) => asked,
+        },
+    };
+    match asked {
         Ok(asked) => make_plan(options, asked),
         Err(problems) => Ok((problems, CommandOutcome::Refused)),
     }
 }
 
-/// Collects the inputs of the plan. The inner error lists all problems of the files that the options name.
+/// Collects the inputs of a plan without a server. The inner error lists all problems of the files that the options name.
 fn collect_inputs(options: &PlanArgs) -> Result<std::result::Result<PlanInputs, String>> {
-    if let Some(machine) = &options.machine {
-        return super::plan_registered::collect_inputs(options, machine);
-    }
     let inventory = match &options.inventory {
         Some(path) => read_inventory(path)?,
         None => linux::probe::read_inventory(linux::probe::ProbeDepth::Deep)?,

@@ -2,10 +2,12 @@
 //! that the server would now send to the machine.
 
 use super::plan::{PlanArgs, PlanInputs, inputs_from_files, read_inventory, refuse_impossible};
+use super::plan_forecast::forecast_plan;
 use super::plan_templates::NamedTemplates;
 use crate::operator_client::{OperatorClient, OperatorResponse, describe_differences, find_machine};
 use common::diagnostic;
 use common::error::{Error, Phase, Result};
+use common::exit_status::CommandOutcome;
 use model::allocation::{Allocation, OrderedReinstall};
 use model::inventory::Inventory;
 use plan::request_from_allocation::preview::remove_temporary_uses;
@@ -16,15 +18,23 @@ use serde::de::DeserializeOwned;
 use server::operator::MachineSummary;
 use server::plan_input::{PlanInput, RegisteredInventory};
 
-const FRESH: &str = "`drophammer inventory` on the machine prints its current inventory, for --inventory FILE";
+pub(super) const FRESH: &str =
+    "`drophammer inventory` on the machine prints its current inventory, for --inventory FILE";
 
-/// Collects the inputs from which the machine's agent would compute the plan. The inner error lists all problems of the
-/// files that the options name.
+/// Inputs of a plan, or a forecast if the registered inventory is outdated.
+pub(super) enum RegisteredPlan {
+    /// The error lists all problems of the files that the options name.
+    Inputs(std::result::Result<PlanInputs, String>),
+    /// Text of the forecast, and the exit status.
+    Forecast(String, CommandOutcome),
+}
+
+/// Collects the inputs from which the machine's agent would compute the plan.
 ///
 /// # Errors
 /// Returns an error if the server cannot be reached, lacks the inventory or the allocation, or if the options
 /// contradict the machine's state.
-pub(crate) fn collect_inputs(options: &PlanArgs, machine: &str) -> Result<std::result::Result<PlanInputs, String>> {
+pub(super) fn collect_inputs(options: &PlanArgs, machine: &str) -> Result<RegisteredPlan> {
     let server = OperatorClient::new(&options.of)?;
     let id = match uuid::Uuid::parse_str(machine) {
         Ok(id) => id.to_string(),
@@ -34,6 +44,10 @@ pub(crate) fn collect_inputs(options: &PlanArgs, machine: &str) -> Result<std::r
         }
     };
     let preview: PlanInput = fetch(&server, &format!("/v1/machine/{id}/preview"))?;
+    if let Some(registered) = outdated_inventory(options, &preview) {
+        let (text, outcome) = forecast_plan(options, machine, &preview, registered)?;
+        return Ok(RegisteredPlan::Forecast(text, outcome));
+    }
     let (inventory, note) = match &options.inventory {
         Some(path) => (read_inventory(path)?, None),
         None => registered_inventory(machine, preview.registered.as_ref())?,
@@ -50,11 +64,17 @@ pub(crate) fn collect_inputs(options: &PlanArgs, machine: &str) -> Result<std::r
         Some(_) => inputs_from_files(options, inventory)?,
         None => inputs_from_allocation(options, machine, &preview, inventory)?,
     };
-    Ok(asked.map(|mut asked| {
+    Ok(RegisteredPlan::Inputs(asked.map(|mut asked| {
         asked.notes.extend(note);
         asked.notes.extend(differences);
         asked
-    }))
+    })))
+}
+
+/// Returns the registered inventory if the plan would be based on it, although an installation has started since then.
+fn outdated_inventory<'a>(options: &PlanArgs, preview: &'a PlanInput) -> Option<&'a RegisteredInventory> {
+    let replaces = options.inventory.is_some() || options.layout.is_some() || !options.template.is_empty();
+    preview.registered.as_ref().filter(|registered| registered.outdated && !replaces)
 }
 
 fn fetch<T: DeserializeOwned>(server: &OperatorClient, path: &str) -> Result<T> {
@@ -91,7 +111,7 @@ fn registered_inventory(
     Ok((inventory, Some(format!("the inventory is {as_of}: later changes on the machine are not in this plan"))))
 }
 
-fn format_time(registered: &RegisteredInventory) -> String {
+pub(super) fn format_time(registered: &RegisteredInventory) -> String {
     match registered.time.get(..16) {
         Some(minute) => format!("as of {} UTC, {}", minute.replace('T', " "), format_age(registered.seconds_ago)),
         None => "from an unknown time".to_owned(),
@@ -121,12 +141,7 @@ fn inputs_from_allocation(
         Err(problems) => return Ok(Err(problems)),
     };
     let machine = &preview.machine;
-    let Some(mut allocation) = machine.allocation.clone() else {
-        let why = preview.withheld.as_deref().unwrap_or("the server does not offer an allocation");
-        return Err(inventory_refusal(format!(
-            "machine {name} has nothing to install: {why}. Use --layout FILE to plan with another layout"
-        )));
-    };
+    let mut allocation = require_allocation(preview, name)?;
     simulate_reinstall(options, name, &mut allocation)?;
     let told = build_request(machine, &machine.id, &allocation, &[]).steps;
     let merged = match templates.merge(told.list()) {
@@ -160,6 +175,20 @@ fn inputs_from_allocation(
     Ok(Ok(PlanInputs { parsed, inventory, request, notes, templates }))
 }
 
+/// Returns the allocation that the server would send to the machine.
+///
+/// # Errors
+/// Returns an error with the reason if the server would not send an allocation.
+pub(super) fn require_allocation(preview: &PlanInput, name: &str) -> Result<Allocation> {
+    let why = || {
+        let why = preview.withheld.as_deref().unwrap_or("the server does not offer an allocation");
+        inventory_refusal(format!(
+            "machine {name} has nothing to install: {why}. Use --layout FILE to plan with another layout"
+        ))
+    };
+    preview.machine.allocation.clone().ok_or_else(why)
+}
+
 /// Disables the check of the install marker, because the registered inventory does not contain the marker. Returns a
 /// note about this for a first installation; for a reinstall, the plan itself mentions the missing check.
 fn waive_unseen_marker(request: &mut PlanRequest) -> Vec<String> {
@@ -179,7 +208,7 @@ fn waive_unseen_marker(request: &mut PlanRequest) -> Vec<String> {
 }
 
 /// Turns the allocation into a hypothetical reinstall if `--reinstall` is given and the server has no reinstall order.
-fn simulate_reinstall(options: &PlanArgs, name: &str, allocation: &mut Allocation) -> Result<()> {
+pub(super) fn simulate_reinstall(options: &PlanArgs, name: &str, allocation: &mut Allocation) -> Result<()> {
     if !allocation.succeeded && options.reinstall {
         return Err(inventory_refusal(format!(
             "machine {name} is not installed and cannot be reinstalled: omit --reinstall to show the installation"

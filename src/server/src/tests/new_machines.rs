@@ -2,6 +2,7 @@
 
 use super::web_page::Browser;
 use super::*;
+use common::exit_status::CommandOutcome;
 
 const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO1wzNnTUvTTLTwPNTzGP3iVwJ7KzmKCcVKDeUHBBCQc a@b";
 
@@ -147,4 +148,28 @@ async fn without_an_image_the_page_only_writes_the_file() {
     let answer = browser.post(&path, &[], &[("name", "new"), ("form", &form), ("shown", &shown)]).await;
     assert_eq!(answer.status, 303, "{}", answer.text());
     assert_eq!(server.file("machines/new.yaml"), format!("id: {STRANGER}\nname: \"new\"\n"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_commands_need_no_id_and_describe_the_machine() {
+    let server = Running::start().await;
+    let good = async |arguments: &[&str]| match server.machine(arguments).await {
+        Ok(outcome) => outcome == CommandOutcome::Good,
+        Err(error) => panic!("{arguments:?}: {error}"),
+    };
+    assert!(!good(&["add", "--name", "new"]).await, "no machine is new");
+    let token = server.registered(STRANGER).await;
+    server.token("4c4c4544-0051-3010-8052-b4c04f4deeee").await;
+    assert!(!good(&["add", "--name", "new"]).await, "two machines are new");
+    for part in ["show", "events", "logs", "history"] {
+        assert!(good(&[part, STRANGER]).await && good(&[part, STRANGER, "--json"]).await, "{part}");
+        assert!(!good(&[part, "nobody"]).await, "{part}");
+    }
+    server.write("machines/other.yaml", "id: 4c4c4544-0051-3010-8052-b4c04f4deeee\nname: other\n");
+    server.until_listed("other", |machine| machine["phase"] == "free").await;
+    let with_image = ["add", "--name", "new", "--image", "debian-12", "--layout", "default", "--ssh-key", KEY];
+    assert!(good(&with_image).await);
+    server.allocated(STRANGER, &token).await;
+    assert!(good(&["plan", "new"]).await && good(&["show", "new"]).await);
+    assert!(!good(&with_image).await, "no machine is new any longer");
 }

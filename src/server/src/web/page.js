@@ -176,6 +176,7 @@
       const section = find("#problems");
       const problems = JSON.parse(event.data).problems;
       section.hidden = problems.length === 0;
+      find("summary", section).textContent = problems.length === 1 ? "1 problem" : `${problems.length} problems`;
       find("ul", section).replaceChildren(...problems.map((problem) => {
         const item = document.createElement("li");
         item.textContent = problem;
