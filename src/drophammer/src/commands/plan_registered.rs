@@ -22,6 +22,7 @@ pub(super) const FRESH: &str =
     "`drophammer inventory` on the machine prints its current inventory, for --inventory FILE";
 
 /// Inputs of a plan, or a forecast if the registered inventory is outdated.
+#[allow(clippy::large_enum_variant, reason = "only one value exists for each command")]
 pub(super) enum RegisteredPlan {
     /// The error lists all problems of the files that the options name.
     Inputs(std::result::Result<PlanInputs, String>),

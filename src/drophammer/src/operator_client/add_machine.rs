@@ -89,7 +89,7 @@ fn read_keys(given: &[String]) -> Result<Vec<String>> {
     let mut keys = Vec::new();
     for one in given {
         // A key consists of its type, its data and a comment; the path of a file rarely contains a blank.
-        if one.trim().split_whitespace().nth(1).is_some_and(|data| data.starts_with("AAAA")) {
+        if one.split_whitespace().nth(1).is_some_and(|data| data.starts_with("AAAA")) {
             keys.push(one.trim().to_owned());
             continue;
         }

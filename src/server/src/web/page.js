@@ -135,7 +135,8 @@
       const progress = find("[data-progress]");
       if (own && !own.whole && progress) show(progress, own);
       if (own && (own.whole || own.log || !own.percent)) renew();
-    } else if (body && whole.length > 20) {
+    } else if (body && (whole.length > 20 || (!location.search && whole.some((one) => !row(one.id))))) {
+      // A machine without a row is new.
       renew();
     } else if (body) {
       whole.forEach((one) => renewRow(one.id));
