@@ -45,8 +45,8 @@ impl BaselineState {
             memory.digests.insert(region.clone(), digest);
         }
         for device in collect_unchanged(runs).flat_map(|(_, unchanged)| &unchanged.uuids) {
-            let told = facts.and_then(|facts| facts.blkid(device)).unwrap_or_default();
-            let uuids = UUIDS.iter().filter_map(|key| Some(((*key).to_owned(), (*told.get(key)?).to_owned())));
+            let values = facts.and_then(|facts| facts.blkid(device)).unwrap_or_default();
+            let uuids = UUIDS.iter().filter_map(|key| Some(((*key).to_owned(), (*values.get(key)?).to_owned())));
             memory.uuids.insert(device.clone(), uuids.collect());
         }
         Ok(memory)

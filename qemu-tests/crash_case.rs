@@ -144,11 +144,11 @@ fn judge_all(
         for (disk, undo) in disks.iter_mut().zip(undos) {
             disk.take_back(undo)?;
         }
-        let told = tally.bad.len();
+        let printed = tally.bad.len();
         tally.add_finding(finding, || describe_state(record, pick));
-        if told < TOLD {
+        if printed < TOLD {
             // Printed immediately: the remaining states may be thousands, and take minutes.
-            tally.bad[told..].iter().for_each(|line| println!("{line}"));
+            tally.bad[printed..].iter().for_each(|line| println!("{line}"));
         }
         if number % 200 == 199 {
             println!("witness: {} of {} states", number + 1, picks.len());

@@ -14,6 +14,10 @@
 //! filesystem is consistent once its journal is replayed, and contains every file that the system had before the
 //! reinstall, or at the end of the record.
 
+mod preparation_output;
+
+pub use preparation_output::parse_extents;
+
 use crate::crash_files::{self, FileDigests};
 use crate::crash_plan::{BOOT, DeviceView, PlanBounds, REINSTALL, ReconstructedContents};
 use crate::crash_record::{ReinstallPhase, ReinstallRecord};
@@ -21,21 +25,11 @@ use crate::crash_states::{ByteRanges, ReplayedDisk, copy_part};
 use crate::host::{Context, Result};
 use model::inventory::Inventory;
 use model::layout::Layout;
+use preparation_output::{PreservedExtent, parse_regions};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-
-/// Preserved filesystem, or half of a mirrored one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PreservedExtent {
-    pub disk: String,
-    pub start: u64,
-    pub length: u64,
-    pub format: String,
-    /// Mount point.
-    pub path: String,
-}
 
 /// Violations in a state, and the next action of the agent.
 #[derive(Debug, Default)]
@@ -64,39 +58,6 @@ pub struct CrashStateChecker<'a> {
     known_roots: HashMap<Vec<(usize, u64)>, Result<String>>,
     /// Digests of all files of the old root and of the new one.
     roots: [String; 2],
-}
-
-/// Parses `extent: DISK START LENGTH FORMAT PATH` lines of the prepare script.
-///
-/// # Errors
-/// A line is invalid, or there are none.
-pub fn parse_extents(said: &str) -> Result<Vec<PreservedExtent>> {
-    let lines = said.lines().filter_map(|line| line.trim().strip_prefix("extent: "));
-    let extent = |line: &str| {
-        let fields: Vec<&str> = line.split(' ').collect();
-        let [disk, start, length, format, path] = fields[..] else { return Err(format!("extent: {line}")) };
-        let number = |text: &str| text.parse().context(format!("extent: {line}"));
-        let (disk, format, path) = (disk.to_owned(), format.to_owned(), path.to_owned());
-        Ok(PreservedExtent { disk, start: number(start)?, length: number(length)?, format, path })
-    };
-    let extents: Vec<PreservedExtent> = lines.map(extent).collect::<Result<_>>()?;
-    if extents.is_empty() {
-        Err("the script printed no extent of a preserved filesystem".to_owned())
-    } else {
-        Ok(extents)
-    }
-}
-
-/// Parses `region: DISK …` lines: ranges that must not be written.
-fn parse_regions(said: &str, disk: &str) -> Result<ByteRanges> {
-    let lines = said.lines().filter_map(|line| line.trim().strip_prefix("region: "));
-    let own = lines.filter_map(|line| line.strip_prefix(disk)?.strip_prefix(' '));
-    let place = |line: &str| {
-        let mut fields = line.split(' ').map(|field| field.parse::<u64>().context(format!("region: {disk} {line}")));
-        let mut field = || fields.next().ok_or(format!("region: {disk} {line}"))?;
-        Ok((field()?, field()?))
-    };
-    Ok(ByteRanges::new(own.map(place).collect::<Result<Vec<_>>>()?))
 }
 
 impl<'a> CrashStateChecker<'a> {
@@ -254,15 +215,15 @@ impl<'a> CrashStateChecker<'a> {
         let marker = seen.inventory.filesystems.iter().find_map(|inside| inside.marker.as_ref());
         let image = marker.map(|marker| marker.image.as_str());
         let record = self.record;
-        let is = |number: usize| image == Some(record.images[number].as_str());
+        let has_image = |number: usize| image == Some(record.images[number].as_str());
         let which = match (phase, seen.bootable) {
             (ReinstallPhase::Ordered, true) => 0,
             (ReinstallPhase::Done, true) => 1,
             (ReinstallPhase::Ordered | ReinstallPhase::Done, false) => {
                 return Ok(Some("the disks are not bootable".to_owned()));
             }
-            (ReinstallPhase::Begun, true) if is(1) => 1,
-            (ReinstallPhase::Begun, true) if is(0) => 0,
+            (ReinstallPhase::Begun, true) if has_image(1) => 1,
+            (ReinstallPhase::Begun, true) if has_image(0) => 0,
             (ReinstallPhase::Begun, true) if !self.has_installer_begun(step) => {
                 return Ok(Some("the disks boot a system without a marker".to_owned()));
             }

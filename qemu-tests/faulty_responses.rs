@@ -115,27 +115,28 @@ pub fn self_test() {
     let whole = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\nETag: \"true\"\r\nAccept-Ranges: bytes\r\n\r\n0123456789";
     let rest = "HTTP/1.1 206 Partial Content\r\nContent-Length: 7\r\nContent-Range: bytes 3-9/10\r\n\r\n3456789";
     let error = "HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\ngone";
-    let told = |lie: ResponseFault, answer: &str, number: u32| {
+    let read_altered = |lie: ResponseFault, answer: &str, number: u32| {
         let mut text = String::new();
         let has_body = answer.split_once("\r\n\r\n").is_some_and(|(_, body)| !body.is_empty());
         FaultyResponse::new(lie, answer.as_bytes(), has_body, number).read_to_string(&mut text).expect("an answer");
         text
     };
-    let chunked = told(ResponseFault::Chunked, whole, 0);
+    let chunked = read_altered(ResponseFault::Chunked, whole, 0);
     assert!(chunked.ends_with("Transfer-Encoding: chunked\r\n\r\na\r\n0123456789\r\n0\r\n\r\n"), "{chunked}");
     assert!(!chunked.contains("Content-Length"), "{chunked}");
-    let cut = told(ResponseFault::Chunked, &whole[..whole.len() - 4], 0);
+    let cut = read_altered(ResponseFault::Chunked, &whole[..whole.len() - 4], 0);
     assert!(cut.ends_with("\r\n\r\n6\r\n012345\r\n"), "{cut}");
-    let head = told(ResponseFault::Chunked, whole.split_once("0123").expect("a body").0, 0);
+    let head = read_altered(ResponseFault::Chunked, whole.split_once("0123").expect("a body").0, 0);
     assert!(head.ends_with("chunked\r\n\r\n"), "{head}");
-    assert!(told(ResponseFault::OneBit, whole, 0).ends_with("\r\n\r\n0123446789"));
-    assert!(told(ResponseFault::OneBit, rest, 0).ends_with("\r\n\r\n3446789"));
-    let (first, second) = (told(ResponseFault::ChangingEtag, whole, 1), told(ResponseFault::ChangingEtag, rest, 2));
+    assert!(read_altered(ResponseFault::OneBit, whole, 0).ends_with("\r\n\r\n0123446789"));
+    assert!(read_altered(ResponseFault::OneBit, rest, 0).ends_with("\r\n\r\n3446789"));
+    let (first, second) =
+        (read_altered(ResponseFault::ChangingEtag, whole, 1), read_altered(ResponseFault::ChangingEtag, rest, 2));
     assert!(first.contains("ETag: \"told-1\"\r\n") && !first.contains("true"), "{first}");
     assert!(second.contains("ETag: \"told-2\"\r\n") && second.ends_with("\r\n\r\n3456789"), "{second}");
-    assert!(!told(ResponseFault::NoRange, whole, 0).contains("Accept-Ranges"));
+    assert!(!read_altered(ResponseFault::NoRange, whole, 0).contains("Accept-Ranges"));
     for lie in [ResponseFault::Chunked, ResponseFault::OneBit, ResponseFault::ChangingEtag, ResponseFault::NoRange] {
-        assert_eq!(told(lie, error, 0), error, "{lie:?}");
+        assert_eq!(read_altered(lie, error, 0), error, "{lie:?}");
     }
 
     let asked = ["GET /images/a HTTP/1.1", "Range: bytes=3-", "if-range: \"true\""].map(str::to_owned).to_vec();

@@ -222,10 +222,10 @@ impl Vm {
 
     /// Like [`Vm::facts`], for the system that came up after `others` earlier ones in the same life of the machine.
     pub fn facts_after(&self, others: usize, source: &str) -> Option<Facts> {
-        let told = self.console().matches(&format!("drophammer-facts: {source}")).count();
+        let reported = self.console().matches(&format!("drophammer-facts: {source}")).count();
         let text = read(&self.facts);
         let (place, _) = text.match_indices(&format!("=== facts begin {source}")).nth(others)?;
-        if told > others { Facts::read(&text[place..], source) } else { None }
+        if reported > others { Facts::read(&text[place..], source) } else { None }
     }
 
     /// Returns whether the machine went off by itself. A reboot ends QEMU too (`-no-reboot`).

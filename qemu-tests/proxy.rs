@@ -1,8 +1,10 @@
 //! Proxy between machine and server: it forwards everything, and injects the faults of the scenario.
 
 mod faults;
+mod requests;
 
 pub use faults::ResponseTrap;
+pub use requests::{drop_query, read_head};
 
 use crate::faulty_responses;
 use crate::file_control_plane::FleetFiles;
@@ -11,8 +13,9 @@ use crate::registry::Registry;
 use crate::scenario::EventAction;
 use crate::served_image::ResponseFault;
 use faults::ActiveFaults;
+use requests::{read_body, without_query};
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -157,14 +160,6 @@ impl Drop for Proxy {
     }
 }
 
-fn without_query(target: &str) -> &str {
-    target.split('?').next().unwrap_or_default()
-}
-/// Removes the query from a recorded request.
-pub fn drop_query(request: &str) -> String {
-    request.split(' ').map(without_query).collect::<Vec<_>>().join(" ")
-}
-
 impl ProxyState {
     /// Handles one request per connection: with `Connection: close`, the next request also gets here. An error on
     /// either side ends the connections to both.
@@ -245,27 +240,6 @@ impl ProxyState {
     }
 }
 
-/// Returns the lines up to the empty one, without line endings.
-pub fn read_head(from: &mut impl BufRead) -> std::io::Result<Vec<String>> {
-    let mut lines = Vec::new();
-    loop {
-        let mut line = String::new();
-        from.read_line(&mut line)?;
-        let line = line.trim_end();
-        if line.is_empty() {
-            return Ok(lines);
-        }
-        lines.push(line.to_owned());
-    }
-}
-
-fn read_body(head: &[String], from: &mut impl BufRead) -> std::io::Result<Vec<u8>> {
-    let length = head.iter().find_map(|line| line.to_lowercase().strip_prefix("content-length:")?.trim().parse().ok());
-    let mut body = vec![0; length.unwrap_or(0)];
-    from.read_exact(&mut body)?;
-    Ok(body)
-}
-
 fn lock_shared<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -327,8 +301,8 @@ pub fn self_test() {
     assert_eq!(dark(true), 0);
     assert!(dark(false) > 100_000);
     proxy.set_lie(Some(ResponseFault::Chunked), false);
-    let told = get("");
-    assert!(told.ends_with(b"\r\n0\r\n\r\n") && told.len() > 100_000);
+    let altered = get("");
+    assert!(altered.ends_with(b"\r\n0\r\n\r\n") && altered.len() > 100_000);
     proxy.set_lie(None, false);
     let trap =
         ResponseTrap { request: "GET /im*".to_owned(), swallow: false, act: EventAction::Cancel, time: Duration::ZERO };

@@ -46,7 +46,7 @@ pub fn self_test() {
     let archive = folder.join("archive");
     write(&archive, &whole[8..]).expect("written");
     let stdin = Stdio::from(File::open(&archive).expect("a file"));
-    let told = run_tool(&["cpio", "--quiet", "-i", "--to-stdout", "etc/inspect.files"], stdin).expect("unpacked");
-    assert_eq!(String::from_utf8_lossy(&told), "/a b\n/c,d\n");
+    let content = run_tool(&["cpio", "--quiet", "-i", "--to-stdout", "etc/inspect.files"], stdin).expect("unpacked");
+    assert_eq!(String::from_utf8_lossy(&content), "/a b\n/c,d\n");
     fs::remove_dir_all(&folder).expect("removed");
 }

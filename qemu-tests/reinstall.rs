@@ -168,14 +168,14 @@ fn check_preserved(expect: &RunExpectations, report: &Value, failures: &mut Vec<
     let proofs = report["kept"].as_array().map(Vec::as_slice).unwrap_or_default();
     let name = |proof: &Value| proof["object"].as_str().unwrap_or_default().to_owned();
     // Attributes of the object, after its name.
-    let told = |proof: &Value, pattern: &str| {
+    let has_attribute = |proof: &Value, pattern: &str| {
         let after = proof["after"].as_object().into_iter().flatten();
-        let mut said =
+        let mut attributes =
             after.map(|(field, value)| format!("{}: {field} {}", name(proof), value.as_str().unwrap_or_default()));
-        said.any(|said| matches_pattern(pattern, &said))
+        attributes.any(|attribute| matches_pattern(pattern, &attribute))
     };
     for pattern in &expect.kept {
-        if !proofs.iter().any(|proof| matches_pattern(pattern, &name(proof)) || told(proof, pattern)) {
+        if !proofs.iter().any(|proof| matches_pattern(pattern, &name(proof)) || has_attribute(proof, pattern)) {
             let all: Vec<String> = proofs.iter().map(name).collect();
             failures.push(format!("the report does not prove {pattern:?} to be preserved, only {all:?}"));
         }

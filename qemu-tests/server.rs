@@ -262,9 +262,9 @@ pub fn self_test() {
     let said = [json!({"listening": "http://127.0.0.1:1"}), json!({"note": note}), json!({"note": "x"})];
     assert_eq!(over_tls(&said), [4711]);
     let ramdisk = "#!ipxe\nkernel http://h/boot/vmlinuz initrd=initrd a.b=c panic=-1 || goto failed\ninitrd --name initrd http://h/boot/initrd || goto failed\nboot ||\n";
-    let told = |with_luks| Ok(Some(BootScript { cmdline: "a.b=c panic=-1".to_owned(), with_luks }));
-    assert_eq!(read_script(ramdisk), told(false));
-    assert_eq!(read_script(&ramdisk.replace("boot/initrd", "boot/initrd-luks")), told(true));
+    let script = |with_luks| Ok(Some(BootScript { cmdline: "a.b=c panic=-1".to_owned(), with_luks }));
+    assert_eq!(read_script(ramdisk), script(false));
+    assert_eq!(read_script(&ramdisk.replace("boot/initrd", "boot/initrd-luks")), script(true));
     assert_eq!(read_script("#!ipxe\necho x\nsanboot --no-describe --drive 0x80 || exit\n"), Ok(None));
     assert!(read_script("#!ipxe\nshell\n").is_err());
 }

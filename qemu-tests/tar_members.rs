@@ -81,8 +81,8 @@ fn device_node(header: &mut Header, device: &str) -> Result<EntryType> {
 
 /// Returns whether the member has exactly one type.
 pub fn has_one_type(member: &TarMember) -> bool {
-    let told = [&member.text, &member.symlink, &member.hard_link, &member.device];
-    told.iter().filter(|kind| kind.is_some()).count() + usize::from(member.directory) == 1
+    let fields = [&member.text, &member.symlink, &member.hard_link, &member.device];
+    fields.iter().filter(|kind| kind.is_some()).count() + usize::from(member.directory) == 1
 }
 
 /// Every type is written as specified, after the existing members, including zeros at the end.

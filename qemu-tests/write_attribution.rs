@@ -171,9 +171,10 @@ impl<'a> WritePolicy<'a> {
                 continue;
             }
             let ranges = self.allowed_ranges(self.steps_between(&earlier.before, &later.after), disk);
-            let is_within = |is: &&LoggedWrite| (earlier.counts[number]..later.counts[number]).contains(&is.number);
-            let may = |is: &&LoggedWrite| {
-                !ranges.iter().any(|(start, end)| *start <= is.start && is.start + is.length <= *end)
+            let is_within =
+                |write: &&LoggedWrite| (earlier.counts[number]..later.counts[number]).contains(&write.number);
+            let may = |write: &&LoggedWrite| {
+                !ranges.iter().any(|(start, end)| *start <= write.start && write.start + write.length <= *end)
             };
             let outside: Vec<&LoggedWrite> = writes.iter().filter(is_within).filter(may).collect();
             broken.extend(in_words(disk, &outside, &earlier.before, &later.after));

@@ -185,7 +185,8 @@ fn by_qemu(folder: &Path) {
         output => output.expect("qemu-io"),
     };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let found: Vec<_> = read_writes(&log).expect("a log").iter().map(|is| (is.start, is.length, is.discard)).collect();
+    let found: Vec<_> =
+        read_writes(&log).expect("a log").iter().map(|write| (write.start, write.length, write.discard)).collect();
     let expected = [(1 << 20, 8192, false), (2 << 20, 65536, false), (3 << 20, 1 << 20, true), (512, 512, false)];
     assert_eq!(found, expected);
     assert!(count_entries(&log).expect("a log") > 4, "flushes count");

@@ -1,7 +1,7 @@
 //! Witness: all writes to a machine's disks while the agent runs, compared with the extents that the plan allows for each step.
 //!
-//! QEMU logs the writes (`witness_log`). A thread counts them whenever the console shows another step; in the end, each
-//! write is compared with the extents of the steps that ran when it occurred (`witness_judge`).
+//! QEMU logs the writes (`write_log`). A thread counts them whenever the console shows another step; in the end, each
+//! write is compared with the extents of the steps that ran when it occurred (`write_attribution`).
 
 use crate::host::{Context, Result, write};
 use crate::machine::{BootMethod, Chassis};
@@ -200,7 +200,7 @@ pub fn self_test() {
         ended: Arc::default(),
         thread: Some(std::thread::spawn(|| Ok(samples))),
     };
-    let broken = witness.finish_watch(None, true).expect("a testimony");
+    let broken = witness.finish_watch(None, true).expect("readable logs");
     assert!(broken.len() == 1 && broken[0].contains("4096 bytes of disk sda were written at sector 0"), "{broken:?}");
     assert!(log.exists());
     two_paths_are_one_disk(&folder);
@@ -232,7 +232,7 @@ fn two_paths_are_one_disk(folder: &Path) {
             let ranges = json!([{"start": 0, "length": 1 << 20}]);
             let disk = json!({"device": format!("/dev/{named}"), "serial": serial, "ranges": ranges});
             let extents = json!([{"steps": ["storage.wipe"], "disks": [disk]}]);
-            let broken = witness.finish_watch(Some(&extents), true).expect("a testimony");
+            let broken = witness.finish_watch(Some(&extents), true).expect("readable logs");
             let is_told =
                 |words: &[String]| words.len() == 1 && words[0].contains("of disk sda ") && words[0].contains(expected);
             assert!(

@@ -115,9 +115,9 @@ pub(super) fn check_file(path: &str, wanted: &FileExpectations, facts: &Facts, f
 
 /// Returns the fields of a stat line if it belongs to this path. A longer path that continues with a blank does not match.
 fn stat_of<'a>(path: &str, line: &'a str) -> Option<&'a str> {
-    let told = line.strip_prefix(path)?.strip_prefix(' ')?;
-    let fields: Vec<&str> = told.splitn(6, ' ').collect();
+    let state = line.strip_prefix(path)?.strip_prefix(' ')?;
+    let fields: Vec<&str> = state.splitn(6, ' ').collect();
     let is_number = |field: &&str| field.bytes().all(|byte| byte.is_ascii_digit());
     let is_whole = fields.len() == 6 && fields[..5].iter().all(is_number) && !is_number(&&fields[5][..1]);
-    (is_whole || told == "missing").then_some(told)
+    (is_whole || state == "missing").then_some(state)
 }
