@@ -1,11 +1,11 @@
 //! State of a run that later runs are compared with: UUIDs that blkid finds, and digests of ranges on the disks.
 
 use crate::disks;
-use crate::expectations::{Expect, Region, Unchanged};
+use crate::expectations::{ComparedRegion, RunExpectations, UnchangedObjects};
 use crate::facts::Facts;
 use crate::host::Result;
 use crate::machine::Chassis;
-use crate::scenario::Run;
+use crate::scenario::ScenarioRun;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// blkid's names for the UUIDs of a filesystem or array member, of a member within an array, of a partition table, and of a partition.
@@ -13,39 +13,40 @@ const UUIDS: [&str; 4] = ["UUID", "UUID_SUB", "PTUUID", "PART_ENTRY_UUID"];
 
 /// State at the end of a run.
 #[derive(Debug, Default)]
-pub struct Memory {
+pub struct BaselineState {
     uuids: BTreeMap<String, BTreeMap<String, String>>,
-    digests: BTreeMap<Region, String>,
+    digests: BTreeMap<ComparedRegion, String>,
 }
 
 /// Returns whether the inspection ramdisk must inspect the disks after this run, because this run or a later one compares UUIDs.
-pub fn needs_look(runs: &[Run], number: usize) -> bool {
-    let asks = |unchanged: &Unchanged, own: usize| own == number || unchanged.since_run == number;
-    let mut wanted = unchanged(runs).filter(|(_, unchanged)| !unchanged.uuids.is_empty());
+pub fn needs_look(runs: &[ScenarioRun], number: usize) -> bool {
+    let asks = |unchanged: &UnchangedObjects, own: usize| own == number || unchanged.since_run == number;
+    let mut wanted = collect_unchanged(runs).filter(|(_, unchanged)| !unchanged.uuids.is_empty());
     wanted.any(|(own, unchanged)| asks(unchanged, own))
 }
 
-fn unchanged(runs: &[Run]) -> impl Iterator<Item = (usize, &Unchanged)> {
+fn collect_unchanged(runs: &[ScenarioRun]) -> impl Iterator<Item = (usize, &UnchangedObjects)> {
     runs.iter().zip(1..).filter_map(|(run, number)| Some((number, run.expect.unchanged.as_ref()?)))
 }
 
-impl Memory {
+impl BaselineState {
     /// Records everything that any of the runs compares.
     ///
     /// # Errors
     /// A disk cannot be read.
-    pub fn take(chassis: &Chassis, runs: &[Run], facts: Option<&Facts>) -> Result<Memory> {
-        let mut memory = Memory::default();
-        let regions: BTreeSet<&Region> = unchanged(runs).flat_map(|(_, unchanged)| &unchanged.regions).collect();
+    pub fn record_run(chassis: &Chassis, runs: &[ScenarioRun], facts: Option<&Facts>) -> Result<BaselineState> {
+        let mut memory = BaselineState::default();
+        let regions: BTreeSet<&ComparedRegion> =
+            collect_unchanged(runs).flat_map(|(_, unchanged)| &unchanged.regions).collect();
         for region in regions {
             let disk = chassis.disks.iter().find(|disk| disk.name == region.disk);
             let disk = disk.ok_or(format!("unchanged: the machine has no disk {}", region.disk))?;
-            let digest = disks::part_digest(&chassis.file(disk), region.at_mib, region.mib)?;
+            let digest = disks::part_digest(&chassis.disk_file(disk), region.at_mib, region.mib)?;
             memory.digests.insert(region.clone(), digest);
         }
-        for device in unchanged(runs).flat_map(|(_, unchanged)| &unchanged.uuids) {
-            let told = facts.and_then(|facts| facts.blkid(device)).unwrap_or_default();
-            let uuids = UUIDS.iter().filter_map(|key| Some(((*key).to_owned(), (*told.get(key)?).to_owned())));
+        for device in collect_unchanged(runs).flat_map(|(_, unchanged)| &unchanged.uuids) {
+            let values = facts.and_then(|facts| facts.blkid(device)).unwrap_or_default();
+            let uuids = UUIDS.iter().filter_map(|key| Some(((*key).to_owned(), (*values.get(key)?).to_owned())));
             memory.uuids.insert(device.clone(), uuids.collect());
         }
         Ok(memory)
@@ -53,7 +54,7 @@ impl Memory {
 }
 
 /// Returns the differences from the state that the earlier run left.
-pub fn failures(expect: &Expect, now: &Memory, earlier: &[Memory]) -> Vec<String> {
+pub fn compare_with_baseline(expect: &RunExpectations, now: &BaselineState, earlier: &[BaselineState]) -> Vec<String> {
     let Some(unchanged) = &expect.unchanged else { return vec![] };
     let since = unchanged.since_run;
     let Some(then) = earlier.get(since.wrapping_sub(1)) else {
@@ -61,7 +62,7 @@ pub fn failures(expect: &Expect, now: &Memory, earlier: &[Memory]) -> Vec<String
     };
     let mut failures = Vec::new();
     for device in &unchanged.uuids {
-        let of = |memory: &Memory| memory.uuids.get(device).cloned().unwrap_or_default();
+        let of = |memory: &BaselineState| memory.uuids.get(device).cloned().unwrap_or_default();
         let (then, now) = (of(then), of(now));
         if then.is_empty() {
             failures.push(format!("blkid saw no UUID on {device} after run {since}"));
@@ -71,7 +72,7 @@ pub fn failures(expect: &Expect, now: &Memory, earlier: &[Memory]) -> Vec<String
     }
     for region in &unchanged.regions {
         if then.digests.get(region) != now.digests.get(region) {
-            let Region { disk, at_mib, mib } = region;
+            let ComparedRegion { disk, at_mib, mib } = region;
             failures.push(format!("{mib} MiB at {at_mib} MiB of disk {disk} have changed since run {since}"));
         }
     }
@@ -93,33 +94,33 @@ pub fn self_test() {
     let folder = std::env::temp_dir().join(format!("drophammer-earlier-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     let chassis = Chassis::new(&scenario.machine, &folder);
-    disks::make(&folder, chassis.disks[0]).expect("a disk");
+    disks::create_disk(&folder, chassis.disks[0]).expect("a disk");
     let memory = |uuid: &str| {
         let text = format!(
             "=== facts begin inspect\n--- blkid\nDEVNAME=/dev/vda1\nUUID={uuid}\nLABEL={uuid}\nPART_ENTRY_UUID=p\n\nDEVNAME=/dev/vdb\n\
              PTUUID=t\n=== facts end inspect\n"
         );
         let facts = Facts::read(&text, "inspect").expect("facts");
-        Memory::take(&chassis, &scenario.runs, Some(&facts)).expect("a memory")
+        BaselineState::record_run(&chassis, &scenario.runs, Some(&facts)).expect("a memory")
     };
     let expect = &scenario.runs[2].expect;
     let then = [memory("a"), memory("b")];
-    assert_eq!(failures(expect, &memory("a"), &then), Vec::<String>::new());
-    let found = failures(expect, &memory("c"), &then).join("\n");
+    assert_eq!(compare_with_baseline(expect, &memory("a"), &then), Vec::<String>::new());
+    let found = compare_with_baseline(expect, &memory("c"), &then).join("\n");
     assert!(found.contains("UUIDs of vda1") && found.contains("after run 1") && !found.contains("vdb"), "{found}");
-    let nothing = Memory::take(&chassis, &scenario.runs, None).expect("a memory");
-    let found = failures(expect, &memory("a"), &[nothing]).join("\n");
+    let nothing = BaselineState::record_run(&chassis, &scenario.runs, None).expect("a memory");
+    let found = compare_with_baseline(expect, &memory("a"), &[nothing]).join("\n");
     assert!(found.contains("no UUID on vda1") && found.contains("no UUID on vdb"), "{found}");
-    let path = disks::path(&folder, chassis.disks[0]);
+    let path = disks::disk_path(&folder, chassis.disks[0]);
     let change = |at: u64| {
         use std::os::unix::fs::FileExt;
         let file = std::fs::OpenOptions::new().write(true).open(&path).expect("a disk");
         file.write_all_at(b"x", at).expect("written");
     };
     change(0);
-    assert_eq!(failures(expect, &memory("a"), &then), Vec::<String>::new());
+    assert_eq!(compare_with_baseline(expect, &memory("a"), &then), Vec::<String>::new());
     change(3 * 1024 * 1024 - 1);
-    let found = failures(expect, &memory("a"), &then);
+    let found = compare_with_baseline(expect, &memory("a"), &then);
     assert_eq!(found, ["2 MiB at 1 MiB of disk vdb have changed since run 1"]);
     std::fs::remove_dir_all(&folder).expect("removed");
 }

@@ -20,26 +20,32 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Line that is typed whenever the console shows `at` again, in each boot of the run.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Typed {
+pub struct TypedLine {
     pub at: String,
     /// Text without the line ending.
     pub line: String,
 }
 
 /// Operator that types until it is dropped.
-pub struct Typist(#[expect(dead_code, reason = "the thread looks whether it is there")] Arc<()>);
+pub struct ConsoleTypist(#[expect(dead_code, reason = "the thread looks whether it is there")] Arc<()>);
 
-impl Typist {
+impl ConsoleTypist {
     /// Gives QEMU a serial port whose output goes to `console`, and into which the operator types.
-    pub fn sit(command: &mut Command, console: &Path, lines: &[Typed]) -> Typist {
+    pub fn attach_console(command: &mut Command, console: &Path, lines: &[TypedLine]) -> ConsoleTypist {
         let name = format!("drophammer-{}", uuid::Uuid::new_v4());
         let socket = format!("socket,id=console,path={name},abstract=on,server=on,wait=off,logappend=on");
         command.arg("-chardev").arg(format!("{socket},logfile={}", console.display()));
         command.args(["-serial", "chardev:console"]);
-        Typist::watching(console, lines, move || UnixStream::connect_addr(&SocketAddr::from_abstract_name(&name)?))
+        ConsoleTypist::spawn_typist(console, lines, move || {
+            UnixStream::connect_addr(&SocketAddr::from_abstract_name(&name)?)
+        })
     }
 
-    fn watching(console: &Path, lines: &[Typed], connect: impl Fn() -> Result<UnixStream> + Send + 'static) -> Typist {
+    fn spawn_typist(
+        console: &Path,
+        lines: &[TypedLine],
+        connect: impl Fn() -> Result<UnixStream> + Send + 'static,
+    ) -> ConsoleTypist {
         let there = Arc::new(());
         let (console, lines, sits) = (console.to_owned(), lines.to_vec(), Arc::downgrade(&there));
         std::thread::spawn(move || {
@@ -47,13 +53,13 @@ impl Typist {
                 eprintln!("console input ended: {error}");
             }
         });
-        Typist(there)
+        ConsoleTypist(there)
     }
 }
 
 fn type_lines(
     console: &Path,
-    lines: &[Typed],
+    lines: &[TypedLine],
     connect: &impl Fn() -> Result<UnixStream>,
     sits: &Weak<()>,
 ) -> Result<()> {
@@ -67,7 +73,7 @@ fn type_lines(
             }
             let keyboard = match &mut keyboard {
                 Some(keyboard) => keyboard,
-                none => none.insert(drained(connect()?)?),
+                none => none.insert(discard_output(connect()?)?),
             };
             std::thread::sleep(PAUSE);
             keyboard.write_all(format!("{}\n", line.line).as_bytes())?;
@@ -79,7 +85,7 @@ fn type_lines(
 }
 
 /// Reads and discards the output on this socket, so that it does not fill up; the console file already contains it.
-fn drained(keyboard: UnixStream) -> Result<UnixStream> {
+fn discard_output(keyboard: UnixStream) -> Result<UnixStream> {
     let mut other = keyboard.try_clone()?;
     std::thread::spawn(move || {
         let mut room = [0; 4096];
@@ -95,8 +101,8 @@ pub fn self_test() {
     std::fs::write(&console, "passphrase? ").expect("written");
     let (here, mut there) = UnixStream::pair().expect("a socket");
     let lines = [("passphrase?", "horse"), ("once more", "house")];
-    let lines = lines.map(|(at, line)| Typed { at: at.to_owned(), line: line.to_owned() });
-    let _typist = Typist::watching(&console, &lines, move || here.try_clone());
+    let lines = lines.map(|(at, line)| TypedLine { at: at.to_owned(), line: line.to_owned() });
+    let _typist = ConsoleTypist::spawn_typist(&console, &lines, move || here.try_clone());
     let mut typed = |expected: &str| {
         let mut came = vec![0; expected.len()];
         there.read_exact(&mut came).expect("typed");

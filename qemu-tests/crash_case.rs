@@ -7,15 +7,17 @@
 //! run, whose record is checked again.
 
 use crate::crash_plan::at_rest;
-use crate::crash_record::{self, Phase, Record};
-use crate::crash_state_checks::{Finding, Judge};
-use crate::crash_state_selection::{Pick, apply, make, phases, picks, place, sample, step};
-use crate::crash_states::{self, Disk, copy_part};
-use crate::host::{Context, Result, tool};
+use crate::crash_record::{self, ReinstallPhase, ReinstallRecord};
+use crate::crash_state_checks::{CrashStateChecker, StateFinding};
+use crate::crash_state_selection::{
+    CrashState, apply_state, compose_state, describe_state, find_step, list_phases, sample_states, select_states,
+};
+use crate::crash_states::{self, ReplayedDisk, copy_part};
+use crate::host::{Context, Result, run_tool};
 use crate::machine::{Chassis, SPARED};
-use crate::power_cycles::Start;
+use crate::power_cycles::SavedMachine;
 use crate::scenario::Scenario;
-use crate::survival_checks::{Promise, Verdict};
+use crate::survival_checks::{CutVerdict, SurvivalGuarantees};
 use crate::{powercut, scenario_run};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -31,7 +33,7 @@ const TOLD: usize = 40;
 /// Numbers of checked states: all, those with intact data in which no incomplete system boots, and those with a safe
 /// next plan.
 #[derive(Default)]
-struct Tally {
+struct StateTally {
     states: usize,
     intact: usize,
     safe: usize,
@@ -44,7 +46,7 @@ struct Tally {
 /// # Errors
 /// Lists the states that violate a guarantee.
 pub fn run(artifacts: &Path, work: &Path) -> Result<()> {
-    scenario_run::need(artifacts)?;
+    scenario_run::require_artifacts(artifacts)?;
     let scenario = crate::scenario_parser::parse(include_str!("crash.yaml"), "witness".to_owned(), work.to_owned())?;
     let kept = std::env::var_os("DROPHAMMER_RECORD").map(PathBuf::from);
     let folder = kept.clone().unwrap_or_else(|| work.join("witness"));
@@ -61,12 +63,12 @@ pub fn run(artifacts: &Path, work: &Path) -> Result<()> {
 }
 
 fn all_states(scenario: &Scenario, artifacts: &Path, folder: &Path, is_recorded: bool) -> Result<()> {
-    let record = if is_recorded { Record::read(folder)? } else { reinstall(scenario, artifacts, folder)? };
-    let seed = powercut::seed();
+    let record = if is_recorded { ReinstallRecord::read(folder)? } else { record_case(scenario, artifacts, folder)? };
+    let seed = powercut::random_seed();
     let number = |variable: &str, or| std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(or);
     let count = number("DROPHAMMER_STATES", RANDOM_STATES);
-    let picks = picks(&record, &disks(&record, folder)?, count, &mut fastrand::Rng::with_seed(seed));
-    let boots = sample(&picks, &record.moments, number("DROPHAMMER_BOOTS", BOOTS));
+    let picks = select_states(&record, &open_disks(&record, folder)?, count, &mut fastrand::Rng::with_seed(seed));
+    let boots = sample_states(&picks, &record.moments, number("DROPHAMMER_BOOTS", BOOTS));
     println!("witness: seed {seed}, {} moments, {} states", record.moments.len(), picks.len());
     let scratch = folder.join("states");
     let _ = fs::remove_dir_all(&scratch);
@@ -77,11 +79,11 @@ fn all_states(scenario: &Scenario, artifacts: &Path, folder: &Path, is_recorded:
     tally.next.iter().for_each(|(next, count)| println!("witness: in {count} states the agent would {next}"));
     let mut converged = 0;
     for (number, pick) in boots.iter().enumerate() {
-        let verdict = boot(&record, scenario, artifacts, folder, &saved(&scratch, number), number);
-        println!("{}", verdict.line());
+        let verdict = boot_state(&record, scenario, artifacts, folder, &boot_folder(&scratch, number), number);
+        println!("{}", verdict.format_line());
         converged += usize::from(verdict.is_good());
         if !verdict.is_good() {
-            tally.bad.push(format!("{}: {}", place(&record, pick), verdict.line()));
+            tally.bad.push(format!("{}: {}", describe_state(&record, pick), verdict.format_line()));
         }
     }
     println!(
@@ -100,57 +102,65 @@ fn all_states(scenario: &Scenario, artifacts: &Path, folder: &Path, is_recorded:
 }
 
 /// Installs, writes data to the preserved disks, and reinstalls once with every write logged.
-fn reinstall(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<Record> {
-    let chassis = scenario_run::assemble(scenario, artifacts, folder)?;
+fn record_case(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<ReinstallRecord> {
+    let chassis = scenario_run::assemble_machine(scenario, artifacts, folder)?;
     let mut said = String::new();
-    let start = Start::install_and_order(scenario, artifacts, &chassis, |script| {
-        said = crash_record::prepare(&chassis, artifacts, script)?;
+    let start = SavedMachine::install_and_order(scenario, artifacts, &chassis, |script| {
+        said = crash_record::prepare_disks(&chassis, artifacts, script)?;
         Ok(said.clone())
     })?;
-    crash_record::record(&start, said)
+    crash_record::record_reinstall(&start, said)
 }
 
 /// Returns all disks as they were before the reinstall.
-fn disks(record: &Record, folder: &Path) -> Result<Vec<Disk>> {
-    let open = |name: &String| Disk::open(name, &Record::base(folder, name), &Record::log(folder, name));
+fn open_disks(record: &ReinstallRecord, folder: &Path) -> Result<Vec<ReplayedDisk>> {
+    let open = |name: &String| {
+        ReplayedDisk::open(name, &ReinstallRecord::base_path(folder, name), &ReinstallRecord::log_path(folder, name))
+    };
     record.disks.iter().map(open).collect()
 }
 
-fn judge_all(record: &Record, folder: &Path, picks: &[Pick], boots: &[Pick], scratch: &Path) -> Result<Tally> {
+fn judge_all(
+    record: &ReinstallRecord,
+    folder: &Path,
+    picks: &[CrashState],
+    boots: &[CrashState],
+    scratch: &Path,
+) -> Result<StateTally> {
     let base = at_rest(record.inventory.clone());
-    let mut disks = disks(record, folder)?;
-    let mut judge = Judge::new(record, &base, &disks, scratch)?;
+    let mut disks = open_disks(record, folder)?;
+    let mut judge = CrashStateChecker::new(record, &base, &disks, scratch)?;
     judge.learn_root(&disks, false)?;
     learn_end(&mut judge, record, folder, scratch)?;
-    let mut tally = Tally::default();
+    let mut tally = StateTally::default();
     for (number, pick) in picks.iter().enumerate() {
-        let made = make(record, &disks, pick, judge.wiped());
-        let phases = phases(record, &disks, &made, pick, judge.wiped());
-        let undos = apply(record, &mut disks, pick, &made)?;
-        let finding = judge.judge(&disks, &phases, &step(record, pick))?;
+        let made = compose_state(record, &disks, pick, judge.wiped());
+        let phases = list_phases(record, &disks, &made, pick, judge.wiped());
+        let undos = apply_state(record, &mut disks, pick, &made)?;
+        let finding = judge.check_state(&disks, &phases, &find_step(record, pick))?;
         if let Some(boot) = boots.iter().position(|boot| boot == pick) {
-            save(&disks, *phases.last().unwrap_or(&Phase::Begun), &saved(scratch, boot))?;
+            save_state(&disks, *phases.last().unwrap_or(&ReinstallPhase::Begun), &boot_folder(scratch, boot))?;
         }
         for (disk, undo) in disks.iter_mut().zip(undos) {
             disk.take_back(undo)?;
         }
-        let told = tally.bad.len();
-        tally.add(finding, || place(record, pick));
-        if told < TOLD {
+        let printed = tally.bad.len();
+        tally.add_finding(finding, || describe_state(record, pick));
+        if printed < TOLD {
             // Printed immediately: the remaining states may be thousands, and take minutes.
-            tally.bad[told..].iter().for_each(|line| println!("{line}"));
+            tally.bad[printed..].iter().for_each(|line| println!("{line}"));
         }
         if number % 200 == 199 {
             println!("witness: {} of {} states", number + 1, picks.len());
         }
     }
-    let (plans, filesystems) = judge.different();
+    let (plans, filesystems) = judge.count_results();
     println!("witness: {plans} different plans, {filesystems} different kept filesystems");
     Ok(tally)
 }
 
-impl Tally {
-    fn add(&mut self, finding: Finding, place: impl Fn() -> String) {
+impl StateTally {
+    fn add_finding(&mut self, finding: StateFinding, place: impl Fn() -> String) {
         self.states += 1;
         self.intact += usize::from(finding.data.is_empty());
         self.safe += usize::from(finding.plan.is_empty());
@@ -160,12 +170,12 @@ impl Tally {
     }
 }
 
-fn saved(scratch: &Path, number: usize) -> PathBuf {
+fn boot_folder(scratch: &Path, number: usize) -> PathBuf {
     scratch.join(format!("boot{}", number + 1))
 }
 
 /// Saves the disks as files, and the phase of the reinstall, which selects the server's folder for them.
-fn save(disks: &[Disk], phase: Phase, folder: &Path) -> Result<()> {
+fn save_state(disks: &[ReplayedDisk], phase: ReinstallPhase, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).context(folder.display())?;
     for disk in disks {
         let path = folder.join(format!("{}.raw", disk.name));
@@ -179,20 +189,27 @@ fn save(disks: &[Disk], phase: Phase, folder: &Path) -> Result<()> {
 }
 
 /// Boots a machine with these disks until a system is up.
-fn boot(record: &Record, scenario: &Scenario, artifacts: &Path, all: &Path, folder: &Path, number: usize) -> Verdict {
+fn boot_state(
+    record: &ReinstallRecord,
+    scenario: &Scenario,
+    artifacts: &Path,
+    all: &Path,
+    folder: &Path,
+    number: usize,
+) -> CutVerdict {
     let began = Instant::now();
-    let mut verdict = Verdict { number: number + 1, was_cut: true, ..Verdict::default() };
+    let mut verdict = CutVerdict { number: number + 1, was_cut: true, ..CutVerdict::default() };
     let mut live = || {
-        let phase: Phase =
+        let phase: ReinstallPhase =
             serde_json::from_slice(&fs::read(folder.join("phase")).context("the phase")?).context("the phase")?;
         verdict.lives.push(format!("{phase:?}"));
         let (uuid, mac) = (record.uuid.clone(), record.mac.clone());
         let chassis = Chassis { uuid, mac, ..Chassis::new(&scenario.machine, folder) };
         let [old, new] = record.images.clone();
-        let promise = Promise::read(&record.prepared, old, new)?;
-        let (state, cmdline) = (phase.folder(all), SPARED.to_owned());
-        let start = Start { artifacts, chassis: &chassis, state, cmdline, promise };
-        start.lives(&folder.join("lives"), &mut |_| None, &mut verdict)
+        let promise = SurvivalGuarantees::read(&record.prepared, old, new)?;
+        let (state, cmdline) = (phase.server_folder(all), SPARED.to_owned());
+        let start = SavedMachine { artifacts, chassis: &chassis, state, cmdline, promise };
+        start.run_lives(&folder.join("lives"), &mut |_| None, &mut verdict)
     };
     if let Err(words) = live() {
         verdict.words.push(words);
@@ -207,20 +224,20 @@ fn boot(record: &Record, scenario: &Scenario, artifacts: &Path, all: &Path, fold
 
 /// Records the root filesystem at the last moment of the record as the new one. Then checks that the reconstructed
 /// disks equal those that the machine has left.
-fn learn_end(judge: &mut Judge, record: &Record, folder: &Path, scratch: &Path) -> Result<()> {
-    let mut disks = disks(record, folder)?;
+fn learn_end(judge: &mut CrashStateChecker, record: &ReinstallRecord, folder: &Path, scratch: &Path) -> Result<()> {
+    let mut disks = open_disks(record, folder)?;
     let last = record.moments.last().ok_or("the record has no moments")?;
     for (disk, count) in disks.iter_mut().zip(&last.counts) {
-        disk.advance(disk.place(*count))?;
+        disk.advance_to(disk.count_records_before(*count))?;
     }
     judge.learn_root(&disks, true)?;
     for disk in &mut disks {
-        disk.advance(disk.records.len())?;
+        disk.advance_to(disk.records.len())?;
         let raw = scratch.join("end.raw");
-        let (from, to) = (Record::end(folder, &disk.name), raw.to_string_lossy().into_owned());
-        tool(&["qemu-img", "convert", "-U", "-O", "raw", &from.to_string_lossy(), &to], Stdio::null())?;
+        let (from, to) = (ReinstallRecord::end_path(folder, &disk.name), raw.to_string_lossy().into_owned());
+        run_tool(&["qemu-img", "convert", "-U", "-O", "raw", &from.to_string_lossy(), &to], Stdio::null())?;
         let real = File::open(&raw).context(raw.display())?;
-        if let Some(place) = crash_states::difference(&disk.file, &real).context(raw.display())? {
+        if let Some(place) = crash_states::find_difference(&disk.file, &real).context(raw.display())? {
             return Err(format!("{} is not reconstructed as the machine left it, from byte {place} on", disk.name));
         }
     }
@@ -232,10 +249,13 @@ pub fn self_test() {
     let scenario =
         crate::scenario_parser::parse(include_str!("crash.yaml"), "x".into(), ".".into()).expect("a scenario");
     assert!(scenario.runs[0].reinstall.is_none() && scenario.runs[1].reinstall.is_some());
-    let mut tally = Tally::default();
-    tally.add(Finding { next: vec!["refuse".to_owned()], ..Finding::default() }, || "here".to_owned());
+    let mut tally = StateTally::default();
+    tally
+        .add_finding(StateFinding { next: vec!["refuse".to_owned()], ..StateFinding::default() }, || "here".to_owned());
     let data = vec!["lost".to_owned()];
-    tally.add(Finding { data, plan: vec!["wipes".to_owned()], next: vec!["refuse".to_owned()] }, || "there".to_owned());
+    tally.add_finding(StateFinding { data, plan: vec!["wipes".to_owned()], next: vec!["refuse".to_owned()] }, || {
+        "there".to_owned()
+    });
     assert_eq!((tally.states, tally.intact, tally.safe), (2, 1, 1));
     assert_eq!(tally.bad, ["there: lost", "there: wipes"]);
     assert_eq!(tally.next, BTreeMap::from([("refuse".to_owned(), 2)]));

@@ -1,7 +1,7 @@
 //! Contents of a reconstructed filesystem: its consistency after a replay of the journal, and its files. The tools of the filesystems read
 //! a copy, without mounting it.
 
-use crate::host::{Context, Result, bounded, tool};
+use crate::host::{Context, Result, limit_command, run_tool};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,14 +9,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Digests of files and targets of links, by their paths.
-pub type Files = BTreeMap<String, String>;
+pub type FileDigests = BTreeMap<String, String>;
 
 /// Returns all files of the filesystem in this copy, or the damage that was found. `folder` receives the files; its previous contents are
 /// removed.
 ///
 /// # Errors
 /// A tool is missing, or cannot read a filesystem that was found consistent.
-pub fn files(format: &str, view: &Path, folder: &Path) -> Result<Result<Files>> {
+pub fn read_files(format: &str, view: &Path, folder: &Path) -> Result<Result<FileDigests>> {
     // Leftovers of an earlier state.
     let _ = fs::remove_dir_all(folder);
     fs::create_dir_all(folder).context(folder.display())?;
@@ -25,19 +25,19 @@ pub fn files(format: &str, view: &Path, folder: &Path) -> Result<Result<Files>> 
         if let Some(words) = check_btrfs(view)? {
             return Ok(Err(words));
         }
-        tool(&["btrfs", "restore", "-S", &image, &to], Stdio::null())?;
+        run_tool(&["btrfs", "restore", "-S", &image, &to], Stdio::null())?;
     } else {
         if let Some(words) = check_ext4(view)? {
             return Ok(Err(words));
         }
-        tool(&["debugfs", "-R", &format!("rdump / {to}"), &image], Stdio::null())?;
+        run_tool(&["debugfs", "-R", &format!("rdump / {to}"), &image], Stdio::null())?;
     }
-    tree(folder).map(Ok)
+    digest_tree(folder).map(Ok)
 }
 
 /// Replays the journal, and returns the remaining damage. `e2fsck -E journal_only` is not suitable: it also repairs other damage.
 fn check_ext4(view: &Path) -> Result<Option<String>> {
-    let run = |argv: &[&str]| bounded(argv).arg(view).output().context(argv[0]);
+    let run = |argv: &[&str]| limit_command(argv).arg(view).output().context(argv[0]);
     let replayed = run(&["debugfs", "-w", "-R", "journal_run"])?;
     let checked = run(&["e2fsck", "-f", "-n"])?;
     if checked.status.success() {
@@ -48,7 +48,7 @@ fn check_ext4(view: &Path) -> Result<Option<String>> {
 }
 
 fn check_btrfs(view: &Path) -> Result<Option<String>> {
-    let checked = bounded(&["btrfs", "check", "--readonly"]).arg(view).output().context("btrfs")?;
+    let checked = limit_command(&["btrfs", "check", "--readonly"]).arg(view).output().context("btrfs")?;
     Ok((!checked.status.success()).then(|| one_line(&checked.stderr)))
 }
 
@@ -56,8 +56,8 @@ fn one_line(words: &[u8]) -> String {
     String::from_utf8_lossy(words).trim().replace('\n', " | ")
 }
 
-fn tree(folder: &Path) -> Result<Files> {
-    let mut found = Files::new();
+fn digest_tree(folder: &Path) -> Result<FileDigests> {
+    let mut found = FileDigests::new();
     let mut open = vec![folder.to_owned()];
     while let Some(next) = open.pop() {
         for entry in fs::read_dir(&next).context(next.display())? {
@@ -92,7 +92,7 @@ pub fn self_test() {
     if made.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
         return;
     }
-    let found = files("ext4", &view, &out).expect("the tools").expect("sound");
+    let found = read_files("ext4", &view, &out).expect("the tools").expect("sound");
     assert_eq!(found.get("deep/file"), Some(&format!("{:x}", Sha256::digest("content"))));
     assert_eq!(found.get("link").map(String::as_str), Some("-> deep/file"));
     assert!(found.contains_key("lost+found") && !found.contains_key("file"));
@@ -100,7 +100,7 @@ pub fn self_test() {
     // The inode table and the root directory are within the first blocks.
     bytes[8192..65536].fill(0xff);
     fs::write(&view, bytes).expect("written");
-    let words = files("ext4", &view, &out).expect("the tools").expect_err("damaged");
+    let words = read_files("ext4", &view, &out).expect("the tools").expect_err("damaged");
     assert!(!words.is_empty() && !words.contains('\n'));
     fs::remove_dir_all(&folder).expect("removed");
 }

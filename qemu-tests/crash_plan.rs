@@ -8,10 +8,10 @@
 
 mod bounds;
 
-pub use bounds::Bounds;
+pub use bounds::PlanBounds;
 
-use crate::crash_states::Disk;
-use crate::host::{Context, Result, bounded, write};
+use crate::crash_states::ReplayedDisk;
+use crate::host::{Context, Result, limit_command, write};
 use bounds::plans_are_judged;
 use linux::probe::{self, ProbeDepth, ProbeRoots};
 use model::device_name::DevicePath;
@@ -37,7 +37,7 @@ pub const REINSTALL: &str = "reinstall";
 pub const BOOT: &str = "boot what is there";
 
 /// Presentation of the disks of a state as devices.
-pub struct Look<'a> {
+pub struct DeviceView<'a> {
     base: &'a Inventory,
     roots: ProbeRoots,
     /// Names of disks that are wiped.
@@ -45,18 +45,18 @@ pub struct Look<'a> {
 }
 
 /// Contents of the reconstructed disks.
-pub struct Seen {
+pub struct ReconstructedContents {
     pub inventory: Inventory,
     /// True if the firmware could boot the disks: there is boot code, and a system with a kernel.
     pub bootable: bool,
 }
 
-impl<'a> Look<'a> {
+impl<'a> DeviceView<'a> {
     /// Creates links to the disks in the folder.
     ///
     /// # Errors
     /// The folder cannot be filled.
-    pub fn new(base: &'a Inventory, disks: &[Disk], wiped: &[String], folder: &Path) -> Result<Look<'a>> {
+    pub fn new(base: &'a Inventory, disks: &[ReplayedDisk], wiped: &[String], folder: &Path) -> Result<DeviceView<'a>> {
         let at = |name: &str| folder.join(name);
         let put = |name: String, text: String| {
             let path = at(&name);
@@ -79,14 +79,14 @@ impl<'a> Look<'a> {
             symlink(&disk.path, at("dev").join(name)).context(name)?;
         }
         let roots = ProbeRoots { sys: at("sys"), proc: at("proc"), dev: at("dev") };
-        Ok(Look { base, roots, wiped: wiped.to_vec() })
+        Ok(DeviceView { base, roots, wiped: wiped.to_vec() })
     }
 
     /// Returns the inventory that the agent would take of these disks, after it has assembled and inspected everything.
     ///
     /// # Errors
     /// The disks cannot be probed.
-    pub fn look(&self, disks: &[Disk]) -> Result<Seen> {
+    pub fn probe_disks(&self, disks: &[ReplayedDisk]) -> Result<ReconstructedContents> {
         let probed = probe::read_inventory_at(&self.roots, ProbeDepth::Deep).map_err(|error| error.to_string())?;
         let mut found = self.base.clone();
         let mut bootable = false;
@@ -103,7 +103,7 @@ impl<'a> Look<'a> {
                 if !matches!(&part.signatures[..], [one] if one.kind == "ext4") {
                     continue;
                 }
-                match filesystem(disk, part)? {
+                match read_filesystem(disk, part)? {
                     Ok(inside) => {
                         bootable |= has_boot_code(disk)? && has_kernel(disk, part)?;
                         found.filesystems.push(inside);
@@ -118,7 +118,7 @@ impl<'a> Look<'a> {
                 (new.table, new.signatures, new.unreadable, new.blank, new.uses);
         }
         count_events(&mut found, disks)?;
-        Ok(Seen { inventory: found, bootable })
+        Ok(ReconstructedContents { inventory: found, bootable })
     }
 }
 
@@ -147,9 +147,9 @@ pub fn is_on(device: &str, disk: &str) -> bool {
 }
 
 /// Runs debugfs on the partition. Returns its output and its error messages. Like the agent's inspection, it does not replay the journal.
-fn debugfs(disk: &Disk, part: &DiskPartition, request: &str) -> Result<(Vec<u8>, String)> {
+fn run_debugfs(disk: &ReplayedDisk, part: &DiskPartition, request: &str) -> Result<(Vec<u8>, String)> {
     let place = format!("{}?offset={}", disk.path.display(), part.start_bytes);
-    let output = bounded(&["debugfs", "-R", request, &place]).output().context("debugfs")?;
+    let output = limit_command(&["debugfs", "-R", request, &place]).output().context("debugfs")?;
     if !output.status.success() {
         return Err(format!("debugfs (package e2fsprogs) ended with {}", output.status));
     }
@@ -160,8 +160,11 @@ fn debugfs(disk: &Disk, part: &DiskPartition, request: &str) -> Result<(Vec<u8>,
 }
 
 /// Returns the filesystem, or the reason why it cannot be mounted.
-fn filesystem(disk: &Disk, part: &DiskPartition) -> Result<std::result::Result<FilesystemContents, String>> {
-    let (marker, words) = debugfs(disk, part, &format!("cat {}", model::install_marker::PATH))?;
+fn read_filesystem(
+    disk: &ReplayedDisk,
+    part: &DiskPartition,
+) -> Result<std::result::Result<FilesystemContents, String>> {
+    let (marker, words) = run_debugfs(disk, part, &format!("cat {}", model::install_marker::PATH))?;
     if words.contains("Filesystem not open") {
         return Ok(Err(words));
     }
@@ -185,20 +188,20 @@ fn filesystem(disk: &Disk, part: &DiskPartition) -> Result<std::result::Result<F
     }))
 }
 
-fn has_boot_code(disk: &Disk) -> Result<bool> {
+fn has_boot_code(disk: &ReplayedDisk) -> Result<bool> {
     let mut code = vec![0; BOOT_CODE_BYTES as usize];
     disk.file.read_exact_at(&mut code, 0).context(disk.path.display())?;
     Ok(code.iter().any(|byte| *byte != 0))
 }
 
-fn has_kernel(disk: &Disk, part: &DiskPartition) -> Result<bool> {
-    let (found, _) = debugfs(disk, part, "stat /boot/vmlinuz")?;
+fn has_kernel(disk: &ReplayedDisk, part: &DiskPartition) -> Result<bool> {
+    let (found, _) = run_debugfs(disk, part, "stat /boot/vmlinuz")?;
     Ok(String::from_utf8_lossy(&found).contains("Type: regular"))
 }
 
 /// Excludes members with outdated event counts. Like mdadm, it allows a difference of one event, because the missing
 /// event may be the stop of the array.
-fn count_events(found: &mut Inventory, disks: &[Disk]) -> Result<()> {
+fn count_events(found: &mut Inventory, disks: &[ReplayedDisk]) -> Result<()> {
     for array in found.arrays.iter_mut().filter(|array| array.metadata == "1.2") {
         let mut events = Vec::new();
         for member in &array.members {
@@ -244,17 +247,17 @@ fn disks_are_probed() {
     };
     let base =
         Inventory { disks: vec![inventory::InventoryDisk { sector_bytes: 512, ..known }], ..Inventory::default() };
-    disk.advance(1).expect("the discard");
+    disk.advance_to(1).expect("the discard");
     let disks = [disk];
-    let look = Look::new(&base, &disks, &["vda".to_owned()], &folder.join("machine")).expect("a machine");
-    let is_blank = |disks: &[Disk]| {
-        let seen = look.look(disks).expect("an inventory");
+    let look = DeviceView::new(&base, &disks, &["vda".to_owned()], &folder.join("machine")).expect("a machine");
+    let is_blank = |disks: &[ReplayedDisk]| {
+        let seen = look.probe_disks(disks).expect("an inventory");
         assert!(!seen.bootable && seen.inventory.disks.len() == 1 && seen.inventory.disks[0].unreadable.is_none());
         seen.inventory.disks[0].blank
     };
     assert!(is_blank(&disks), "what was discarded is zero");
     let [mut disk] = disks;
-    disk.advance(2).expect("a write");
+    disk.advance_to(2).expect("a write");
     assert!(!is_blank(&[disk]));
     fs::remove_dir_all(&folder).expect("removed");
 }

@@ -7,10 +7,10 @@
 use crate::host::{Context, Result, write};
 use crate::machine::{Chassis, Vm};
 use crate::network_boot::GAVE_UP;
-use crate::power_cycles::{self, Start};
+use crate::power_cycles::{self, SavedMachine};
 use crate::proxy::Proxy;
 use crate::server::{self, Server};
-use crate::write_attribution::State;
+use crate::write_attribution::AgentState;
 use crate::{inspection_ramdisk, write_log};
 use model::allocation::AssignedMachine;
 use model::inventory::Inventory;
@@ -31,7 +31,7 @@ const LABEL: &str = "record";
 /// Phase of the reinstall as known to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Phase {
+pub enum ReinstallPhase {
     /// The reinstall is ordered.
     Ordered,
     /// An attempt has announced its point of no return.
@@ -40,29 +40,29 @@ pub enum Phase {
     Done,
 }
 
-impl Phase {
+impl ReinstallPhase {
     /// Returns the folder of the server in this phase.
-    pub fn folder(self, folder: &Path) -> PathBuf {
+    pub fn server_folder(self, folder: &Path) -> PathBuf {
         folder.join(match self {
-            Phase::Ordered => "server-ordered",
-            Phase::Begun => "server-begun",
-            Phase::Done => "server-done",
+            ReinstallPhase::Ordered => "server-ordered",
+            ReinstallPhase::Begun => "server-begun",
+            ReinstallPhase::Done => "server-done",
         })
     }
 }
 
 /// Lengths of the logs at a moment. The phase was requested from the server before and after the logs were counted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Moment {
+pub struct RecordedMoment {
     /// Step that the console showed last; empty before the first.
     pub step: String,
-    pub phases: [Phase; 2],
-    /// Lengths by disk, in the order of [`Record::disks`].
+    pub phases: [ReinstallPhase; 2],
+    /// Lengths by disk, in the order of [`ReinstallRecord::disks`].
     pub counts: Vec<u64>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Record {
+pub struct ReinstallRecord {
     pub uuid: String,
     pub mac: String,
     pub disks: Vec<String>,
@@ -75,36 +75,36 @@ pub struct Record {
     /// Announcement of the agent at its point of no return.
     pub announced: Value,
     /// Responses of the server to the agent's request for its allocation.
-    pub answers: BTreeMap<Phase, AssignedMachine>,
+    pub answers: BTreeMap<ReinstallPhase, AssignedMachine>,
     /// Moments in the order of increasing log lengths.
-    pub moments: Vec<Moment>,
+    pub moments: Vec<RecordedMoment>,
 }
 
-impl Record {
-    fn path(folder: &Path) -> PathBuf {
+impl ReinstallRecord {
+    fn record_path(folder: &Path) -> PathBuf {
         folder.join("record.json")
     }
 
-    /// Reads a record that [`record`] has stored in this folder.
+    /// Reads a record that [`record_reinstall`] has stored in this folder.
     ///
     /// # Errors
     /// The record is missing or incomplete.
-    pub fn read(folder: &Path) -> Result<Record> {
-        let path = Record::path(folder);
+    pub fn read(folder: &Path) -> Result<ReinstallRecord> {
+        let path = ReinstallRecord::record_path(folder);
         let text = fs::read(&path).context(path.display())?;
         serde_json::from_slice(&text).context(path.display())
     }
 
-    pub fn base(folder: &Path, disk: &str) -> PathBuf {
+    pub fn base_path(folder: &Path, disk: &str) -> PathBuf {
         folder.join(format!("{disk}.raw"))
     }
 
-    pub fn log(folder: &Path, disk: &str) -> PathBuf {
+    pub fn log_path(folder: &Path, disk: &str) -> PathBuf {
         folder.join("run").join(format!("{LABEL}-{disk}.writes"))
     }
 
     /// Returns the path of the disk's contents at the end of the record.
-    pub fn end(folder: &Path, disk: &str) -> PathBuf {
+    pub fn end_path(folder: &Path, disk: &str) -> PathBuf {
         folder.join("run").join(format!("{disk}.qcow2"))
     }
 }
@@ -114,7 +114,7 @@ impl Record {
 ///
 /// # Errors
 /// The script fails.
-pub fn prepare(chassis: &Chassis, artifacts: &Path, script: &str) -> Result<String> {
+pub fn prepare_disks(chassis: &Chassis, artifacts: &Path, script: &str) -> Result<String> {
     let built = artifacts.join("ramdisk");
     let both = chassis.folder.join("looker");
     let folder = both.join("ramdisk");
@@ -125,7 +125,7 @@ pub fn prepare(chassis: &Chassis, artifacts: &Path, script: &str) -> Result<Stri
     ramdisk.extend(fs::read(built.join("inspect")).context(built.join("inspect").display())?);
     write(&folder.join("inspect"), ramdisk)?;
     fs::copy(built.join("vmlinux"), folder.join("vmlinux")).context(built.join("vmlinux").display())?;
-    let said = inspection_ramdisk::prepare(chassis, &both, "run2-prepare", script)?;
+    let said = inspection_ramdisk::prepare_disks(chassis, &both, "run2-prepare", script)?;
     fs::remove_dir_all(&both).context(both.display())?;
     Ok(said)
 }
@@ -134,7 +134,7 @@ pub fn prepare(chassis: &Chassis, artifacts: &Path, script: &str) -> Result<Stri
 ///
 /// # Errors
 /// There is no inventory.
-pub fn inventory(folder: &Path) -> Result<Inventory> {
+pub fn read_inventory(folder: &Path) -> Result<Inventory> {
     let path = folder.join("run2-prepare.facts.log");
     let text = fs::read_to_string(&path).context(path.display())?;
     let whole = text.find('{').zip(text.rfind('}')).and_then(|(start, end)| text.get(start..=end));
@@ -146,47 +146,47 @@ pub fn inventory(folder: &Path) -> Result<Inventory> {
 ///
 /// # Errors
 /// The reinstall fails.
-pub fn record(start: &Start, prepared: String) -> Result<Record> {
+pub fn record_reinstall(start: &SavedMachine, prepared: String) -> Result<ReinstallRecord> {
     let folder = start.chassis.folder;
     let run = folder.join("run");
-    let chassis = start.overlays(&run)?;
+    let chassis = start.create_overlays(&run)?;
     let disks: Vec<String> = chassis.disks.iter().map(|disk| disk.name.clone()).collect();
-    let (state, server, proxy) = start.serve(&run)?;
+    let (state, server, proxy) = start.start_server(&run)?;
     let cmdline = server::next_boot(proxy.port, &chassis.uuid, &chassis.mac)?.ok_or("the server has no order")?;
-    let keeper = Keeper { folder, state: &state, uuid: &chassis.uuid, server: &server, proxy: &proxy };
-    keeper.keep(Phase::Ordered)?;
+    let keeper = ReinstallRecorder { folder, state: &state, uuid: &chassis.uuid, server: &server, proxy: &proxy };
+    keeper.save_server_state(ReinstallPhase::Ordered)?;
     let mut vm = start.switch_on(&chassis, LABEL, Some(&cmdline))?;
-    let logs: Vec<PathBuf> = disks.iter().map(|disk| Record::log(folder, disk)).collect();
+    let logs: Vec<PathBuf> = disks.iter().map(|disk| ReinstallRecord::log_path(folder, disk)).collect();
     let ended = AtomicBool::new(false);
     let (moments, answers) = std::thread::scope(|scope| {
         // In a separate thread, because saving the server's folder takes longer than a step.
         let answers = scope.spawn(|| keeper.keep_when_begun(&ended));
-        let moments = keeper.watch(&mut vm, &logs);
+        let moments = keeper.record_moments(&mut vm, &logs);
         ended.store(true, Ordering::Relaxed);
         (moments, answers.join())
     });
     let moments = moments?;
     let mut answers = answers.map_err(|_| "the thread that keeps the server's folder panicked")??;
-    vm.quit()?;
-    answers.insert(Phase::Done, keeper.keep(Phase::Done)?);
+    vm.shut_down()?;
+    answers.insert(ReinstallPhase::Done, keeper.save_server_state(ReinstallPhase::Done)?);
     let announced = proxy.announced().pop().ok_or("the agent has not announced anything")?;
-    let record = Record {
+    let record = ReinstallRecord {
         uuid: chassis.uuid.clone(),
         mac: chassis.mac.clone(),
         disks,
-        inventory: inventory(folder)?,
+        inventory: read_inventory(folder)?,
         prepared,
-        images: start.promise.images(),
+        images: start.promise.allowed_images(),
         announced,
         answers,
         moments,
     };
-    write(&Record::path(folder), serde_json::to_vec(&record).context("the record")?)?;
+    write(&ReinstallRecord::record_path(folder), serde_json::to_vec(&record).context("the record")?)?;
     Ok(record)
 }
 
 /// Access to the server during the reinstall.
-struct Keeper<'a> {
+struct ReinstallRecorder<'a> {
     folder: &'a Path,
     state: &'a Path,
     uuid: &'a str,
@@ -194,41 +194,41 @@ struct Keeper<'a> {
     proxy: &'a Proxy,
 }
 
-impl Keeper<'_> {
-    fn phase(&self) -> Phase {
-        if self.server.said().iter().any(|line| line["report"]["success"] == true) {
-            return Phase::Done;
+impl ReinstallRecorder<'_> {
+    fn request_phase(&self) -> ReinstallPhase {
+        if self.server.all_messages().iter().any(|line| line["report"]["success"] == true) {
+            return ReinstallPhase::Done;
         }
-        if self.proxy.announced().is_empty() { Phase::Ordered } else { Phase::Begun }
+        if self.proxy.announced().is_empty() { ReinstallPhase::Ordered } else { ReinstallPhase::Begun }
     }
 
     /// Returns the server's current response for the agent. The operator can request it too, before the agent registers and after its
     /// report.
-    fn answer(&self) -> Result<AssignedMachine> {
+    fn request_machine(&self) -> Result<AssignedMachine> {
         let port = self.server.port().ok_or("drophammer serve did not print its port")?;
-        let mut preview = server::preview(port, self.state, self.uuid)?;
+        let mut preview = server::preview_machine(port, self.state, self.uuid)?;
         serde_json::from_value(preview["machine"].take()).context("the server's answer")
     }
 
     /// Saves the response, and the server's folder as a crash of the server would leave it.
-    fn keep(&self, phase: Phase) -> Result<AssignedMachine> {
-        let answer = self.answer()?;
-        self.server.freeze(true)?;
-        let copied = power_cycles::copy(self.state, &phase.folder(self.folder));
-        self.server.freeze(false)?;
+    fn save_server_state(&self, phase: ReinstallPhase) -> Result<AssignedMachine> {
+        let answer = self.request_machine()?;
+        self.server.set_frozen(true)?;
+        let copied = power_cycles::copy_folder(self.state, &phase.server_folder(self.folder));
+        self.server.set_frozen(false)?;
         copied.map(|()| answer)
     }
 
     /// Saves the responses while the reinstall is ordered, from the machine's registration on, and after it has begun.
-    fn keep_when_begun(&self, ended: &AtomicBool) -> Result<BTreeMap<Phase, AssignedMachine>> {
+    fn keep_when_begun(&self, ended: &AtomicBool) -> Result<BTreeMap<ReinstallPhase, AssignedMachine>> {
         let mut answers = BTreeMap::new();
         while !ended.load(Ordering::Relaxed) {
-            let answer = self.answer()?;
+            let answer = self.request_machine()?;
             let order = answer.allocation.as_ref().and_then(|allocation| allocation.order.as_ref());
             match order.map(|order| order.begun) {
-                Some(false) => drop(answers.insert(Phase::Ordered, answer)),
+                Some(false) => drop(answers.insert(ReinstallPhase::Ordered, answer)),
                 Some(true) => {
-                    answers.insert(Phase::Begun, self.keep(Phase::Begun)?);
+                    answers.insert(ReinstallPhase::Begun, self.save_server_state(ReinstallPhase::Begun)?);
                     return Ok(answers);
                 }
                 None => {}
@@ -239,18 +239,21 @@ impl Keeper<'_> {
     }
 
     /// Records moments until another kernel runs.
-    fn watch(&self, vm: &mut Vm, logs: &[PathBuf]) -> Result<Vec<Moment>> {
-        let mut moments: Vec<Moment> = Vec::new();
-        let (mut state, mut heard) = (State::default(), 0);
+    fn record_moments(&self, vm: &mut Vm, logs: &[PathBuf]) -> Result<Vec<RecordedMoment>> {
+        let mut moments: Vec<RecordedMoment> = Vec::new();
+        let (mut state, mut heard) = (AgentState::default(), 0);
         loop {
-            let before = self.phase();
+            let before = self.request_phase();
             let console = vm.console();
             let whole = console.rfind('\n').map_or(0, |end| end + 1);
-            console.get(heard..whole).unwrap_or_default().lines().for_each(|line| state.hear(line));
+            console.get(heard..whole).unwrap_or_default().lines().for_each(|line| state.process_line(line));
             heard = whole;
-            let counts = logs.iter().map(|log| write_log::count(log)).collect::<Result<Vec<u64>>>()?;
-            let moment =
-                Moment { step: state.step.clone().unwrap_or_default(), phases: [before, self.phase()], counts };
+            let counts = logs.iter().map(|log| write_log::count_entries(log)).collect::<Result<Vec<u64>>>()?;
+            let moment = RecordedMoment {
+                step: state.step.clone().unwrap_or_default(),
+                phases: [before, self.request_phase()],
+                counts,
+            };
             if state.gone {
                 return Ok(moments);
             }

@@ -14,116 +14,82 @@
 //! filesystem is consistent once its journal is replayed, and contains every file that the system had before the
 //! reinstall, or at the end of the record.
 
-use crate::crash_files::{self, Files};
-use crate::crash_plan::{BOOT, Bounds, Look, REINSTALL, Seen};
-use crate::crash_record::{Phase, Record};
-use crate::crash_states::{Disk, Ranges, copy_part};
+mod preparation_output;
+
+pub use preparation_output::parse_extents;
+
+use crate::crash_files::{self, FileDigests};
+use crate::crash_plan::{BOOT, DeviceView, PlanBounds, REINSTALL, ReconstructedContents};
+use crate::crash_record::{ReinstallPhase, ReinstallRecord};
+use crate::crash_states::{ByteRanges, ReplayedDisk, copy_part};
 use crate::host::{Context, Result};
 use model::inventory::Inventory;
 use model::layout::Layout;
+use preparation_output::{PreservedExtent, parse_regions};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// Preserved filesystem, or half of a mirrored one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Extent {
-    pub disk: String,
-    pub start: u64,
-    pub length: u64,
-    pub format: String,
-    /// Mount point.
-    pub path: String,
-}
-
 /// Violations in a state, and the next action of the agent.
 #[derive(Debug, Default)]
-pub struct Finding {
+pub struct StateFinding {
     pub data: Vec<String>,
     pub plan: Vec<String>,
     pub next: Vec<String>,
 }
 
-pub struct Judge<'a> {
-    record: &'a Record,
+pub struct CrashStateChecker<'a> {
+    record: &'a ReinstallRecord,
     layout: Layout,
-    bounds: Bounds,
-    look: Look<'a>,
-    extents: Vec<Extent>,
+    bounds: PlanBounds,
+    look: DeviceView<'a>,
+    extents: Vec<PreservedExtent>,
     /// Path and digest of the files that were written for the test.
     proofs: Vec<(String, String)>,
     /// Bytes of the forbidden ranges that were written, by disk.
-    forbidden: BTreeMap<String, Ranges>,
+    forbidden: BTreeMap<String, ByteRanges>,
     /// All bytes that were written, by disk.
-    touched: BTreeMap<String, Ranges>,
+    touched: BTreeMap<String, ByteRanges>,
     scratch: PathBuf,
     /// Results of earlier checks, by filesystem and digest of its bytes.
     filesystems: HashMap<(usize, String), Option<String>>,
-    plans: HashMap<(Phase, String), std::result::Result<String, String>>,
+    plans: HashMap<(ReinstallPhase, String), std::result::Result<String, String>>,
     known_roots: HashMap<Vec<(usize, u64)>, Result<String>>,
     /// Digests of all files of the old root and of the new one.
     roots: [String; 2],
 }
 
-/// Parses `extent: DISK START LENGTH FORMAT PATH` lines of the prepare script.
-///
-/// # Errors
-/// A line is invalid, or there are none.
-pub fn extents(said: &str) -> Result<Vec<Extent>> {
-    let lines = said.lines().filter_map(|line| line.trim().strip_prefix("extent: "));
-    let extent = |line: &str| {
-        let fields: Vec<&str> = line.split(' ').collect();
-        let [disk, start, length, format, path] = fields[..] else { return Err(format!("extent: {line}")) };
-        let number = |text: &str| text.parse().context(format!("extent: {line}"));
-        let (disk, format, path) = (disk.to_owned(), format.to_owned(), path.to_owned());
-        Ok(Extent { disk, start: number(start)?, length: number(length)?, format, path })
-    };
-    let extents: Vec<Extent> = lines.map(extent).collect::<Result<_>>()?;
-    if extents.is_empty() {
-        Err("the script printed no extent of a preserved filesystem".to_owned())
-    } else {
-        Ok(extents)
-    }
-}
-
-/// Parses `region: DISK …` lines: ranges that must not be written.
-fn regions(said: &str, disk: &str) -> Result<Ranges> {
-    let lines = said.lines().filter_map(|line| line.trim().strip_prefix("region: "));
-    let own = lines.filter_map(|line| line.strip_prefix(disk)?.strip_prefix(' '));
-    let place = |line: &str| {
-        let mut fields = line.split(' ').map(|field| field.parse::<u64>().context(format!("region: {disk} {line}")));
-        let mut field = || fields.next().ok_or(format!("region: {disk} {line}"))?;
-        Ok((field()?, field()?))
-    };
-    Ok(Ranges::new(own.map(place).collect::<Result<Vec<_>>>()?))
-}
-
-impl<'a> Judge<'a> {
+impl<'a> CrashStateChecker<'a> {
     /// Prepares the checks. `base` is the inventory from before the reinstall, `scratch` an empty folder.
     ///
     /// # Errors
     /// The record is incomplete.
-    pub fn new(record: &'a Record, base: &'a Inventory, disks: &[Disk], scratch: &Path) -> Result<Judge<'a>> {
-        let allocation = record.answers.get(&Phase::Ordered).and_then(|machine| machine.allocation.as_ref());
+    pub fn new(
+        record: &'a ReinstallRecord,
+        base: &'a Inventory,
+        disks: &[ReplayedDisk],
+        scratch: &Path,
+    ) -> Result<CrashStateChecker<'a>> {
+        let allocation = record.answers.get(&ReinstallPhase::Ordered).and_then(|machine| machine.allocation.as_ref());
         let parsed = allocation.ok_or("no allocation in the record")?.parse_layout();
         let layout = parsed.map_err(|problems| format!("the layout: {problems:?}"))?.layout;
-        let bounds = Bounds::new(record, &layout);
-        let look = Look::new(base, disks, &bounds.wiped, &scratch.join("machine"))?;
+        let bounds = PlanBounds::new(record, &layout);
+        let look = DeviceView::new(base, disks, &bounds.wiped, &scratch.join("machine"))?;
         let proofs = record.prepared.lines().filter_map(|line| line.trim().strip_prefix("proof: "));
         let proofs = proofs.filter_map(|line| line.rsplit_once(' '));
         let (mut forbidden, mut touched) = (BTreeMap::new(), BTreeMap::new());
         for disk in disks {
-            let written = Ranges::new(disk.records.iter().map(|record| (record.start, record.length)));
+            let written = ByteRanges::new(disk.records.iter().map(|record| (record.start, record.length)));
             if !bounds.wiped.contains(&disk.name) {
-                let named = written.within(&regions(&record.prepared, &disk.name)?);
-                let outside = written.without(&bounds.open[&disk.name]);
-                forbidden.insert(disk.name.clone(), Ranges::new(named.iter().chain(outside.iter())));
+                let named = written.intersect_with(&parse_regions(&record.prepared, &disk.name)?);
+                let outside = written.exclude_ranges(&bounds.open[&disk.name]);
+                forbidden.insert(disk.name.clone(), ByteRanges::new(named.iter().chain(outside.iter())));
             }
             touched.insert(disk.name.clone(), written);
         }
-        Ok(Judge {
-            extents: extents(&record.prepared)?,
+        Ok(CrashStateChecker {
+            extents: parse_extents(&record.prepared)?,
             proofs: proofs.map(|(path, digest)| (path.to_owned(), digest.to_owned())).collect(),
             record,
             layout,
@@ -148,10 +114,10 @@ impl<'a> Judge<'a> {
     ///
     /// # Errors
     /// There is no root, it is incomplete, or the agent would do something else.
-    pub fn learn_root(&mut self, disks: &[Disk], is_new: bool) -> Result<()> {
-        let seen = self.look.look(disks)?;
-        let (phase, wanted) = if is_new { (Phase::Done, BOOT) } else { (Phase::Ordered, REINSTALL) };
-        let next = self.next(&seen.inventory, phase)?;
+    pub fn learn_root(&mut self, disks: &[ReplayedDisk], is_new: bool) -> Result<()> {
+        let seen = self.look.probe_disks(disks)?;
+        let (phase, wanted) = if is_new { (ReinstallPhase::Done, BOOT) } else { (ReinstallPhase::Ordered, REINSTALL) };
+        let next = self.find_next_action(&seen.inventory, phase)?;
         if next.as_ref().map(String::as_str) != Ok(wanted) {
             return Err(format!("the agent would not {wanted} with the disks as they are: {next:?}"));
         }
@@ -166,13 +132,18 @@ impl<'a> Judge<'a> {
     ///
     /// # Errors
     /// The disks cannot be inspected.
-    pub fn judge(&mut self, disks: &[Disk], phases: &[Phase], step: &str) -> Result<Finding> {
-        let mut finding = Finding { data: self.changed(disks)?, ..Finding::default() };
-        finding.data.extend(self.unsound(disks)?);
-        let seen = self.look.look(disks)?;
+    pub fn check_state(
+        &mut self,
+        disks: &[ReplayedDisk],
+        phases: &[ReinstallPhase],
+        step: &str,
+    ) -> Result<StateFinding> {
+        let mut finding = StateFinding { data: self.find_forbidden_writes(disks)?, ..StateFinding::default() };
+        finding.data.extend(self.find_damage(disks)?);
+        let seen = self.look.probe_disks(disks)?;
         for phase in phases {
             finding.data.extend(self.half_written(disks, &seen, *phase, step)?);
-            match self.next(&seen.inventory, *phase)? {
+            match self.find_next_action(&seen.inventory, *phase)? {
                 Ok(next) => finding.next.push(next),
                 Err(words) => finding.plan.push(words),
             }
@@ -181,10 +152,10 @@ impl<'a> Judge<'a> {
     }
 
     /// Returns changed bytes in ranges that must not be written.
-    fn changed(&self, disks: &[Disk]) -> Result<Vec<String>> {
+    fn find_forbidden_writes(&self, disks: &[ReplayedDisk]) -> Result<Vec<String>> {
         let mut words = Vec::new();
         for disk in disks {
-            for (start, length) in self.forbidden.get(&disk.name).into_iter().flat_map(Ranges::iter) {
+            for (start, length) in self.forbidden.get(&disk.name).into_iter().flat_map(ByteRanges::iter) {
                 let (now, before) = disk.now_and_before(start, length)?;
                 if let Some(at) = now.iter().zip(&before).position(|(now, before)| now != before) {
                     words.push(format!("{}: byte {} has changed", disk.name, start + at as u64));
@@ -195,14 +166,14 @@ impl<'a> Judge<'a> {
     }
 
     /// Returns preserved filesystems that are damaged or lack a file.
-    fn unsound(&mut self, disks: &[Disk]) -> Result<Vec<String>> {
+    fn find_damage(&mut self, disks: &[ReplayedDisk]) -> Result<Vec<String>> {
         let mut words = Vec::new();
         for (index, extent) in self.extents.iter().enumerate() {
             let disk = disks.iter().find(|disk| disk.name == extent.disk).ok_or(format!("no disk {}", extent.disk))?;
-            let own = Ranges::new([(extent.start, extent.length)]).within(&self.touched[&disk.name]);
-            let key = (index, digest(disk, &own)?);
+            let own = ByteRanges::new([(extent.start, extent.length)]).intersect_with(&self.touched[&disk.name]);
+            let key = (index, digest_ranges(disk, &own)?);
             if !self.filesystems.contains_key(&key) {
-                let found = self.filesystem(disk, extent)?;
+                let found = self.check_filesystem(disk, extent)?;
                 self.filesystems.insert(key.clone(), found);
             }
             let found = self.filesystems[&key].as_ref();
@@ -211,8 +182,8 @@ impl<'a> Judge<'a> {
         Ok(words)
     }
 
-    fn filesystem(&self, disk: &Disk, extent: &Extent) -> Result<Option<String>> {
-        let files = match self.files(disk, &extent.format, extent.start, extent.length)? {
+    fn check_filesystem(&self, disk: &ReplayedDisk, extent: &PreservedExtent) -> Result<Option<String>> {
+        let files = match self.read_files(disk, &extent.format, extent.start, extent.length)? {
             Ok(files) => files,
             Err(words) => return Ok(Some(words)),
         };
@@ -225,30 +196,38 @@ impl<'a> Judge<'a> {
     }
 
     /// Reads the files of the filesystem in that range of the disk, from a copy, because the tools write to it.
-    fn files(&self, disk: &Disk, format: &str, start: u64, length: u64) -> Result<Result<Files>> {
+    fn read_files(&self, disk: &ReplayedDisk, format: &str, start: u64, length: u64) -> Result<Result<FileDigests>> {
         let path = self.scratch.join("view");
         let file = File::create(&path).context(path.display())?;
         file.set_len(length).context(path.display())?;
         copy_part(&disk.file, &file, start, length).context(path.display())?;
-        crash_files::files(format, &path, &self.scratch.join("files"))
+        crash_files::read_files(format, &path, &self.scratch.join("files"))
     }
 
     /// Returns the bootable system that is incomplete, if any.
-    fn half_written(&mut self, disks: &[Disk], seen: &Seen, phase: Phase, step: &str) -> Result<Option<String>> {
+    fn half_written(
+        &mut self,
+        disks: &[ReplayedDisk],
+        seen: &ReconstructedContents,
+        phase: ReinstallPhase,
+        step: &str,
+    ) -> Result<Option<String>> {
         let marker = seen.inventory.filesystems.iter().find_map(|inside| inside.marker.as_ref());
         let image = marker.map(|marker| marker.image.as_str());
         let record = self.record;
-        let is = |number: usize| image == Some(record.images[number].as_str());
+        let has_image = |number: usize| image == Some(record.images[number].as_str());
         let which = match (phase, seen.bootable) {
-            (Phase::Ordered, true) => 0,
-            (Phase::Done, true) => 1,
-            (Phase::Ordered | Phase::Done, false) => return Ok(Some("the disks are not bootable".to_owned())),
-            (Phase::Begun, true) if is(1) => 1,
-            (Phase::Begun, true) if is(0) => 0,
-            (Phase::Begun, true) if !self.has_installer_begun(step) => {
+            (ReinstallPhase::Ordered, true) => 0,
+            (ReinstallPhase::Done, true) => 1,
+            (ReinstallPhase::Ordered | ReinstallPhase::Done, false) => {
+                return Ok(Some("the disks are not bootable".to_owned()));
+            }
+            (ReinstallPhase::Begun, true) if has_image(1) => 1,
+            (ReinstallPhase::Begun, true) if has_image(0) => 0,
+            (ReinstallPhase::Begun, true) if !self.has_installer_begun(step) => {
                 return Ok(Some("the disks boot a system without a marker".to_owned()));
             }
-            (Phase::Begun, _) => return Ok(None),
+            (ReinstallPhase::Begun, _) => return Ok(None),
         };
         Ok(match self.root_files(disks, seen)? {
             Ok(files) if files == self.roots[which] => None,
@@ -270,9 +249,9 @@ impl<'a> Judge<'a> {
     }
 
     /// Returns the digest of all files of the root that is on the disks, or the reason why it is damaged.
-    fn root_files(&mut self, disks: &[Disk], seen: &Seen) -> Result<Result<String>> {
+    fn root_files(&mut self, disks: &[ReplayedDisk], seen: &ReconstructedContents) -> Result<Result<String>> {
         let key: Vec<(usize, u64)> =
-            disks.iter().filter(|disk| self.bounds.wiped.contains(&disk.name)).map(Disk::key).collect();
+            disks.iter().filter(|disk| self.bounds.wiped.contains(&disk.name)).map(ReplayedDisk::state_key).collect();
         if let Some(known) = self.known_roots.get(&key) {
             return Ok(known.clone());
         }
@@ -284,32 +263,36 @@ impl<'a> Judge<'a> {
         });
         let (name, part) = parts.find(|(_, part)| part.device == device).ok_or(format!("no partition {device}"))?;
         let disk = disks.iter().find(|disk| disk.name == *name).ok_or(format!("no disk {name}"))?;
-        let files = self.files(disk, "ext4", part.start_bytes, part.size_bytes)?;
+        let files = self.read_files(disk, "ext4", part.start_bytes, part.size_bytes)?;
         let digest = files.map(|files| format!("{:x}", Sha256::digest(format!("{files:?}"))));
         self.known_roots.insert(key, digest.clone());
         Ok(digest)
     }
 
-    fn next(&mut self, found: &Inventory, phase: Phase) -> Result<std::result::Result<String, String>> {
+    fn find_next_action(
+        &mut self,
+        found: &Inventory,
+        phase: ReinstallPhase,
+    ) -> Result<std::result::Result<String, String>> {
         let text = serde_json::to_vec(found).context("the inventory")?;
         let key = (phase, format!("{:x}", Sha256::digest(text)));
         if let Some(known) = self.plans.get(&key) {
             return Ok(known.clone());
         }
         let answer = self.record.answers.get(&phase).ok_or(format!("no answer of the server: {phase:?}"))?;
-        let judged = self.bounds.judge(answer, &self.layout, found);
+        let judged = self.bounds.check_plan(answer, &self.layout, found);
         self.plans.insert(key, judged.clone());
         Ok(judged)
     }
 
     /// Returns the numbers of different plans and preserved filesystems that were checked.
-    pub fn different(&self) -> (usize, usize) {
+    pub fn count_results(&self) -> (usize, usize) {
         (self.plans.len(), self.filesystems.len())
     }
 }
 
 /// Returns the digest of these ranges of the disk.
-fn digest(disk: &Disk, ranges: &Ranges) -> Result<String> {
+fn digest_ranges(disk: &ReplayedDisk, ranges: &ByteRanges) -> Result<String> {
     let mut digest = Sha256::new();
     for (start, length) in ranges.iter() {
         digest.update(disk.now_and_before(start, length)?.0);
@@ -320,24 +303,29 @@ fn digest(disk: &Disk, ranges: &Ranges) -> Result<String> {
 /// The script's output is parsed, writes are compared with the allowed ranges, and bootable systems with the expected ones.
 pub fn self_test() {
     let said = "noise\nextent: vdb 512 1024 ext4 /srv\r\nregion: vdb 8192 512 a place\nregion: vdbx 0 512 another\nproof: /srv/a 1\n";
-    let extent =
-        Extent { disk: "vdb".to_owned(), start: 512, length: 1024, format: "ext4".to_owned(), path: "/srv".to_owned() };
-    assert_eq!(extents(said), Ok(vec![extent]));
-    assert!(extents("nothing").is_err() && extents("extent: vdb 1 x ext4 /srv").is_err());
-    assert_eq!(regions(said, "vdb"), Ok(Ranges::new([(8192, 512)])));
-    assert!(regions("region: vdb x 1 y", "vdb").is_err());
+    let extent = PreservedExtent {
+        disk: "vdb".to_owned(),
+        start: 512,
+        length: 1024,
+        format: "ext4".to_owned(),
+        path: "/srv".to_owned(),
+    };
+    assert_eq!(parse_extents(said), Ok(vec![extent]));
+    assert!(parse_extents("nothing").is_err() && parse_extents("extent: vdb 1 x ext4 /srv").is_err());
+    assert_eq!(parse_regions(said, "vdb"), Ok(ByteRanges::new([(8192, 512)])));
+    assert!(parse_regions("region: vdb x 1 y", "vdb").is_err());
 
     let folder = crate::write_log::test_folder("crash-judge");
     let (record, disks) = test_record(&folder, said);
     let base = record.inventory.clone();
-    let mut judge = Judge::new(&record, &base, &disks, &folder.join("scratch")).expect("a judge");
+    let mut judge = CrashStateChecker::new(&record, &base, &disks, &folder.join("scratch")).expect("a judge");
     written_places_are_held_against_the_rules(&judge, disks);
     what_boots_is_held_against_the_rules(&mut judge);
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
 /// Returns a wiped disk and a preserved one, of which 4 KiB may be written, with the same write log.
-pub fn test_record(folder: &Path, said: &str) -> (Record, Vec<Disk>) {
+pub fn test_record(folder: &Path, said: &str) -> (ReinstallRecord, Vec<ReplayedDisk>) {
     use serde_json::json;
     let disks =
         ["vda", "vdb"].map(|name| crate::crash_states::test_disk(folder, name, &crate::crash_states::TEST_HEADS));
@@ -365,35 +353,35 @@ pub fn test_record(folder: &Path, said: &str) -> (Record, Vec<Disk>) {
     (serde_json::from_value(record).expect("a record"), disks.into())
 }
 
-fn written_places_are_held_against_the_rules(judge: &Judge, mut disks: Vec<Disk>) {
+fn written_places_are_held_against_the_rules(judge: &CrashStateChecker, mut disks: Vec<ReplayedDisk>) {
     assert_eq!(judge.wiped(), ["vda"]);
     // Allowed are the writes at 0 and 2048, and the discard at 0, but not the writes at 4096, 8192 and 16384.
-    let changed = |disks: &[Disk]| judge.changed(disks).expect("compared");
+    let changed = |disks: &[ReplayedDisk]| judge.find_forbidden_writes(disks).expect("compared");
     for disk in &mut disks {
-        disk.advance(3).expect("advanced");
+        disk.advance_to(3).expect("advanced");
     }
     assert_eq!(changed(&disks), Vec::<String>::new());
-    disks[0].advance(8).expect("advanced");
+    disks[0].advance_to(8).expect("advanced");
     assert_eq!(changed(&disks), Vec::<String>::new(), "a wiped disk may be written");
-    disks[1].advance(4).expect("advanced");
+    disks[1].advance_to(4).expect("advanced");
     assert_eq!(changed(&disks), ["vdb: byte 4096 has changed"]);
-    let more = crate::crash_states::all(&disks[1], 4, 6);
+    let more = crate::crash_states::take_all_parts(&disks[1], 4, 6);
     let undo = disks[1].try_out(&more).expect("tried");
     assert_eq!(changed(&disks), ["vdb: byte 4096 has changed", "vdb: byte 8192 has changed"]);
     disks[1].take_back(undo).expect("taken back");
     assert_eq!(changed(&disks), ["vdb: byte 4096 has changed"]);
 }
 
-fn what_boots_is_held_against_the_rules(judge: &mut Judge) {
+fn what_boots_is_held_against_the_rules(judge: &mut CrashStateChecker) {
     let mut words = |bootable, phase, step: &str| {
-        let seen = Seen { inventory: Inventory::default(), bootable };
+        let seen = ReconstructedContents { inventory: Inventory::default(), bootable };
         judge.half_written(&[], &seen, phase, step).expect("judged")
     };
-    assert!(words(true, Phase::Begun, "image.burn").is_some_and(|words| words.contains("without a marker")));
-    assert_eq!(words(true, Phase::Begun, "target.installer"), None);
-    assert_eq!(words(true, Phase::Begun, "target.marker"), None);
-    assert_eq!(words(false, Phase::Begun, "image.burn"), None);
-    for phase in [Phase::Ordered, Phase::Done] {
+    assert!(words(true, ReinstallPhase::Begun, "image.burn").is_some_and(|words| words.contains("without a marker")));
+    assert_eq!(words(true, ReinstallPhase::Begun, "target.installer"), None);
+    assert_eq!(words(true, ReinstallPhase::Begun, "target.marker"), None);
+    assert_eq!(words(false, ReinstallPhase::Begun, "image.burn"), None);
+    for phase in [ReinstallPhase::Ordered, ReinstallPhase::Done] {
         assert!(words(false, phase, "").is_some_and(|words| words.contains("not bootable")));
     }
 }

@@ -1,7 +1,7 @@
 //! Selection of the states that are reconstructed from a record, and their composition.
 
-use crate::crash_record::{Moment, Phase, Record};
-use crate::crash_states::{self, Arrived, Disk, Lot, Undo};
+use crate::crash_record::{RecordedMoment, ReinstallPhase, ReinstallRecord};
+use crate::crash_states::{self, ArrivedPart, PreviousContents, RandomStateParameters, ReplayedDisk};
 use crate::host::Result;
 
 /// Sector size of the disks that are wiped.
@@ -13,13 +13,13 @@ const CHANCES: [f64; 3] = [0.1, 0.5, 0.9];
 
 /// One state: the moment before it, and its index among the states between this moment and the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Pick {
+pub struct CrashState {
     pub moment: usize,
-    pub kind: Kind,
+    pub kind: CrashStateOrigin,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum CrashStateOrigin {
     /// The state up to this record in the log of this disk; the record is a flush.
     Flush { disk: usize, record: usize },
     /// The seed of a random state.
@@ -28,14 +28,19 @@ pub enum Kind {
 
 /// Composition of a state. All writes before the last flush at that moment have arrived; `parts` lists, for each disk,
 /// the parts of later writes that have arrived too.
-pub struct Made {
-    parts: Vec<Vec<Arrived>>,
+pub struct StateComposition {
+    parts: Vec<Vec<ArrivedPart>>,
     /// Number of records in the log, by disk.
     targets: Vec<usize>,
 }
 
 /// Returns all flushes and a number of random states, in the order of their moments.
-pub fn picks(record: &Record, disks: &[Disk], count: usize, random: &mut fastrand::Rng) -> Vec<Pick> {
+pub fn select_states(
+    record: &ReinstallRecord,
+    disks: &[ReplayedDisk],
+    count: usize,
+    random: &mut fastrand::Rng,
+) -> Vec<CrashState> {
     let moments = &record.moments;
     let last = moments.last().map(|moment| moment.counts.clone()).unwrap_or_default();
     let mut picks = Vec::new();
@@ -45,31 +50,31 @@ pub fn picks(record: &Record, disks: &[Disk], count: usize, random: &mut fastran
             // A flush without preceding writes does not create a new state.
             if place > 0 && !disk.records[place - 1].is_flush {
                 let moment = moments.partition_point(|moment| moment.counts[number] <= flush.number);
-                let kind = Kind::Flush { disk: number, record: place };
-                picks.push(Pick { moment: moment.saturating_sub(1), kind });
+                let kind = CrashStateOrigin::Flush { disk: number, record: place };
+                picks.push(CrashState { moment: moment.saturating_sub(1), kind });
             }
         }
     }
     // Moments with many writes have many possible states.
-    let total = |moment: &Moment| moment.counts.iter().sum::<u64>();
+    let total = |moment: &RecordedMoment| moment.counts.iter().sum::<u64>();
     let end = moments.last().map(total).unwrap_or_default();
     for _ in 0..count {
         let write = random.u64(0..end.max(1));
         let moment = moments.partition_point(|moment| total(moment) <= write).saturating_sub(1);
-        picks.push(Pick { moment, kind: Kind::Random(random.u64(..)) });
+        picks.push(CrashState { moment, kind: CrashStateOrigin::Random(random.u64(..)) });
     }
     // A wipe writes little, but every order of its writes matters.
     for (moment, _) in moments.iter().enumerate().filter(|(_, moment)| moment.step == "storage.wipe") {
-        picks.extend((0..count / 100).map(|_| Pick { moment, kind: Kind::Random(random.u64(..)) }));
+        picks.extend((0..count / 100).map(|_| CrashState { moment, kind: CrashStateOrigin::Random(random.u64(..)) }));
     }
     picks.sort_unstable();
     picks
 }
 
 /// Selects random states from as many different steps as possible.
-pub fn sample(picks: &[Pick], moments: &[Moment], count: usize) -> Vec<Pick> {
-    let mut steps: Vec<(&str, Vec<Pick>)> = Vec::new();
-    for pick in picks.iter().filter(|pick| matches!(pick.kind, Kind::Random(_))) {
+pub fn sample_states(picks: &[CrashState], moments: &[RecordedMoment], count: usize) -> Vec<CrashState> {
+    let mut steps: Vec<(&str, Vec<CrashState>)> = Vec::new();
+    for pick in picks.iter().filter(|pick| matches!(pick.kind, CrashStateOrigin::Random(_))) {
         let step = moments[pick.moment].step.as_str();
         match steps.iter_mut().find(|(name, _)| *name == step) {
             Some((_, own)) => own.push(*pick),
@@ -91,76 +96,98 @@ pub fn sample(picks: &[Pick], moments: &[Moment], count: usize) -> Vec<Pick> {
 }
 
 /// Returns the step that was seen after the state, because the console lags behind.
-pub fn step(record: &Record, pick: &Pick) -> String {
+pub fn find_step(record: &ReinstallRecord, pick: &CrashState) -> String {
     let next = record.moments.get(pick.moment + 1).unwrap_or(&record.moments[pick.moment]);
     next.step.clone()
 }
 
 /// Describes the moment of a state for messages.
-pub fn place(record: &Record, pick: &Pick) -> String {
-    let Moment { step, counts, .. } = &record.moments[pick.moment];
+pub fn describe_state(record: &ReinstallRecord, pick: &CrashState) -> String {
+    let RecordedMoment { step, counts, .. } = &record.moments[pick.moment];
     let what = match pick.kind {
-        Kind::Flush { disk, record: place } => format!("flush {place} of {}", record.disks[disk]),
-        Kind::Random(seed) => format!("random state {seed:x}"),
+        CrashStateOrigin::Flush { disk, record: place } => format!("flush {place} of {}", record.disks[disk]),
+        CrashStateOrigin::Random(seed) => format!("random state {seed:x}"),
     };
     let step = if step.is_empty() { "before the first step" } else { step };
     format!("{step}, moment {}, {what}, logs {counts:?}", pick.moment)
 }
 
 /// Determines which writes have arrived in this state.
-pub fn make(record: &Record, disks: &[Disk], pick: &Pick, wiped: &[String]) -> Made {
+pub fn compose_state(
+    record: &ReinstallRecord,
+    disks: &[ReplayedDisk],
+    pick: &CrashState,
+    wiped: &[String],
+) -> StateComposition {
     let now = &record.moments[pick.moment].counts;
     let next = record.moments.get(pick.moment + 1).map_or(now, |next| &next.counts);
-    let mut random = fastrand::Rng::with_seed(if let Kind::Random(seed) = pick.kind { seed } else { 0 });
+    let mut random = fastrand::Rng::with_seed(if let CrashStateOrigin::Random(seed) = pick.kind { seed } else { 0 });
     let chance = CHANCES[random.usize(0..CHANCES.len())];
     let (mut parts, mut targets) = (Vec::new(), Vec::new());
     for (number, disk) in disks.iter().enumerate() {
-        let from = disk.flushed(disk.place(now[number]));
+        let from = disk.find_last_flush(disk.count_records_before(now[number]));
         let target = match pick.kind {
-            Kind::Flush { disk: own, record } if own == number => record + 1,
-            Kind::Flush { .. } => disk.place(now[number]),
-            Kind::Random(_) => random.usize(disk.place(now[number])..=disk.place(next[number])),
+            CrashStateOrigin::Flush { disk: own, record } if own == number => record + 1,
+            CrashStateOrigin::Flush { .. } => disk.count_records_before(now[number]),
+            CrashStateOrigin::Random(_) => {
+                random.usize(disk.count_records_before(now[number])..=disk.count_records_before(next[number]))
+            }
         };
-        let lot = Lot { chance, tear_bytes: if wiped.contains(&disk.name) { SECTOR_BYTES } else { BLOCK_BYTES } };
-        let flushed = disk.flushed(target).max(from);
-        let mut own = crash_states::all(disk, from, flushed);
+        let lot = RandomStateParameters {
+            chance,
+            tear_bytes: if wiped.contains(&disk.name) { SECTOR_BYTES } else { BLOCK_BYTES },
+        };
+        let flushed = disk.find_last_flush(target).max(from);
+        let mut own = crash_states::take_all_parts(disk, from, flushed);
         own.extend(match pick.kind {
-            Kind::Flush { .. } => crash_states::all(disk, flushed, target),
-            Kind::Random(_) => crash_states::some(disk, flushed, target, lot, &mut random),
+            CrashStateOrigin::Flush { .. } => crash_states::take_all_parts(disk, flushed, target),
+            CrashStateOrigin::Random(_) => crash_states::take_random_parts(disk, flushed, target, lot, &mut random),
         });
         parts.push(own);
         targets.push(target);
     }
-    Made { parts, targets }
+    StateComposition { parts, targets }
 }
 
 /// Returns the phases in which the server may have been. The agent writes to wiped disks after the point of no return was acknowledged, and
 /// reports success after everything was written.
-pub fn phases(record: &Record, disks: &[Disk], made: &Made, pick: &Pick, wiped: &[String]) -> Vec<Phase> {
+pub fn list_phases(
+    record: &ReinstallRecord,
+    disks: &[ReplayedDisk],
+    made: &StateComposition,
+    pick: &CrashState,
+    wiped: &[String],
+) -> Vec<ReinstallPhase> {
     let now = &record.moments[pick.moment];
     let next = record.moments.get(pick.moment + 1).unwrap_or(now);
     let end = &record.moments[record.moments.len() - 1].counts;
-    let writes = |disk: &Disk, from: usize, to: usize| disk.records[from..to.max(from)].iter().any(|it| it.length > 0);
+    let writes =
+        |disk: &ReplayedDisk, from: usize, to: usize| disk.records[from..to.max(from)].iter().any(|it| it.length > 0);
     let all = || disks.iter().zip(&made.targets);
     let has_begun = all().any(|(disk, target)| wiped.contains(&disk.name) && writes(disk, 0, *target));
-    let has_more = all().zip(end).any(|((disk, target), end)| writes(disk, *target, disk.place(*end)));
-    let mut phases: Vec<Phase> = now.phases.iter().chain(&next.phases).copied().collect();
+    let has_more = all().zip(end).any(|((disk, target), end)| writes(disk, *target, disk.count_records_before(*end)));
+    let mut phases: Vec<ReinstallPhase> = now.phases.iter().chain(&next.phases).copied().collect();
     phases.sort_unstable();
     phases.dedup();
-    let cannot_be = |phase| has_begun && phase == Phase::Ordered || has_more && phase == Phase::Done;
+    let cannot_be = |phase| has_begun && phase == ReinstallPhase::Ordered || has_more && phase == ReinstallPhase::Done;
     phases.retain(|phase| !cannot_be(*phase));
-    if phases.is_empty() { vec![Phase::Begun] } else { phases }
+    if phases.is_empty() { vec![ReinstallPhase::Begun] } else { phases }
 }
 
 /// Brings the disks into this state. Returns their contents before the parts arrived.
 ///
 /// # Errors
 /// A file cannot be read or written.
-pub fn apply(record: &Record, disks: &mut [Disk], pick: &Pick, made: &Made) -> Result<Vec<Undo>> {
+pub fn apply_state(
+    record: &ReinstallRecord,
+    disks: &mut [ReplayedDisk],
+    pick: &CrashState,
+    made: &StateComposition,
+) -> Result<Vec<PreviousContents>> {
     let counts = &record.moments[pick.moment].counts;
     let mut undos = Vec::new();
     for ((disk, count), parts) in disks.iter_mut().zip(counts).zip(&made.parts) {
-        disk.advance(disk.flushed(disk.place(*count)))?;
+        disk.advance_to(disk.find_last_flush(disk.count_records_before(*count)))?;
         undos.push(disk.try_out(parts)?);
     }
     Ok(undos)
@@ -172,26 +199,29 @@ pub fn self_test() {
     let folder = crate::write_log::test_folder("crash-picks");
     let said = "extent: vdb 512 1024 ext4 /srv\nproof: /srv/a 1\n";
     let (mut record, mut disks) = crate::crash_state_checks::test_record(&folder, said);
-    let moment = |step: &str, phases, counts: [u64; 2]| Moment { step: step.to_owned(), phases, counts: counts.into() };
+    let moment =
+        |step: &str, phases, counts: [u64; 2]| RecordedMoment { step: step.to_owned(), phases, counts: counts.into() };
     record.moments = vec![
-        moment("", [Phase::Ordered, Phase::Ordered], [0, 0]),
-        moment("report.begin", [Phase::Ordered, Phase::Begun], [0, 0]),
-        moment("storage.wipe", [Phase::Begun, Phase::Begun], [4, 1]),
-        moment("image.burn", [Phase::Begun, Phase::Begun], [6, 3]),
-        moment("boot.kexec", [Phase::Begun, Phase::Done], [7, 7]),
+        moment("", [ReinstallPhase::Ordered, ReinstallPhase::Ordered], [0, 0]),
+        moment("report.begin", [ReinstallPhase::Ordered, ReinstallPhase::Begun], [0, 0]),
+        moment("storage.wipe", [ReinstallPhase::Begun, ReinstallPhase::Begun], [4, 1]),
+        moment("image.burn", [ReinstallPhase::Begun, ReinstallPhase::Begun], [6, 3]),
+        moment("boot.kexec", [ReinstallPhase::Begun, ReinstallPhase::Done], [7, 7]),
     ];
-    let picks = self::picks(&record, &disks, 2000, &mut fastrand::Rng::with_seed(1));
+    let picks = self::select_states(&record, &disks, 2000, &mut fastrand::Rng::with_seed(1));
     assert_eq!(
         picks,
-        self::picks(&record, &disks, 2000, &mut fastrand::Rng::with_seed(1)),
+        self::select_states(&record, &disks, 2000, &mut fastrand::Rng::with_seed(1)),
         "the same for the same seed"
     );
-    let flushes: Vec<Pick> = picks.iter().filter(|pick| matches!(pick.kind, Kind::Flush { .. })).copied().collect();
-    let flush = |moment, disk, record| Pick { moment, kind: Kind::Flush { disk, record } };
+    let flushes: Vec<CrashState> =
+        picks.iter().filter(|pick| matches!(pick.kind, CrashStateOrigin::Flush { .. })).copied().collect();
+    let flush = |moment, disk, record| CrashState { moment, kind: CrashStateOrigin::Flush { disk, record } };
     assert_eq!(flushes, [flush(1, 0, 2), flush(2, 1, 2), flush(3, 0, 6), flush(3, 1, 6)]);
     // One of the moments is during a wipe.
     assert_eq!(picks.len(), 2000 + 20 + flushes.len());
-    let steps: Vec<String> = sample(&picks, &record.moments, 3).iter().map(|pick| step(&record, pick)).collect();
+    let steps: Vec<String> =
+        sample_states(&picks, &record.moments, 3).iter().map(|pick| find_step(&record, pick)).collect();
     assert_eq!(steps, ["storage.wipe", "image.burn", "boot.kexec"]);
     states_are_made(&record, &mut disks, &picks);
     phases_fit(&record, &disks);
@@ -199,29 +229,29 @@ pub fn self_test() {
 }
 
 /// Each state contains everything that was flushed and nothing that came later; the disks are restored afterwards.
-fn states_are_made(record: &Record, disks: &mut [Disk], picks: &[Pick]) {
+fn states_are_made(record: &ReinstallRecord, disks: &mut [ReplayedDisk], picks: &[CrashState]) {
     let mut different = std::collections::BTreeSet::new();
     for pick in picks {
-        let made = make(record, disks, pick, &["vda".to_owned()]);
+        let made = compose_state(record, disks, pick, &["vda".to_owned()]);
         let next = &record.moments[(pick.moment + 1).min(4)].counts;
         for ((disk, target), next) in disks.iter().zip(&made.targets).zip(next) {
-            assert!(*target <= disk.place(*next), "{pick:?}");
+            assert!(*target <= disk.count_records_before(*next), "{pick:?}");
         }
-        if let Kind::Flush { disk, record } = pick.kind {
+        if let CrashStateOrigin::Flush { disk, record } = pick.kind {
             assert_eq!(made.targets[disk], record + 1);
         }
-        let undos = apply(record, disks, pick, &made).expect("applied");
+        let undos = apply_state(record, disks, pick, &made).expect("applied");
         let first: Vec<u8> = disks.iter().map(|disk| disk.now_and_before(0, 1).expect("read").0[0]).collect();
         for ((disk, target), first) in disks.iter().zip(&made.targets).zip(first) {
             // The first write is flushed by the third record; then a discard may arrive, which the last record flushes.
-            let allowed: &[u8] = match disk.flushed(*target) {
+            let allowed: &[u8] = match disk.find_last_flush(*target) {
                 0 => b"oa",
                 3 => b"a\0",
                 _ => b"\0",
             };
             assert!(allowed.contains(&first), "{pick:?}: {first}");
         }
-        different.insert(format!("{:?}", disks.iter().map(Disk::key).collect::<Vec<_>>()));
+        different.insert(format!("{:?}", disks.iter().map(ReplayedDisk::state_key).collect::<Vec<_>>()));
         for (disk, undo) in disks.iter_mut().zip(undos) {
             disk.take_back(undo).expect("taken back");
         }
@@ -229,16 +259,16 @@ fn states_are_made(record: &Record, disks: &mut [Disk], picks: &[Pick]) {
     assert!(different.len() > 20, "{}", different.len());
 }
 
-fn phases_fit(record: &Record, disks: &[Disk]) {
+fn phases_fit(record: &ReinstallRecord, disks: &[ReplayedDisk]) {
     let wiped = ["vda".to_owned()];
     let at = |moment, targets: [usize; 2]| {
-        let made = Made { parts: Vec::new(), targets: targets.into() };
-        phases(record, disks, &made, &Pick { moment, kind: Kind::Random(0) }, &wiped)
+        let made = StateComposition { parts: Vec::new(), targets: targets.into() };
+        list_phases(record, disks, &made, &CrashState { moment, kind: CrashStateOrigin::Random(0) }, &wiped)
     };
-    assert_eq!(at(0, [0, 0]), [Phase::Ordered, Phase::Begun]);
-    assert_eq!(at(1, [0, 0]), [Phase::Ordered, Phase::Begun]);
-    assert_eq!(at(1, [1, 0]), [Phase::Begun], "a wiped disk was written");
-    assert_eq!(at(1, [0, 1]), [Phase::Ordered, Phase::Begun]);
-    assert_eq!(at(3, [8, 7]), [Phase::Begun], "not all is written");
-    assert_eq!(at(3, [8, 8]), [Phase::Begun, Phase::Done]);
+    assert_eq!(at(0, [0, 0]), [ReinstallPhase::Ordered, ReinstallPhase::Begun]);
+    assert_eq!(at(1, [0, 0]), [ReinstallPhase::Ordered, ReinstallPhase::Begun]);
+    assert_eq!(at(1, [1, 0]), [ReinstallPhase::Begun], "a wiped disk was written");
+    assert_eq!(at(1, [0, 1]), [ReinstallPhase::Ordered, ReinstallPhase::Begun]);
+    assert_eq!(at(3, [8, 7]), [ReinstallPhase::Begun], "not all is written");
+    assert_eq!(at(3, [8, 8]), [ReinstallPhase::Begun, ReinstallPhase::Done]);
 }

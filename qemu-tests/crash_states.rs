@@ -7,7 +7,7 @@
 //! A flush is assumed to cover everything that precedes it in the log.
 
 use crate::host::{Context, Result};
-use crate::write_log::{self, Record};
+use crate::write_log::{self, LogRecord};
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::{Whence, lseek};
@@ -22,17 +22,17 @@ const PIECE_BYTES: u64 = 1 << 20;
 
 /// Part of a write that arrived: a range relative to the start of the write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Arrived {
-    /// Index of the write in [`Disk::records`].
+pub struct ArrivedPart {
+    /// Index of the write in [`ReplayedDisk::records`].
     pub record: usize,
     pub start: u64,
     pub length: u64,
 }
 
 /// Disk that advances through its log. The file contains the disk at the cursor, plus parts that are tried out.
-pub struct Disk {
+pub struct ReplayedDisk {
     pub name: String,
-    pub records: Vec<Record>,
+    pub records: Vec<LogRecord>,
     pub file: File,
     /// Path by which other programs open the disk.
     pub path: PathBuf,
@@ -44,21 +44,21 @@ pub struct Disk {
     tried: u64,
 }
 
-impl Disk {
+impl ReplayedDisk {
     /// Copies the disk from before the reinstall into memory: thousands of states would wear out a real disk.
     ///
     /// # Errors
     /// A file cannot be read, or there is not enough memory.
-    pub fn open(name: &str, base: &Path, log: &Path) -> Result<Disk> {
+    pub fn open(name: &str, base: &Path, log: &Path) -> Result<ReplayedDisk> {
         let source = File::open(base).context(base.display())?;
         let file = File::from(memfd_create(name, MFdFlags::MFD_CLOEXEC).context("a file in memory")?);
         let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
         let length = source.metadata().context(base.display())?.len();
         file.set_len(length).context(path.display())?;
         copy_part(&source, &file, 0, length).context(path.display())?;
-        Ok(Disk {
+        Ok(ReplayedDisk {
             name: name.to_owned(),
-            records: write_log::records(log)?,
+            records: write_log::read_records(log)?,
             file,
             path,
             log: File::open(log).context(log.display())?,
@@ -69,12 +69,12 @@ impl Disk {
     }
 
     /// Returns the index after the last flush before this index.
-    pub fn flushed(&self, place: usize) -> usize {
+    pub fn find_last_flush(&self, place: usize) -> usize {
         self.records[..place].iter().rposition(|record| record.is_flush).map_or(0, |place| place + 1)
     }
 
     /// Returns the number of records in the log before the entry with this number.
-    pub fn place(&self, number: u64) -> usize {
+    pub fn count_records_before(&self, number: u64) -> usize {
         self.records.partition_point(|record| record.number < number)
     }
 
@@ -82,26 +82,26 @@ impl Disk {
     ///
     /// # Errors
     /// A file cannot be read or written.
-    pub fn advance(&mut self, place: usize) -> Result<()> {
+    pub fn advance_to(&mut self, place: usize) -> Result<()> {
         for index in self.cursor..place.max(self.cursor) {
-            let whole = Arrived { record: index, start: 0, length: self.records[index].length };
-            self.put(whole)?;
+            let whole = ArrivedPart { record: index, start: 0, length: self.records[index].length };
+            self.write_part(whole)?;
         }
         self.cursor = self.cursor.max(place);
         Ok(())
     }
 
     /// Returns a key of the state. Two states with the same key have the same bytes.
-    pub fn key(&self) -> (usize, u64) {
+    pub fn state_key(&self) -> (usize, u64) {
         (self.records[..self.cursor].iter().filter(|record| record.length > 0).count(), self.tried)
     }
 
-    /// Writes these parts of writes to the disk, in order, until [`Disk::take_back`].
+    /// Writes these parts of writes to the disk, in order, until [`ReplayedDisk::take_back`].
     ///
     /// # Errors
     /// A file cannot be read or written.
-    pub fn try_out(&mut self, parts: &[Arrived]) -> Result<Undo> {
-        let mut undo = Undo::default();
+    pub fn try_out(&mut self, parts: &[ArrivedPart]) -> Result<PreviousContents> {
+        let mut undo = PreviousContents::default();
         let mut hasher = DefaultHasher::new();
         parts.hash(&mut hasher);
         self.tried = if parts.is_empty() { 0 } else { hasher.finish() };
@@ -116,7 +116,7 @@ impl Disk {
                 undo.pieces.push((place, length, (!is_hole).then_some(old)));
                 place += length;
             }
-            self.put(*part)?;
+            self.write_part(*part)?;
         }
         Ok(undo)
     }
@@ -125,12 +125,12 @@ impl Disk {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn take_back(&mut self, undo: Undo) -> Result<()> {
+    pub fn take_back(&mut self, undo: PreviousContents) -> Result<()> {
         self.tried = 0;
         for (place, length, old) in undo.pieces.into_iter().rev() {
             match old {
                 Some(bytes) => self.file.write_all_at(&bytes, place).context(self.path.display())?,
-                None => self.punch(place, length)?,
+                None => self.punch_hole(place, length)?,
             }
         }
         Ok(())
@@ -147,21 +147,21 @@ impl Disk {
         Ok((now, before))
     }
 
-    fn put(&self, part: Arrived) -> Result<()> {
+    fn write_part(&self, part: ArrivedPart) -> Result<()> {
         let record = &self.records[part.record];
         let place = record.start + part.start;
         let Some(data) = record.data else {
-            return if part.length > 0 { self.punch(place, part.length) } else { Ok(()) };
+            return if part.length > 0 { self.punch_hole(place, part.length) } else { Ok(()) };
         };
         let mut bytes = vec![0; part.length as usize];
         self.log.read_exact_at(&mut bytes, data + part.start).context(format!("the log of {}", self.name))?;
         if bytes.iter().all(|byte| *byte == 0) && part.length > 0 {
-            return self.punch(place, part.length);
+            return self.punch_hole(place, part.length);
         }
         self.file.write_all_at(&bytes, place).context(self.path.display())
     }
 
-    fn punch(&self, place: u64, length: u64) -> Result<()> {
+    fn punch_hole(&self, place: u64, length: u64) -> Result<()> {
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         fallocate(&self.file, flags, place as i64, length as i64).context(self.path.display())
     }
@@ -169,19 +169,19 @@ impl Disk {
 
 /// Previous contents of the disk where parts were tried out. Ranges without old bytes were zero.
 #[derive(Default)]
-pub struct Undo {
+pub struct PreviousContents {
     pieces: Vec<(u64, u64, Option<Vec<u8>>)>,
 }
 
 /// Returns all writes in flight, for a state in which all of them have arrived.
-pub fn all(disk: &Disk, from: usize, to: usize) -> Vec<Arrived> {
-    let whole = |record: usize| Arrived { record, start: 0, length: disk.records[record].length };
+pub fn take_all_parts(disk: &ReplayedDisk, from: usize, to: usize) -> Vec<ArrivedPart> {
+    let whole = |record: usize| ArrivedPart { record, start: 0, length: disk.records[record].length };
     (from..to).map(whole).filter(|part| part.length > 0).collect()
 }
 
 /// Parameters of a random state.
 #[derive(Debug, Clone, Copy)]
-pub struct Lot {
+pub struct RandomStateParameters {
     /// Probability that a write arrives.
     pub chance: f64,
     /// Torn writes are torn at multiples of this size.
@@ -189,9 +189,15 @@ pub struct Lot {
 }
 
 /// Returns a random subset of the writes in flight; one write in four is torn.
-pub fn some(disk: &Disk, from: usize, to: usize, lot: Lot, random: &mut fastrand::Rng) -> Vec<Arrived> {
-    let Lot { chance, tear_bytes } = lot;
-    let mut parts = all(disk, from, to);
+pub fn take_random_parts(
+    disk: &ReplayedDisk,
+    from: usize,
+    to: usize,
+    lot: RandomStateParameters,
+    random: &mut fastrand::Rng,
+) -> Vec<ArrivedPart> {
+    let RandomStateParameters { chance, tear_bytes } = lot;
+    let mut parts = take_all_parts(disk, from, to);
     parts.retain(|part| disk.records[part.record].is_forced || random.f64() < chance);
     for part in &mut parts {
         if !disk.records[part.record].is_forced && random.u8(0..4) == 0 {
@@ -209,10 +215,10 @@ pub fn some(disk: &Disk, from: usize, to: usize, lot: Lot, random: &mut fastrand
 
 /// Sorted ranges of a disk, as start and length; adjacent ranges are merged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Ranges(Vec<(u64, u64)>);
+pub struct ByteRanges(Vec<(u64, u64)>);
 
-impl Ranges {
-    pub fn new(ranges: impl IntoIterator<Item = (u64, u64)>) -> Ranges {
+impl ByteRanges {
+    pub fn new(ranges: impl IntoIterator<Item = (u64, u64)>) -> ByteRanges {
         let mut sorted: Vec<(u64, u64)> = ranges.into_iter().filter(|(_, length)| *length > 0).collect();
         sorted.sort_unstable();
         let mut merged: Vec<(u64, u64)> = Vec::new();
@@ -222,7 +228,7 @@ impl Ranges {
                 _ => merged.push((start, length)),
             }
         }
-        Ranges(merged)
+        ByteRanges(merged)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
@@ -230,18 +236,18 @@ impl Ranges {
     }
 
     /// Returns the intersection.
-    pub fn within(&self, other: &Ranges) -> Ranges {
+    pub fn intersect_with(&self, other: &ByteRanges) -> ByteRanges {
         let meet = |(start, length): (u64, u64)| {
             other.iter().filter_map(move |(begin, size)| {
                 let (first, last) = (start.max(begin), (start + length).min(begin + size));
                 (first < last).then(|| (first, last - first))
             })
         };
-        Ranges::new(self.iter().flat_map(meet))
+        ByteRanges::new(self.iter().flat_map(meet))
     }
 
     /// Returns the difference.
-    pub fn without(&self, other: &Ranges) -> Ranges {
+    pub fn exclude_ranges(&self, other: &ByteRanges) -> ByteRanges {
         let mut left = Vec::new();
         for (start, length) in self.iter() {
             let mut place = start;
@@ -251,7 +257,7 @@ impl Ranges {
             }
             left.push((place, (start + length).saturating_sub(place)));
         }
-        Ranges::new(left)
+        ByteRanges::new(left)
     }
 }
 
@@ -285,7 +291,7 @@ pub fn copy_part(from: &File, to: &File, start: u64, length: u64) -> std::io::Re
 ///
 /// # Errors
 /// One of the files cannot be read.
-pub fn difference(one: &File, other: &File) -> std::io::Result<Option<u64>> {
+pub fn find_difference(one: &File, other: &File) -> std::io::Result<Option<u64>> {
     let length = one.metadata()?.len().min(other.metadata()?.len());
     let mut pieces = [vec![0; PIECE_BYTES as usize], vec![0; PIECE_BYTES as usize]];
     for place in (0..length).step_by(PIECE_BYTES as usize) {
@@ -302,17 +308,17 @@ pub fn difference(one: &File, other: &File) -> std::io::Result<Option<u64>> {
 
 /// Returns a disk of 64 KiB, filled with `o`, and with a log of these entries: write 0 contains only `a`, write 1 only
 /// `b`, and so on.
-pub fn test_disk(folder: &Path, name: &str, heads: &[(u64, u64, u64)]) -> Disk {
+pub fn test_disk(folder: &Path, name: &str, heads: &[(u64, u64, u64)]) -> ReplayedDisk {
     let (base, log) = (folder.join(format!("{name}.raw")), folder.join(format!("{name}.writes")));
     std::fs::write(&base, [b'o'; 64 << 10]).expect("written");
     write_log::write_log(&log, heads.len() as u64, heads);
     let file = File::options().write(true).open(&log).expect("a log");
-    for record in write_log::records(&log).expect("records") {
+    for record in write_log::read_records(&log).expect("records") {
         let letter = b'a' + record.number as u8;
         let bytes = vec![letter; record.length as usize];
         record.data.into_iter().for_each(|place| file.write_all_at(&bytes, place).expect("written"));
     }
-    Disk::open(name, &base, &log).expect("a disk")
+    ReplayedDisk::open(name, &base, &log).expect("a disk")
 }
 
 /// Two writes, a flush, a write, one with FUA, a discard, and a write that flushes everything before it.
@@ -330,46 +336,47 @@ pub fn self_test() {
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
-fn disks_move(disk: &mut Disk) {
+fn disks_move(disk: &mut ReplayedDisk) {
     // The last entry is two records: a flush and a write.
-    assert_eq!((disk.records.len(), disk.place(6), disk.place(7)), (8, 6, 8));
-    assert_eq!([0, 2, 3, 6, 7, 8].map(|place| disk.flushed(place)), [0, 0, 3, 3, 7, 7]);
-    let letters =
-        |disk: &Disk| [0, 1024, 2048, 4096, 8192, 16384].map(|place| disk.now_and_before(place, 1).expect("read").0[0]);
+    assert_eq!((disk.records.len(), disk.count_records_before(6), disk.count_records_before(7)), (8, 6, 8));
+    assert_eq!([0, 2, 3, 6, 7, 8].map(|place| disk.find_last_flush(place)), [0, 0, 3, 3, 7, 7]);
+    let letters = |disk: &ReplayedDisk| {
+        [0, 1024, 2048, 4096, 8192, 16384].map(|place| disk.now_and_before(place, 1).expect("read").0[0])
+    };
     assert_eq!(letters(disk), *b"oooooo");
-    disk.advance(3).expect("advanced");
+    disk.advance_to(3).expect("advanced");
     assert_eq!(letters(disk), *b"aobooo");
-    disk.advance(1).expect("it does not go back");
-    let flying = all(disk, 3, 8);
+    disk.advance_to(1).expect("it does not go back");
+    let flying = take_all_parts(disk, 3, 8);
     let undo = disk.try_out(&flying).expect("tried");
     assert_eq!(letters(disk), *b"\0\0\0deg");
     disk.take_back(undo).expect("taken back");
     assert_eq!(letters(disk), *b"aobooo");
-    let torn = Arrived { record: 4, start: 512, length: 512 };
-    let undo = disk.try_out(&[torn, Arrived { record: 5, start: 0, length: 1024 }]).expect("tried");
+    let torn = ArrivedPart { record: 4, start: 512, length: 512 };
+    let undo = disk.try_out(&[torn, ArrivedPart { record: 5, start: 0, length: 1024 }]).expect("tried");
     let (now, before) = disk.now_and_before(8192, 2048).expect("read");
     assert_eq!((now[511], now[512], now[1023], now[1024], before[512]), (b'o', b'e', b'e', b'o', b'o'));
     assert_eq!(letters(disk), *b"\0obooo");
     disk.take_back(undo).expect("taken back");
-    let same = difference(&disk.file, &disk.base).expect("compared");
+    let same = find_difference(&disk.file, &disk.base).expect("compared");
     assert_eq!(same, Some(0), "the first write is there");
-    disk.advance(8).expect("advanced");
+    disk.advance_to(8).expect("advanced");
     assert_eq!(letters(disk), *b"\0\0\0deg");
 }
 
-fn some_arrive(disk: &Disk) {
-    let lot = |chance, tear_bytes| Lot { chance, tear_bytes };
-    let chosen = |lot, seed| some(disk, 3, 6, lot, &mut fastrand::Rng::with_seed(seed));
-    let forced = Arrived { record: 4, start: 0, length: 2048 };
+fn some_arrive(disk: &ReplayedDisk) {
+    let lot = |chance, tear_bytes| RandomStateParameters { chance, tear_bytes };
+    let chosen = |lot, seed| take_random_parts(disk, 3, 6, lot, &mut fastrand::Rng::with_seed(seed));
+    let forced = ArrivedPart { record: 4, start: 0, length: 2048 };
     for seed in 0..200 {
         assert_eq!(chosen(lot(0.0, 512), seed), [forced], "FUA is durable by itself");
         let parts = chosen(lot(1.0, 512), seed);
         assert_eq!(parts, chosen(lot(1.0, 512), seed), "the same for the same seed");
         assert!(parts.contains(&forced));
         let fits =
-            |part: &Arrived| part.start.is_multiple_of(512) && part.length.is_multiple_of(512) && part.length > 0;
+            |part: &ArrivedPart| part.start.is_multiple_of(512) && part.length.is_multiple_of(512) && part.length > 0;
         assert!(parts.iter().all(fits), "{parts:?}");
-        assert_eq!(chosen(lot(1.0, 4096), seed), all(disk, 3, 6), "no longer than what arrives whole");
+        assert_eq!(chosen(lot(1.0, 4096), seed), take_all_parts(disk, 3, 6), "no longer than what arrives whole");
     }
     let different = |lot| {
         let mut all: Vec<_> = (0..200).map(|seed| format!("{:?}", chosen(lot, seed))).collect();
@@ -382,12 +389,12 @@ fn some_arrive(disk: &Disk) {
 }
 
 fn ranges_are_counted() {
-    let ranges = |ranges: &[(u64, u64)]| Ranges::new(ranges.iter().copied());
+    let ranges = |ranges: &[(u64, u64)]| ByteRanges::new(ranges.iter().copied());
     assert_eq!(ranges(&[(10, 5), (0, 4), (4, 2), (12, 9), (30, 0)]), ranges(&[(0, 6), (10, 11)]));
     let (one, other) = (ranges(&[(0, 10), (20, 10)]), ranges(&[(5, 20), (28, 1)]));
-    assert_eq!(one.within(&other), ranges(&[(5, 5), (20, 5), (28, 1)]));
-    assert_eq!(one.without(&other), ranges(&[(0, 5), (25, 3), (29, 1)]));
-    assert_eq!(other.without(&one), ranges(&[(10, 10)]));
-    assert_eq!(one.without(&ranges(&[])), one);
-    assert!(one.without(&ranges(&[(0, 40)])).iter().next().is_none());
+    assert_eq!(one.intersect_with(&other), ranges(&[(5, 5), (20, 5), (28, 1)]));
+    assert_eq!(one.exclude_ranges(&other), ranges(&[(0, 5), (25, 3), (29, 1)]));
+    assert_eq!(other.exclude_ranges(&one), ranges(&[(10, 10)]));
+    assert_eq!(one.exclude_ranges(&ranges(&[])), one);
+    assert!(one.exclude_ranges(&ranges(&[(0, 40)])).iter().next().is_none());
 }

@@ -1,8 +1,8 @@
 //! Disks of the machine: sparse raw files, their initial contents, and detection of changes.
 
-use crate::host::{Context, Result, tool, write};
+use crate::host::{Context, Result, run_tool, write};
 use crate::qemu_disks;
-use crate::scenario::{Before, Bus, Disk, Mkfs, Partition, Pattern, Random};
+use crate::scenario::{Bus, Disk, InitialContent, MkfsContent, Partition, PatternContent, RandomContent};
 use nix::errno::Errno;
 use nix::unistd::{Whence, lseek};
 use sha2::{Digest, Sha256};
@@ -14,12 +14,12 @@ use std::process::Stdio;
 
 const MIB: u64 = 1024 * 1024;
 
-pub fn path(folder: &Path, disk: &Disk) -> PathBuf {
+pub fn disk_path(folder: &Path, disk: &Disk) -> PathBuf {
     folder.join(format!("{}.raw", disk.name))
 }
 
 /// Creates the file of a disk with its initial contents.
-pub fn make(folder: &Path, disk: &Disk) -> Result<()> {
+pub fn create_disk(folder: &Path, disk: &Disk) -> Result<()> {
     if disk.bus == Bus::Sata && disk.sector != 512 {
         return Err(format!("disk {}: QEMU's SATA disks have sectors of 512 bytes", disk.name));
     }
@@ -30,13 +30,13 @@ pub fn make(folder: &Path, disk: &Disk) -> Result<()> {
     if !disk.errors_at_mib.is_empty() {
         write(&qemu_disks::errors_file(folder, disk), qemu_disks::error_rules(disk))?;
     }
-    let path = path(folder, disk);
+    let path = disk_path(folder, disk);
     for before in &disk.before {
         match before {
-            Before::Random(random) => fill_random(&path, random)?,
-            Before::Pattern(pattern) => fill_pattern(&path, pattern)?,
-            Before::Mkfs(mkfs) => make_filesystem(&path, mkfs)?,
-            Before::Gpt(partitions) => make_table(&path, disk, partitions)?,
+            InitialContent::Random(random) => fill_random(&path, random)?,
+            InitialContent::Pattern(pattern) => fill_pattern(&path, pattern)?,
+            InitialContent::Mkfs(mkfs) => make_filesystem(&path, mkfs)?,
+            InitialContent::Gpt(partitions) => make_table(&path, disk, partitions)?,
         }
     }
     Ok(())
@@ -44,17 +44,17 @@ pub fn make(folder: &Path, disk: &Disk) -> Result<()> {
 
 /// Creates an empty file, replacing an existing one.
 pub fn make_empty(folder: &Path, disk: &Disk) -> Result<()> {
-    let path = path(folder, disk);
+    let path = disk_path(folder, disk);
     let file = File::create(&path).context(path.display())?;
     file.set_len(disk.size_mib * MIB).context(path.display())
 }
 
-fn open(path: &Path) -> Result<File> {
+fn open_file(path: &Path) -> Result<File> {
     OpenOptions::new().write(true).open(path).context(path.display())
 }
 
 /// Fills a range with xorshift64* noise, which is the same on every host (Vigna, "An experimental exploration of Marsaglia's xorshift").
-fn fill_random(path: &Path, random: &Random) -> Result<()> {
+fn fill_random(path: &Path, random: &RandomContent) -> Result<()> {
     let mut state = random.seed.max(1);
     let noise: Vec<u8> = (0..random.mib * MIB / 8)
         .flat_map(|_| {
@@ -64,20 +64,20 @@ fn fill_random(path: &Path, random: &Random) -> Result<()> {
             state.wrapping_mul(0x2545_F491_4F6C_DD1D).to_le_bytes()
         })
         .collect();
-    open(path)?.write_all_at(&noise, random.at_mib * MIB).context(path.display())
+    open_file(path)?.write_all_at(&noise, random.at_mib * MIB).context(path.display())
 }
 
-fn fill_pattern(path: &Path, pattern: &Pattern) -> Result<()> {
+fn fill_pattern(path: &Path, pattern: &PatternContent) -> Result<()> {
     let length = (pattern.mib * MIB) as usize;
     let bytes: Vec<u8> = pattern.text.bytes().cycle().take(length).collect();
     if bytes.len() < length {
         return Err("a pattern requires a text".to_owned());
     }
-    open(path)?.write_all_at(&bytes, pattern.at_mib * MIB).context(path.display())
+    open_file(path)?.write_all_at(&bytes, pattern.at_mib * MIB).context(path.display())
 }
 
 /// Creates the filesystem in a separate file and copies it to its offset, because not every mkfs supports an offset.
-fn make_filesystem(path: &Path, mkfs: &Mkfs) -> Result<()> {
+fn make_filesystem(path: &Path, mkfs: &MkfsContent) -> Result<()> {
     let part = path.with_extension("part");
     let part_name = part.to_string_lossy();
     File::create(&part).and_then(|file| file.set_len(mkfs.mib * MIB)).context(part.display())?;
@@ -85,10 +85,10 @@ fn make_filesystem(path: &Path, mkfs: &Mkfs) -> Result<()> {
     let mut argv = vec![program.as_str()];
     argv.extend(mkfs.options.iter().map(String::as_str));
     argv.push(&part_name);
-    tool(&argv, Stdio::null())?;
+    run_tool(&argv, Stdio::null())?;
     let (input, output, seek) = (format!("if={part_name}"), format!("of={}", path.display()), mkfs.at_mib.to_string());
     let seek = format!("seek={seek}");
-    tool(&["dd", &input, &output, &seek, "bs=1M", "conv=notrunc,sparse", "status=none"], Stdio::null())?;
+    run_tool(&["dd", &input, &output, &seek, "bs=1M", "conv=notrunc,sparse", "status=none"], Stdio::null())?;
     fs::remove_file(&part).context(part.display())
 }
 
@@ -107,7 +107,7 @@ fn make_table(path: &Path, disk: &Disk, partitions: &[Partition]) -> Result<()> 
         writeln!(file, "{} : type={kind}{start}{size}{name}", partition.number).context(script.display())?;
     }
     let input = File::open(&script).context(script.display())?;
-    tool(&["sfdisk", "--quiet", &path.to_string_lossy()], Stdio::from(input))?;
+    run_tool(&["sfdisk", "--quiet", &path.to_string_lossy()], Stdio::from(input))?;
     fs::remove_file(&script).context(script.display())
 }
 
@@ -132,7 +132,7 @@ pub fn has_boot_code(path: &Path) -> Result<bool> {
 }
 
 /// Returns a digest of all nonzero blocks and their offsets, so a hole is equal to written zeros.
-pub fn fingerprint(path: &Path) -> Result<String> {
+pub fn digest_disk(path: &Path) -> Result<String> {
     let mut digest = Sha256::new();
     each_block(path, |offset, block| {
         if block.iter().any(|byte| *byte != 0) {
@@ -156,7 +156,7 @@ pub fn part_digest(path: &Path, at_mib: u64, mib: u64) -> Result<String> {
 }
 
 /// Returns whether the disk contains the text. A copy across the boundary of two blocks is not found.
-pub fn holds(path: &Path, text: &str) -> Result<bool> {
+pub fn contains_text(path: &Path, text: &str) -> Result<bool> {
     let mut found = false;
     each_block(path, |_, block| found |= block.windows(text.len()).any(|window| window == text.as_bytes()))?;
     Ok(found)
@@ -193,15 +193,15 @@ pub fn self_test() {
     fs::create_dir_all(&folder).expect("a folder");
     let path = folder.join("disk.raw");
     File::create(&path).and_then(|file| file.set_len(4 * MIB)).expect("a file");
-    let empty = fingerprint(&path).expect("a fingerprint");
-    open(&path).and_then(|file| file.write_all_at(&[0; 4096], MIB).context("zeros")).expect("written");
-    assert_eq!(fingerprint(&path).expect("a fingerprint"), empty);
-    fill_pattern(&path, &Pattern { text: "secret ".to_owned(), at_mib: 2, mib: 1 }).expect("written");
-    assert_ne!(fingerprint(&path).expect("a fingerprint"), empty);
+    let empty = digest_disk(&path).expect("a fingerprint");
+    open_file(&path).and_then(|file| file.write_all_at(&[0; 4096], MIB).context("zeros")).expect("written");
+    assert_eq!(digest_disk(&path).expect("a fingerprint"), empty);
+    fill_pattern(&path, &PatternContent { text: "secret ".to_owned(), at_mib: 2, mib: 1 }).expect("written");
+    assert_ne!(digest_disk(&path).expect("a fingerprint"), empty);
     let part = |at_mib| part_digest(&path, at_mib, 1).expect("a digest");
     assert_eq!(part(0), part(1));
     assert_ne!(part(1), part(2));
     assert!(part_digest(&path, 3, 2).is_err());
-    assert!(holds(&path, "secret").expect("read") && !holds(&path, "secrets").expect("read"));
+    assert!(contains_text(&path, "secret").expect("read") && !contains_text(&path, "secrets").expect("read"));
     fs::remove_dir_all(&folder).expect("removed");
 }

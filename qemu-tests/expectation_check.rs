@@ -2,17 +2,17 @@
 
 mod disk_contents;
 
-use crate::expectations::{Expect, Outcome, Tiny};
-use crate::facts::{Facts, fields_match, matches, shows};
+use crate::expectations::{Outcome, RunExpectations, SystemExpectations};
+use crate::facts::{Facts, fields_match, matches_pattern, shows_pattern};
 use crate::proxy::drop_query;
 use crate::scenario::Machine;
 use crate::{reinstall, storage_comparison, unused_disks};
-use disk_contents::inspect;
+use disk_contents::check_inspection;
 use serde_json::Value;
 
 /// Observations of one run.
 #[derive(Default)]
-pub struct Seen {
+pub struct RunObservations {
     /// Last report that the server acknowledged.
     pub report: Option<Value>,
     /// Names of the events, in the order of arrival.
@@ -51,42 +51,42 @@ pub struct Seen {
 }
 
 /// Returns all differences between expectations and observations.
-pub fn failures(machine: &Machine, expect: &Expect, seen: &Seen) -> Vec<String> {
+pub fn find_failures(machine: &Machine, expect: &RunExpectations, seen: &RunObservations) -> Vec<String> {
     let mut failures = Vec::new();
-    report(expect, seen, &mut failures);
+    check_report(expect, seen, &mut failures);
     in_order(&expect.events_in_order, &seen.events, &mut failures);
     for text in &expect.console_contains {
-        if !shows(&seen.console, text) {
+        if !shows_pattern(&seen.console, text) {
             failures.push(format!("the console does not show {text:?}"));
         }
     }
     for text in &expect.disk_console_contains {
-        if !shows(&seen.disk_console, text) {
+        if !shows_pattern(&seen.disk_console, text) {
             failures.push(format!("the console of the boot from disk does not show {text:?}"));
         }
     }
     for text in &expect.console_lacks {
-        if shows(&seen.console, text) || shows(&seen.earlier_consoles, text) {
+        if shows_pattern(&seen.console, text) || shows_pattern(&seen.earlier_consoles, text) {
             failures.push(format!("the console shows {text:?}"));
         }
     }
     for pattern in &expect.requests {
         let is_made = |request: &String| match pattern.contains('?') {
-            true => matches(pattern, request),
-            false => matches(pattern, &drop_query(request)),
+            true => matches_pattern(pattern, request),
+            false => matches_pattern(pattern, &drop_query(request)),
         };
         if !seen.requests.iter().any(is_made) {
             failures.push(format!("no request {pattern:?} among {:?}", seen.requests));
         }
     }
     for text in &expect.server_says {
-        if !seen.problems.iter().any(|problem| matches(&format!("*{text}*"), problem)) {
+        if !seen.problems.iter().any(|problem| matches_pattern(&format!("*{text}*"), problem)) {
             failures.push(format!("the server did not report {text:?} but {:?}", seen.problems));
         }
     }
-    witness(&expect.witness_says, &seen.broken, &mut failures);
-    untouched(machine, expect, seen, &mut failures);
-    failures.extend(reinstall::failures(expect, seen));
+    check_witness(&expect.witness_says, &seen.broken, &mut failures);
+    check_untouched(machine, expect, seen, &mut failures);
+    failures.extend(reinstall::find_failures(expect, seen));
     for (disk, text) in expect.no_trace_of.iter().filter(|(disk, _)| seen.traces.contains(disk)) {
         failures.push(format!("disk {disk} still holds {text:?}"));
     }
@@ -97,33 +97,33 @@ pub fn failures(machine: &Machine, expect: &Expect, seen: &Seen) -> Vec<String> 
     for (facts, via) in [(&seen.over_network, via), (&seen.from_disk, "disk")] {
         if let Some(facts) = facts {
             let mut found = Vec::new();
-            tiny(&expect.tiny, facts, via, &mut found);
+            check_system(&expect.tiny, facts, via, &mut found);
             failures.extend(found.into_iter().map(|failure| format!("installed system (boot by {via}): {failure}")));
         }
     }
     for (name, facts) in &seen.without {
         let mut found = Vec::new();
-        storage_comparison::degraded(&expect.tiny, facts, &mut found);
+        storage_comparison::check_degraded(&expect.tiny, facts, &mut found);
         failures.extend(found.into_iter().map(|failure| format!("installed system without {name}: {failure}")));
     }
     if let Some(facts) = &seen.inspect {
         let mut found = Vec::new();
-        inspect(&expect.inspect, facts, &mut found);
+        check_inspection(&expect.inspect, facts, &mut found);
         failures.extend(found.into_iter().map(|failure| format!("on the disks: {failure}")));
     }
     failures
 }
 
 /// Adds the violations of the witness to the failures, unless all of them were expected.
-fn witness(expected: &[String], found: &[String], failures: &mut Vec<String>) {
-    let says = |text: &String, words: &String| matches(&format!("*{text}*"), words);
+fn check_witness(expected: &[String], found: &[String], failures: &mut Vec<String>) {
+    let says = |text: &String, words: &String| matches_pattern(&format!("*{text}*"), words);
     failures.extend(found.iter().filter(|words| !expected.iter().any(|text| says(text, words))).cloned());
     for text in expected.iter().filter(|text| !found.iter().any(|words| says(text, words))) {
         failures.push(format!("the witness did not report {text:?} but {found:?}"));
     }
 }
 
-fn report(expect: &Expect, seen: &Seen, failures: &mut Vec<String>) {
+fn check_report(expect: &RunExpectations, seen: &RunObservations, failures: &mut Vec<String>) {
     let Some(report) = &seen.report else {
         // An agent that stops because of earlier attempts does not send a new report.
         if !is_silent(expect.outcome) && expect.outcome != Outcome::Stopped {
@@ -140,7 +140,7 @@ fn report(expect: &Expect, seen: &Seen, failures: &mut Vec<String>) {
         failures.push(format!("the report has success {success:?}, expected {wanted}: {message}"));
     }
     for text in &expect.report_contains {
-        if !matches(&format!("*{text}*"), message) {
+        if !matches_pattern(&format!("*{text}*"), message) {
             failures.push(format!("the report does not contain {text:?}: {message}"));
         }
     }
@@ -179,11 +179,11 @@ fn in_order(wanted: &[String], seen: &[String], failures: &mut Vec<String>) {
 
 /// Checks that disks are unchanged. A run without an installation must not change any disk, listed in the scenario or
 /// not. If the old system runs again, it writes to its own disks, so only the other disks are compared.
-fn untouched(machine: &Machine, expect: &Expect, seen: &Seen, failures: &mut Vec<String>) {
+fn check_untouched(machine: &Machine, expect: &RunExpectations, seen: &RunObservations, failures: &mut Vec<String>) {
     let all = matches!(expect.outcome, Outcome::Refused | Outcome::Waiting | Outcome::Denied);
     let is_back = expect.outcome == Outcome::OldSystem && seen.named_as_listed;
     let facts = seen.over_network.as_ref().filter(|_| is_back);
-    let unused = facts.map(|facts| unused_disks::unused(machine, facts)).unwrap_or_default();
+    let unused = facts.map(|facts| unused_disks::find_unused(machine, facts)).unwrap_or_default();
     for disk in &machine.disks {
         let must_not = all || expect.untouched_disks.contains(&disk.name) || unused.contains(&disk.name.as_str());
         if must_not && seen.changed_disks.contains(&disk.name) {
@@ -192,7 +192,7 @@ fn untouched(machine: &Machine, expect: &Expect, seen: &Seen, failures: &mut Vec
     }
 }
 
-fn tiny(expect: &Tiny, facts: &Facts, via: &str, failures: &mut Vec<String>) {
+fn check_system(expect: &SystemExpectations, facts: &Facts, via: &str, failures: &mut Vec<String>) {
     has_lines(facts, "boot", &[via.to_owned()], failures);
     has_lines(facts, "mounts", &expect.mounts, failures);
     has_lines(facts, "fstab", &expect.fstab, failures);
@@ -241,13 +241,13 @@ a: text
 === facts end inspect
 "#;
     let machine = "about: x\nfirmware: bios\ndisks: [{name: sda, bus: sata, size_mib: 10000}]\nlayout: x\nexpect:\n";
-    let found = |expect: &str, seen: &Seen| {
+    let found = |expect: &str, seen: &RunObservations| {
         let scenario =
             crate::scenario_parser::parse(&format!("{machine}{expect}"), "x".into(), ".".into()).expect("a scenario");
         let expect = &scenario.runs[0].expect;
-        failures(&scenario.machine, expect, seen)
+        find_failures(&scenario.machine, expect, seen)
     };
-    let seen = Seen {
+    let seen = RunObservations {
         report: Some(serde_json::json!({"success": false, "message": "digest differs", "step": "image.burn",
             "erased": [{"device": "/dev/sda", "method": "discard"}]})),
         events: ["Preparing", "Installing"].map(str::to_owned).to_vec(),
@@ -257,7 +257,7 @@ a: text
         inspect: Facts::read(text, "inspect"),
         changed_disks: vec!["sda".to_owned()],
         traces: vec!["sda".to_owned()],
-        ..Seen::default()
+        ..RunObservations::default()
     };
     let good = "  outcome: failed\n  erased: [sda disc*]\n  failed_step: image.burn\n  report_contains: [digest]\n  events_in_order: [Installing]\n  \
                 requests: ['GET * bytes=*']\n  inspect:\n    fsck_clean: [sda2]\n    partitions:\n      sda:\n      \
@@ -303,7 +303,7 @@ fn what_the_witness_finds() {
     let judged = |expected: &[&str], found: &[String]| {
         let expected: Vec<String> = expected.iter().map(ToString::to_string).collect();
         let mut failures = Vec::new();
-        witness(&expected, found, &mut failures);
+        check_witness(&expected, found, &mut failures);
         failures
     };
     assert_eq!(judged(&[], &found), found);
@@ -314,21 +314,21 @@ fn what_the_witness_finds() {
 
 /// The disks of the running system may change, all others must not. If the kernel names of the disks have changed, only
 /// the disks that the scenario lists are compared.
-fn beside_the_old_system(found: &dyn Fn(&str, &Seen) -> Vec<String>) {
+fn beside_the_old_system(found: &dyn Fn(&str, &RunObservations) -> Vec<String>) {
     let words = "disk sda was written to";
-    let seen = |mounts: &str, named_as_listed| Seen {
+    let seen = |mounts: &str, named_as_listed| RunObservations {
         over_network: Facts::read(&format!("=== facts begin tiny\n--- mounts\n{mounts}\n=== facts end tiny\n"), "tiny"),
         changed_disks: vec!["sda".to_owned()],
         named_as_listed,
-        ..Seen::default()
+        ..RunObservations::default()
     };
-    let says = |expect: &str, seen: &Seen| found(expect, seen).iter().any(|failure| failure.contains(words));
+    let says = |expect: &str, seen: &RunObservations| found(expect, seen).iter().any(|failure| failure.contains(words));
     let (own, other) = ("/dev/sda2 / ext4 rw 0 0", "/dev/sdb1 / ext4 rw 0 0");
     assert!(!says("  outcome: old_system\n", &seen(own, true)));
     assert!(says("  outcome: old_system\n", &seen(other, true)));
     assert!(!says("  outcome: old_system\n", &seen(other, false)));
     assert!(says("  {outcome: old_system, untouched_disks: [sda]}\n", &seen(other, false)));
-    let died = Seen { died_reported: true, ..seen(own, true) };
-    let by = |seen: &Seen| found("  outcome: installed\n", seen).join("\n");
+    let died = RunObservations { died_reported: true, ..seen(own, true) };
+    let by = |seen: &RunObservations| found("  outcome: installed\n", seen).join("\n");
     assert!(by(&seen(own, true)).contains("boot by kexec") && by(&died).contains("boot by disk"));
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Expect {
+pub struct RunExpectations {
     #[serde(default)]
     pub outcome: Outcome,
     /// Number of boots over the network. Each failure except the last is followed by another boot.
@@ -36,7 +36,7 @@ pub struct Expect {
     #[serde(default)]
     pub untouched_disks: Vec<String>,
     /// State that must be unchanged since an earlier run.
-    pub unchanged: Option<Unchanged>,
+    pub unchanged: Option<UnchangedObjects>,
     /// Text that must not be on the disk, by disk.
     #[serde(default)]
     pub no_trace_of: BTreeMap<String, String>,
@@ -50,7 +50,7 @@ pub struct Expect {
     #[serde(default)]
     pub hidden: BTreeMap<String, u64>,
     /// State of the order at the end of the run.
-    pub order: Option<Order>,
+    pub order: Option<ExpectedOrder>,
     /// True if, after a failure, the firmware must not find anything bootable on the disks.
     #[serde(default)]
     pub nothing_bootable: bool,
@@ -58,14 +58,14 @@ pub struct Expect {
     #[serde(default)]
     pub boots_without: Vec<String>,
     #[serde(default)]
-    pub tiny: Tiny,
+    pub tiny: SystemExpectations,
     #[serde(default)]
-    pub inspect: Inspect,
+    pub inspect: DiskExpectations,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Order {
+pub enum ExpectedOrder {
     None,
     Open,
 }
@@ -104,24 +104,24 @@ impl Outcome {
     }
 }
 
-impl Expect {
+impl RunExpectations {
     /// Returns the expectations after a run with two allowed outcomes: the message of a refusal is only expected after a refusal,
     /// everything else only after an installation.
-    pub fn settled(&self, came_up: bool) -> Expect {
+    pub fn select_outcome(&self, came_up: bool) -> RunExpectations {
         let whole = self.clone();
         match (self.outcome, came_up) {
             (Outcome::InstalledOrRefused, true) => {
-                Expect { outcome: Outcome::Installed, report_contains: vec![], failed_step: None, ..whole }
+                RunExpectations { outcome: Outcome::Installed, report_contains: vec![], failed_step: None, ..whole }
             }
-            (Outcome::InstalledOrRefused, false) => Expect {
+            (Outcome::InstalledOrRefused, false) => RunExpectations {
                 outcome: Outcome::Refused,
                 events_in_order: vec![],
                 no_trace_of: BTreeMap::new(),
                 erased: vec![],
                 boots_without: vec![],
                 disk_console_contains: vec![],
-                tiny: Tiny::default(),
-                inspect: Inspect::default(),
+                tiny: SystemExpectations::default(),
+                inspect: DiskExpectations::default(),
                 ..whole
             },
             _ => whole,
@@ -132,7 +132,7 @@ impl Expect {
 /// Objects that are compared at the end of both runs, when the machine is off.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Unchanged {
+pub struct UnchangedObjects {
     /// Number of the earlier run, from 1.
     pub since_run: usize,
     /// Devices whose UUIDs are compared, as blkid finds them: of partition table, partition, filesystem and array member.
@@ -140,12 +140,12 @@ pub struct Unchanged {
     pub uuids: Vec<String>,
     /// Ranges whose bytes are compared.
     #[serde(default)]
-    pub regions: Vec<Region>,
+    pub regions: Vec<ComparedRegion>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Region {
+pub struct ComparedRegion {
     pub disk: String,
     pub at_mib: u64,
     pub mib: u64,
@@ -154,7 +154,7 @@ pub struct Region {
 /// Facts of the installed system, after both boots.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Tiny {
+pub struct SystemExpectations {
     #[serde(default)]
     pub mounts: Vec<String>,
     #[serde(default)]
@@ -177,7 +177,7 @@ pub struct Tiny {
 /// Facts that the inspection ramdisk finds on the disks afterwards.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Inspect {
+pub struct DiskExpectations {
     /// Filesystems to mount read-only, in this order: `sda2:/`.
     #[serde(default)]
     pub mount: Vec<String>,
@@ -197,10 +197,10 @@ pub struct Inspect {
     #[serde(default)]
     pub fsck_clean: Vec<String>,
     #[serde(default)]
-    pub files: BTreeMap<String, File>,
+    pub files: BTreeMap<String, FileExpectations>,
 }
 
-impl Inspect {
+impl DiskExpectations {
     pub fn asks_nothing(&self) -> bool {
         let stack = [&self.arrays, &self.groups, &self.volumes];
         stack.iter().all(|lines| lines.is_none())
@@ -214,7 +214,7 @@ impl Inspect {
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct File {
+pub struct FileExpectations {
     #[serde(default)]
     pub missing: bool,
     /// File type as stat(1) prints it: `regular file`, `directory`, `symbolic link`, …

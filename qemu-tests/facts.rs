@@ -41,7 +41,7 @@ impl Facts {
 }
 
 /// Returns whether the text matches the pattern, in which `*` matches any text.
-pub fn matches(pattern: &str, text: &str) -> bool {
+pub fn matches_pattern(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
     let Some(mut rest) = text.strip_prefix(first) else { return false };
@@ -57,15 +57,15 @@ pub fn matches(pattern: &str, text: &str) -> bool {
 }
 
 /// Returns whether the console contains the pattern. Long lines are wrapped there between words.
-pub fn shows(console: &str, pattern: &str) -> bool {
+pub fn shows_pattern(console: &str, pattern: &str) -> bool {
     let unbroken = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    matches(&format!("*{}*", unbroken(pattern)), &unbroken(console))
+    matches_pattern(&format!("*{}*", unbroken(pattern)), &unbroken(console))
 }
 
 /// Returns whether the line matches the pattern field by field; fields beyond those of the pattern are ignored.
 pub fn fields_match(pattern: &str, line: &str) -> bool {
     let mut fields = line.split_whitespace();
-    pattern.split_whitespace().all(|wanted| fields.next().is_some_and(|field| matches(wanted, field)))
+    pattern.split_whitespace().all(|wanted| fields.next().is_some_and(|field| matches_pattern(wanted, field)))
 }
 
 /// Tests of this file; the harness has its own `main`, so `#[test]` functions would not run.
@@ -81,16 +81,16 @@ pub fn self_test() {
     assert!(Facts::read(&text[..60], "tiny").is_none());
 
     for (pattern, text) in [("*", ""), ("a*", "a"), ("a*c", "abc"), ("*b*", "abc"), ("a", "a"), ("a*b*c", "axbxc")] {
-        assert!(matches(pattern, text), "{pattern} {text}");
+        assert!(matches_pattern(pattern, text), "{pattern} {text}");
     }
     for (pattern, text) in [("", "a"), ("a", "ab"), ("a*c", "abcd"), ("ab*bc", "abc"), ("a*b*c", "acb")] {
-        assert!(!matches(pattern, text), "{pattern} {text}");
+        assert!(!matches_pattern(pattern, text), "{pattern} {text}");
     }
-    assert!(shows(
+    assert!(shows_pattern(
         "ok\r\n  md127 spans sdb2,\r\n      which a reinstall wipes\r\n",
         "md127 spans * which a reinstall wipes"
     ));
-    assert!(!shows("md127 spans sdb2\n", "sdb2 spans"));
+    assert!(!shows_pattern("md127 spans sdb2\n", "sdb2 spans"));
     let line = "UUID=1234 / ext4 defaults 0 1";
     assert!(fields_match("UUID=* / ext4", line) && fields_match("* / * * 0 1", line));
     assert!(!fields_match("UUID=* / ext4 * 0 2", line) && !fields_match("* / ext4 defaults 0 1 more", line));

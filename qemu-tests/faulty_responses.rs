@@ -1,12 +1,12 @@
 //! Faulty responses with images, altered by the proxy. The file is intact, but the head or body of the response is not.
 
 use crate::proxy::read_head;
-use crate::served_image::Lie;
+use crate::served_image::ResponseFault;
 use std::io::{BufReader, Read};
 
 /// Response with an image that replaces the server's response.
-pub struct Told<R> {
-    lie: Lie,
+pub struct FaultyResponse<R> {
+    lie: ResponseFault,
     from: BufReader<R>,
     /// Altered bytes that have not been read yet.
     ready: Vec<u8>,
@@ -22,22 +22,22 @@ pub struct Told<R> {
 }
 
 /// Returns the request head for the server: the Range header is removed if ranges are not supported.
-pub fn heard(lie: Option<Lie>, head: &[String]) -> Vec<String> {
+pub fn adapt_request(lie: Option<ResponseFault>, head: &[String]) -> Vec<String> {
     let is_range = |line: &String| {
         let line = line.to_lowercase();
         line.starts_with("range:") || line.starts_with("if-range:")
     };
-    head.iter().filter(|line| lie != Some(Lie::NoRange) || !is_range(line)).cloned().collect()
+    head.iter().filter(|line| lie != Some(ResponseFault::NoRange) || !is_range(line)).cloned().collect()
 }
 
-impl<R: Read> Told<R> {
-    pub fn new(lie: Lie, answer: R, has_body: bool, number: u32) -> Told<R> {
+impl<R: Read> FaultyResponse<R> {
+    pub fn new(lie: ResponseFault, answer: R, has_body: bool, number: u32) -> FaultyResponse<R> {
         let from = BufReader::new(answer);
-        Told { lie, from, ready: vec![], begun: false, has_body, number, place: 0, wrong: None, left: 0 }
+        FaultyResponse { lie, from, ready: vec![], begun: false, has_body, number, place: 0, wrong: None, left: 0 }
     }
 
     /// Returns the altered head; the head of an error response is unchanged.
-    fn head(&mut self) -> std::io::Result<Vec<u8>> {
+    fn read_head(&mut self) -> std::io::Result<Vec<u8>> {
         let mut head = read_head(&mut self.from)?;
         let status = head.first().and_then(|line| line.split(' ').nth(1)).unwrap_or_default().to_owned();
         let field = |name: &str| {
@@ -54,24 +54,24 @@ impl<R: Read> Told<R> {
             head.retain(|line| !line.split_once(':').is_some_and(|(key, _)| key.eq_ignore_ascii_case(name)));
         };
         match self.lie {
-            Lie::Chunked if good => {
+            ResponseFault::Chunked if good => {
                 drop_field("content-length");
                 head.push("Transfer-Encoding: chunked".to_owned());
             }
-            Lie::OneBit if good => self.wrong = total.map(|total| total / 2),
-            Lie::ChangingEtag if good => {
+            ResponseFault::OneBit if good => self.wrong = total.map(|total| total / 2),
+            ResponseFault::ChangingEtag if good => {
                 drop_field("etag");
                 drop_field("last-modified");
                 head.push(format!("ETag: \"told-{}\"", self.number));
             }
-            Lie::NoRange => drop_field("accept-ranges"),
-            _ => self.has_body &= self.lie != Lie::Chunked,
+            ResponseFault::NoRange => drop_field("accept-ranges"),
+            _ => self.has_body &= self.lie != ResponseFault::Chunked,
         }
         Ok(head.iter().map(|line| format!("{line}\r\n")).chain(["\r\n".to_owned()]).collect::<String>().into_bytes())
     }
 
     /// Returns the next block of the altered body; empty at its end.
-    fn body(&mut self) -> std::io::Result<Vec<u8>> {
+    fn read_body(&mut self) -> std::io::Result<Vec<u8>> {
         let mut piece = vec![0; 16 * 1024];
         let count = self.from.read(&mut piece)?;
         piece.truncate(count);
@@ -82,7 +82,7 @@ impl<R: Read> Told<R> {
         self.place = end;
         let was_whole = self.left == 0;
         self.left = self.left.saturating_sub(count as u64);
-        if self.lie != Lie::Chunked || !self.has_body {
+        if self.lie != ResponseFault::Chunked || !self.has_body {
             return Ok(piece);
         }
         Ok(match count {
@@ -97,10 +97,10 @@ impl<R: Read> Told<R> {
     }
 }
 
-impl<R: Read> Read for Told<R> {
+impl<R: Read> Read for FaultyResponse<R> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         if self.ready.is_empty() {
-            self.ready = if self.begun { self.body()? } else { self.head()? };
+            self.ready = if self.begun { self.read_body()? } else { self.read_head()? };
             self.begun = true;
         }
         let count = self.ready.len().min(buffer.len());
@@ -115,31 +115,32 @@ pub fn self_test() {
     let whole = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\nETag: \"true\"\r\nAccept-Ranges: bytes\r\n\r\n0123456789";
     let rest = "HTTP/1.1 206 Partial Content\r\nContent-Length: 7\r\nContent-Range: bytes 3-9/10\r\n\r\n3456789";
     let error = "HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\ngone";
-    let told = |lie: Lie, answer: &str, number: u32| {
+    let read_altered = |lie: ResponseFault, answer: &str, number: u32| {
         let mut text = String::new();
         let has_body = answer.split_once("\r\n\r\n").is_some_and(|(_, body)| !body.is_empty());
-        Told::new(lie, answer.as_bytes(), has_body, number).read_to_string(&mut text).expect("an answer");
+        FaultyResponse::new(lie, answer.as_bytes(), has_body, number).read_to_string(&mut text).expect("an answer");
         text
     };
-    let chunked = told(Lie::Chunked, whole, 0);
+    let chunked = read_altered(ResponseFault::Chunked, whole, 0);
     assert!(chunked.ends_with("Transfer-Encoding: chunked\r\n\r\na\r\n0123456789\r\n0\r\n\r\n"), "{chunked}");
     assert!(!chunked.contains("Content-Length"), "{chunked}");
-    let cut = told(Lie::Chunked, &whole[..whole.len() - 4], 0);
+    let cut = read_altered(ResponseFault::Chunked, &whole[..whole.len() - 4], 0);
     assert!(cut.ends_with("\r\n\r\n6\r\n012345\r\n"), "{cut}");
-    let head = told(Lie::Chunked, whole.split_once("0123").expect("a body").0, 0);
+    let head = read_altered(ResponseFault::Chunked, whole.split_once("0123").expect("a body").0, 0);
     assert!(head.ends_with("chunked\r\n\r\n"), "{head}");
-    assert!(told(Lie::OneBit, whole, 0).ends_with("\r\n\r\n0123446789"));
-    assert!(told(Lie::OneBit, rest, 0).ends_with("\r\n\r\n3446789"));
-    let (first, second) = (told(Lie::ChangingEtag, whole, 1), told(Lie::ChangingEtag, rest, 2));
+    assert!(read_altered(ResponseFault::OneBit, whole, 0).ends_with("\r\n\r\n0123446789"));
+    assert!(read_altered(ResponseFault::OneBit, rest, 0).ends_with("\r\n\r\n3446789"));
+    let (first, second) =
+        (read_altered(ResponseFault::ChangingEtag, whole, 1), read_altered(ResponseFault::ChangingEtag, rest, 2));
     assert!(first.contains("ETag: \"told-1\"\r\n") && !first.contains("true"), "{first}");
     assert!(second.contains("ETag: \"told-2\"\r\n") && second.ends_with("\r\n\r\n3456789"), "{second}");
-    assert!(!told(Lie::NoRange, whole, 0).contains("Accept-Ranges"));
-    for lie in [Lie::Chunked, Lie::OneBit, Lie::ChangingEtag, Lie::NoRange] {
-        assert_eq!(told(lie, error, 0), error, "{lie:?}");
+    assert!(!read_altered(ResponseFault::NoRange, whole, 0).contains("Accept-Ranges"));
+    for lie in [ResponseFault::Chunked, ResponseFault::OneBit, ResponseFault::ChangingEtag, ResponseFault::NoRange] {
+        assert_eq!(read_altered(lie, error, 0), error, "{lie:?}");
     }
 
     let asked = ["GET /images/a HTTP/1.1", "Range: bytes=3-", "if-range: \"true\""].map(str::to_owned).to_vec();
-    assert_eq!(heard(Some(Lie::NoRange), &asked), asked[..1]);
-    assert_eq!(heard(Some(Lie::Chunked), &asked), asked);
-    assert_eq!(heard(None, &asked), asked);
+    assert_eq!(adapt_request(Some(ResponseFault::NoRange), &asked), asked[..1]);
+    assert_eq!(adapt_request(Some(ResponseFault::Chunked), &asked), asked);
+    assert_eq!(adapt_request(None, &asked), asked);
 }

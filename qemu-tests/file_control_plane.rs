@@ -1,7 +1,7 @@
 //! Machine without a control plane. The proxy serves its machine file and accepts its report. The file contains the
 //! document that the server would return.
 
-use crate::host::{Context, Result, tool, write};
+use crate::host::{Context, Result, run_tool, write};
 use crate::server;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -19,37 +19,47 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Signature of the machine file, made with `testdata/trust/one.key`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Fleet {
+pub enum FleetSignature {
     Signed,
     Unsigned,
 }
 
 /// Files and reports of the machine.
-pub struct Files {
+pub struct FleetFiles {
     machine: Vec<u8>,
     signature: Option<Vec<u8>>,
     /// Messages of the server, to which the reports are added.
     said: Arc<Mutex<Vec<Value>>>,
 }
 
-impl Files {
+impl FleetFiles {
     /// Creates the machine file from the response of the server on that port.
     ///
     /// # Errors
     /// The server has no allocation for the machine; minisign fails.
-    pub fn make(fleet: Fleet, port: u16, state: &Path, id: &str, said: Arc<Mutex<Vec<Value>>>) -> Result<Files> {
+    pub fn create_files(
+        fleet: FleetSignature,
+        port: u16,
+        state: &Path,
+        id: &str,
+        said: Arc<Mutex<Vec<Value>>>,
+    ) -> Result<FleetFiles> {
         let path = state.join("fleet.json");
-        write(&path, machine(port, state, id)?.to_string())?;
+        write(&path, request_machine(port, state, id)?.to_string())?;
         let read = |path: &Path| std::fs::read(path).context(path.display());
         let key = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/trust/one.key");
         let (file, key) = (path.display().to_string(), key.display().to_string());
-        tool(&["minisign", "-S", "-s", &key, "-m", &file], Stdio::null())?;
+        run_tool(&["minisign", "-S", "-s", &key, "-m", &file], Stdio::null())?;
         let signature = read(&path.with_extension("json.minisig"))?;
-        Ok(Files { machine: read(&path)?, signature: (fleet == Fleet::Signed).then_some(signature), said })
+        Ok(FleetFiles {
+            machine: read(&path)?,
+            signature: (fleet == FleetSignature::Signed).then_some(signature),
+            said,
+        })
     }
 
     /// Returns the complete HTTP response if the request is for one of these files.
-    pub fn answer(&self, method: &str, path: &str, body: &[u8]) -> Option<Vec<u8>> {
+    pub fn respond_to(&self, method: &str, path: &str, body: &[u8]) -> Option<Vec<u8>> {
         let name = path.strip_prefix(FOLDER)?;
         let found = match (method, name.rsplit_once('.')) {
             ("PUT", _) => {
@@ -68,10 +78,10 @@ impl Files {
 }
 
 /// Returns the machine as `GET /v1/machine/{id}` would.
-fn machine(port: u16, state: &Path, id: &str) -> Result<Value> {
+fn request_machine(port: u16, state: &Path, id: &str) -> Result<Value> {
     let began = Instant::now();
     loop {
-        let preview = server::preview(port, state, id)?;
+        let preview = server::preview_machine(port, state, id)?;
         match preview["withheld"].as_str() {
             None => return Ok(preview["machine"].clone()),
             Some(why) if began.elapsed() > PATIENCE => return Err(format!("the server has no allocation: {why}")),
@@ -81,7 +91,7 @@ fn machine(port: u16, state: &Path, id: &str) -> Result<Value> {
 }
 
 /// Returns the server's kernel command line, changed to use the machine file.
-pub fn cmdline(of_server: &str, port: u16) -> String {
+pub fn adapt_cmdline(of_server: &str, port: u16) -> String {
     let theirs = ["drophammer.url=", "drophammer.token="];
     let rest = of_server.split(' ').filter(|word| !theirs.iter().any(|name| word.starts_with(name)));
     let folder = format!("http://10.0.2.2:{port}{FOLDER}");
@@ -91,14 +101,14 @@ pub fn cmdline(of_server: &str, port: u16) -> String {
 
 /// The command line names one control plane; signatures are served if requested, and reports are stored.
 pub fn self_test() {
-    let words = cmdline("drophammer.url=http://h drophammer.token=t drophammer.machine=m a=b", 7);
+    let words = adapt_cmdline("drophammer.url=http://h drophammer.token=t drophammer.machine=m a=b", 7);
     let expected = "drophammer.machine=m a=b drophammer.file=http://10.0.2.2:7/fleet/{uuid}.json \
                     drophammer.report=http://10.0.2.2:7/fleet/{uuid}.report";
     assert_eq!(words, expected);
     let said = Arc::default();
-    let files = Files { machine: b"{}".to_vec(), signature: None, said: Arc::clone(&said) };
+    let files = FleetFiles { machine: b"{}".to_vec(), signature: None, said: Arc::clone(&said) };
     let ask = |method: &str, path: &str, body: &[u8]| {
-        files.answer(method, path, body).map(|answer| String::from_utf8_lossy(&answer).into_owned())
+        files.respond_to(method, path, body).map(|answer| String::from_utf8_lossy(&answer).into_owned())
     };
     assert_eq!(ask("GET", "/images/x", b""), None);
     assert!(ask("GET", "/fleet/m.json", b"").is_some_and(|answer| answer.ends_with("\r\n\r\n{}")));

@@ -22,7 +22,7 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
 
 /// Returns a command that is killed after some minutes, because damaged filesystems can make a tool run forever;
 /// `timeout` then exits with 137.
-pub fn bounded(argv: &[&str]) -> Command {
+pub fn limit_command(argv: &[&str]) -> Command {
     let mut command = Command::new("timeout");
     command.args(["--signal=KILL", &(300 * patience()).to_string()]).args(argv);
     command
@@ -35,8 +35,8 @@ pub fn patience() -> u64 {
 }
 
 /// Runs a tool with a file as its input, and returns its output, or its error message.
-pub fn tool(argv: &[&str], stdin: Stdio) -> Result<Vec<u8>> {
-    let output = bounded(argv).stdin(stdin).output().context(argv[0])?;
+pub fn run_tool(argv: &[&str], stdin: Stdio) -> Result<Vec<u8>> {
+    let output = limit_command(argv).stdin(stdin).output().context(argv[0])?;
     if output.status.success() {
         return Ok(output.stdout);
     }
@@ -45,7 +45,7 @@ pub fn tool(argv: &[&str], stdin: Stdio) -> Result<Vec<u8>> {
 }
 
 /// Creates a process that ends with the thread that starts it, so that no VM or server outlives a harness that was killed.
-pub fn child(program: &str) -> Command {
+pub fn tie_to_thread(program: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--", program]);
     command

@@ -1,9 +1,9 @@
 //! Image that a run offers: a file below the server's folder, intact or damaged as the scenario specifies.
 
-use crate::host::{Context, Result, tool, write};
+use crate::host::{Context, Result, run_tool, write};
 use crate::registry::{self, Registry};
 use crate::scenario::{Bus, Disk};
-use crate::served_image::{Digest, Image, Signer, System};
+use crate::served_image::{DeclaredDigest, ImageSigner, OfferedImage, TestSystem};
 use crate::{server, tar_members};
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
@@ -13,12 +13,12 @@ use std::process::Stdio;
 
 /// Returns the path of the image with that system, below the artifacts. Scenarios without an image install the tiny one. SATA disks require
 /// another kernel, which starts more slowly.
-pub fn of(system: System, disks: &[Disk]) -> &'static str {
+pub fn image_path(system: TestSystem, disks: &[Disk]) -> &'static str {
     let has_sata = disks.iter().any(|disk| disk.bus == Bus::Sata);
     match system {
-        System::Tiny if has_sata => "tiny/sata.tar.zst",
-        System::Tiny => "tiny/tiny.tar.zst",
-        System::Debian => "debian/debian.tar.zst",
+        TestSystem::Tiny if has_sata => "tiny/sata.tar.zst",
+        TestSystem::Tiny => "tiny/tiny.tar.zst",
+        TestSystem::Debian => "debian/debian.tar.zst",
     }
 }
 
@@ -27,64 +27,70 @@ pub fn of(system: System, disks: &[Disk]) -> &'static str {
 ///
 /// # Errors
 /// The original is missing, or a tool fails.
-pub fn offer(image: &Image, original: &Path, id: &str, folder: &Path, base: &str) -> Result<Option<Registry>> {
+pub fn offer_image(
+    image: &OfferedImage,
+    original: &Path,
+    id: &str,
+    folder: &Path,
+    base: &str,
+) -> Result<Option<Registry>> {
     let images = folder.join("images");
     fs::create_dir_all(&images).context(images.display())?;
-    let (bytes, before) = make(image, original, &images)?;
+    let (bytes, before) = build_image(image, original, &images)?;
     if !image.layers.is_empty() {
         return in_registry(image, bytes, id, folder, base).map(Some);
     }
     let name = file_name(image, original, id);
     let url = format!("{base}/images/{name}");
     if image.missing {
-        describe(folder, id, ("url", &url), Some(sha256(&bytes)))?;
+        write_description(folder, id, ("url", &url), Some(sha256(&bytes)))?;
         return Ok(None);
     }
     let file = images.join(&name);
     write(&file, &bytes)?;
-    let key = image.signed.map(|signer| key(signer, folder)).transpose()?;
+    let key = image.signed.map(|signer| create_key(signer, folder)).transpose()?;
     match &key {
-        _ if image.packed => pack(&file, key.as_deref())?,
-        Some(key) => sign(&file, &sha256(&bytes), key)?,
+        _ if image.packed => pack_image(&file, key.as_deref())?,
+        Some(key) => sign_image(&file, &sha256(&bytes), key)?,
         None => {}
     }
     match image.digest {
-        Digest::Right => describe(folder, id, ("file", &name), None)?,
-        Digest::Original => describe(folder, id, ("file", &name), Some(sha256(&before)))?,
-        Digest::Wrong => describe(folder, id, ("file", &name), Some("0".repeat(64)))?,
-        Digest::None => {
-            shelve(folder, &name)?;
-            describe(folder, id, ("url", &url), None)?;
+        DeclaredDigest::Right => write_description(folder, id, ("file", &name), None)?,
+        DeclaredDigest::Original => write_description(folder, id, ("file", &name), Some(sha256(&before)))?,
+        DeclaredDigest::Wrong => write_description(folder, id, ("file", &name), Some("0".repeat(64)))?,
+        DeclaredDigest::None => {
+            declare_spare(folder, &name)?;
+            write_description(folder, id, ("url", &url), None)?;
         }
-        Digest::Md5 => {
+        DeclaredDigest::Md5 => {
             let sum_name = format!("{name}.md5");
             write(&images.join(&sum_name), format!("{}  {name}\n", md5(&bytes)))?;
-            shelve(folder, &sum_name)?;
-            shelve(folder, &name)?;
-            describe(folder, id, ("url", &url), None)?;
+            declare_spare(folder, &sum_name)?;
+            declare_spare(folder, &name)?;
+            write_description(folder, id, ("url", &url), None)?;
         }
     }
     Ok(None)
 }
 
 /// Creates the layers of a registry image: the lowest is the image, the others are made for the test.
-fn in_registry(image: &Image, lowest: Vec<u8>, id: &str, folder: &Path, base: &str) -> Result<Registry> {
+fn in_registry(image: &OfferedImage, lowest: Vec<u8>, id: &str, folder: &Path, base: &str) -> Result<Registry> {
     let mut layers = vec![("application/vnd.oci.image.layer.v1.tar+zstd", lowest)];
     for files in &image.layers {
-        let tar = filter(&["gzip", "-cnq"], &tar(files).context("a layer")?, folder)?;
+        let tar = filter_bytes(&["gzip", "-cnq"], &build_tar(files).context("a layer")?, folder)?;
         layers.push(("application/vnd.oci.image.layer.v1.tar+gzip", tar));
     }
     let registry = Registry::new(id, layers);
     let digest = match image.digest {
-        Digest::None => None,
-        Digest::Wrong => Some("0".repeat(64)),
+        DeclaredDigest::None => None,
+        DeclaredDigest::Wrong => Some("0".repeat(64)),
         _ => Some(sha256(registry.manifest())),
     };
-    describe(folder, id, ("url", &format!("oci+{base}/{}:{id}", registry::REPOSITORY)), digest)?;
+    write_description(folder, id, ("url", &format!("oci+{base}/{}:{id}", registry::REPOSITORY)), digest)?;
     Ok(registry)
 }
 
-fn tar(files: &BTreeMap<String, String>) -> std::io::Result<Vec<u8>> {
+fn build_tar(files: &BTreeMap<String, String>) -> std::io::Result<Vec<u8>> {
     let mut tar = tar::Builder::new(Vec::new());
     for (path, text) in files {
         let mut header = tar::Header::new_ustar();
@@ -99,61 +105,61 @@ fn tar(files: &BTreeMap<String, String>) -> std::io::Result<Vec<u8>> {
 }
 
 /// Returns a secret key of minisign without a password.
-fn key(signer: Signer, folder: &Path) -> Result<PathBuf> {
-    if signer == Signer::One {
+fn create_key(signer: ImageSigner, folder: &Path) -> Result<PathBuf> {
+    if signer == ImageSigner::One {
         return Ok(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/trust/one.key"));
     }
     let key = folder.join("stranger.key");
     let (secret, public) = (key.display().to_string(), folder.join("stranger.pub").display().to_string());
-    tool(&["minisign", "-G", "-W", "-f", "-p", &public, "-s", &secret], Stdio::null())?;
+    run_tool(&["minisign", "-G", "-W", "-f", "-p", &public, "-s", &secret], Stdio::null())?;
     Ok(key)
 }
 
 /// Writes the digest of an image and signs it, as an operator does with an existing image.
-fn sign(image: &Path, sha256: &str, key: &Path) -> Result<()> {
+fn sign_image(image: &Path, sha256: &str, key: &Path) -> Result<()> {
     let sum = format!("{}.sha256", image.display());
     let name = image.file_name().unwrap_or_default().display();
     write(Path::new(&sum), format!("{sha256}  {name}\n"))?;
     let key = key.display().to_string();
-    tool(&["minisign", "-S", "-s", &key, "-m", &sum], Stdio::null()).map(drop)
+    run_tool(&["minisign", "-S", "-s", &key, "-m", &sum], Stdio::null()).map(drop)
 }
 
 /// Packs the disk of a virtual machine as an operator does. An existing file is replaced.
-fn pack(image: &Path, key: Option<&Path>) -> Result<()> {
+fn pack_image(image: &Path, key: Option<&Path>) -> Result<()> {
     let (image, disk) = (image.display().to_string(), format!("{}.disk", image.display()));
-    tool(&["zstd", "-dqf", &image, "-o", &disk], Stdio::null())?;
+    run_tool(&["zstd", "-dqf", &image, "-o", &disk], Stdio::null())?;
     let mut argv = vec![env!("CARGO_BIN_EXE_drophammer"), "image", "pack", &disk, "-o", &image, "--force"];
     let key = key.map(|key| key.display().to_string());
     argv.extend(key.iter().flat_map(|key| ["--key", key]));
-    tool(&argv, Stdio::null())?;
+    run_tool(&argv, Stdio::null())?;
     fs::remove_file(&disk).context(disk)
 }
 
 /// Declares the file as another image, which no machine uses: the server serves only files of images. The offered image
 /// refers to the file by URL, because the server would add a digest to an image with `file`.
-fn shelve(folder: &Path, name: &str) -> Result<()> {
-    describe(folder, &format!("shelf-{name}"), ("file", name), None)
+fn declare_spare(folder: &Path, name: &str) -> Result<()> {
+    write_description(folder, &format!("shelf-{name}"), ("file", name), None)
 }
 
-fn describe(folder: &Path, id: &str, place: (&str, &str), sha256: Option<String>) -> Result<()> {
+fn write_description(folder: &Path, id: &str, place: (&str, &str), sha256: Option<String>) -> Result<()> {
     let mut text = format!("id: {id}\nname: {id}\n{}: {}\n", place.0, place.1);
     if let Some(sum) = sha256 {
         text += &format!("digest: \"sha256:{sum}\"\n");
     }
-    server::put(folder, "images", id, text)
+    server::write_object(folder, "images", id, text)
 }
 
 /// Returns the file as it is served, and as it was before it was damaged.
-fn make(image: &Image, original: &Path, scratch: &Path) -> Result<(Vec<u8>, Vec<u8>)> {
+fn build_image(image: &OfferedImage, original: &Path, scratch: &Path) -> Result<(Vec<u8>, Vec<u8>)> {
     let mut bytes = fs::read(original).context(original.display())?;
     if image.cut_tar_at.is_some() || image.compress.is_some() || !image.members.is_empty() {
-        let mut tar = filter(&["zstd", "-dcq"], &bytes, scratch)?;
+        let mut tar = filter_bytes(&["zstd", "-dcq"], &bytes, scratch)?;
         if !image.members.is_empty() {
-            tar = tar_members::append(tar, &image.members)?;
+            tar = tar_members::append_members(tar, &image.members)?;
         }
         tar.truncate(image.cut_tar_at.map_or(usize::MAX, |length| length as usize));
         let program = image.compress.as_deref().unwrap_or("zstd");
-        bytes = filter(&[program, "-cq"], &tar, scratch)?;
+        bytes = filter_bytes(&[program, "-cq"], &tar, scratch)?;
     }
     let before = bytes.clone();
     bytes.truncate(image.truncate_at.map_or(usize::MAX, |length| length as usize));
@@ -165,15 +171,15 @@ fn make(image: &Image, original: &Path, scratch: &Path) -> Result<(Vec<u8>, Vec<
     Ok((bytes, before))
 }
 
-fn filter(argv: &[&str], input: &[u8], scratch: &Path) -> Result<Vec<u8>> {
+fn filter_bytes(argv: &[&str], input: &[u8], scratch: &Path) -> Result<Vec<u8>> {
     let path = scratch.join("filter.input");
     write(&path, input)?;
-    let output = tool(argv, Stdio::from(File::open(&path).context(path.display())?));
+    let output = run_tool(argv, Stdio::from(File::open(&path).context(path.display())?));
     fs::remove_file(&path).context(path.display())?;
     output
 }
 
-fn file_name(image: &Image, original: &Path, id: &str) -> String {
+fn file_name(image: &OfferedImage, original: &Path, id: &str) -> String {
     let name = original.file_name().unwrap_or_default().to_string_lossy();
     let ending = match image.compress.as_deref() {
         None => name.split_once('.').map(|(_, ending)| ending).unwrap_or("tar"),

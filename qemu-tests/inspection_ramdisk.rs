@@ -1,10 +1,10 @@
 //! Neutral ramdisk: prepares the disks of a scenario with standard tools, and inspects them afterwards.
 
-use crate::expectations::Inspect;
+use crate::expectations::DiskExpectations;
 use crate::facts::Facts;
 use crate::host::{Context, Result, write};
-use crate::machine::{Boot, Chassis, POLL, SPARED, Vm};
-use crate::ramdisk_archives::{lines, with_files};
+use crate::machine::{BootMethod, Chassis, POLL, SPARED, Vm};
+use crate::ramdisk_archives::{join_lines, with_files};
 use std::path::Path;
 
 /// Message of the ramdisk after the script, followed by the exit code.
@@ -18,22 +18,23 @@ fn cmdline() -> String {
 ///
 /// # Errors
 /// The ramdisk does not finish.
-pub fn look(chassis: &Chassis, artifacts: &Path, label: &str, inspect: &Inspect) -> Result<Facts> {
+pub fn inspect_disks(chassis: &Chassis, artifacts: &Path, label: &str, inspect: &DiskExpectations) -> Result<Facts> {
     let (kernel, initrd) = (artifacts.join("ramdisk/vmlinux"), chassis.folder.join("inspect.initrd"));
-    write(&initrd, with_files(chassis.folder, &artifacts.join("ramdisk/inspect"), &questions(inspect))?)?;
-    let boot = Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline: &cmdline(), on_copy: true, network: false };
+    write(&initrd, with_files(chassis.folder, &artifacts.join("ramdisk/inspect"), &list_requests(inspect))?)?;
+    let boot =
+        BootMethod::Direct { kernel: &kernel, initrd: &initrd, cmdline: &cmdline(), on_copy: true, network: false };
     let mut vm = Vm::start(chassis, label, &boot)?;
-    until(&mut vm, |vm| vm.facts("inspect"))
+    wait_for_output(&mut vm, |vm| vm.facts("inspect"))
 }
 
 /// Returns the inspection requests as files with one request per line. They are not kernel parameters, because paths may contain blanks and
 /// commas.
-fn questions(inspect: &Inspect) -> [(&'static str, String); 3] {
+fn list_requests(inspect: &DiskExpectations) -> [(&'static str, String); 3] {
     let files = inspect.files.keys().map(String::as_str);
     [
-        ("inspect.mount", lines(inspect.mount.iter().map(String::as_str))),
-        ("inspect.files", lines(files)),
-        ("inspect.fsck", lines(inspect.fsck_clean.iter().map(String::as_str))),
+        ("inspect.mount", join_lines(inspect.mount.iter().map(String::as_str))),
+        ("inspect.files", join_lines(files)),
+        ("inspect.fsck", join_lines(inspect.fsck_clean.iter().map(String::as_str))),
     ]
 }
 
@@ -41,14 +42,15 @@ fn questions(inspect: &Inspect) -> [(&'static str, String); 3] {
 ///
 /// # Errors
 /// The script fails; its output is included.
-pub fn prepare(chassis: &Chassis, artifacts: &Path, label: &str, script: &str) -> Result<String> {
+pub fn prepare_disks(chassis: &Chassis, artifacts: &Path, label: &str, script: &str) -> Result<String> {
     let initrd = chassis.folder.join("prepare.initrd");
     let files = [("prepare", script.to_owned())];
     write(&initrd, with_files(chassis.folder, &artifacts.join("ramdisk/inspect"), &files)?)?;
     let kernel = artifacts.join("ramdisk/vmlinux");
-    let boot = Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline: &cmdline(), on_copy: false, network: false };
+    let boot =
+        BootMethod::Direct { kernel: &kernel, initrd: &initrd, cmdline: &cmdline(), on_copy: false, network: false };
     let mut vm = Vm::start(chassis, label, &boot)?;
-    let code = until(&mut vm, |vm| status(&vm.console())).context("prepare")?;
+    let code = wait_for_output(&mut vm, |vm| find_status(&vm.console())).context("prepare")?;
     // The disks are in use by the machine until it is off.
     while vm.check_alive().is_ok() {
         std::thread::sleep(POLL);
@@ -60,13 +62,13 @@ pub fn prepare(chassis: &Chassis, artifacts: &Path, label: &str, script: &str) -
     }
 }
 
-fn status(console: &str) -> Option<String> {
+fn find_status(console: &str) -> Option<String> {
     let (_, rest) = console.rsplit_once(PREPARED)?;
     rest.split_once('\n').map(|(code, _)| code.to_owned())
 }
 
 /// Waits for output. The machine powers off after its last output, so the output is read once more after it is off.
-fn until<T>(vm: &mut Vm, said: impl Fn(&Vm) -> Option<T>) -> Result<T> {
+fn wait_for_output<T>(vm: &mut Vm, said: impl Fn(&Vm) -> Option<T>) -> Result<T> {
     loop {
         let alive = vm.check_alive();
         if let Some(answer) = said(vm) {
@@ -82,7 +84,7 @@ pub fn self_test() {
     let text = "about: x\nfirmware: bios\nlayout: x\ndisks: []\nexpect:\n  inspect:\n    mount: ['vda1:/a b', 'vg/lv:/']\n    \
                 files: {'/with blank, and comma': {}, '/b': {}}\n    fsck_clean: [vda1]\n";
     let scenario = crate::scenario_parser::parse(text, "x".into(), ".".into()).expect("a scenario");
-    let [mounts, files, checks] = questions(&scenario.runs[0].expect.inspect);
+    let [mounts, files, checks] = list_requests(&scenario.runs[0].expect.inspect);
     assert_eq!(mounts, ("inspect.mount", "vda1:/a b\nvg/lv:/\n".to_owned()));
     assert_eq!(files, ("inspect.files", "/b\n/with blank, and comma\n".to_owned()));
     assert_eq!(checks, ("inspect.fsck", "vda1\n".to_owned()));

@@ -2,16 +2,16 @@
 
 mod qemu_options;
 
-use crate::console_input::{Typed, Typist};
+use crate::console_input::{ConsoleTypist, TypedLine};
 use crate::facts::Facts;
-use crate::host::{Context, Result, child, patience, write};
+use crate::host::{Context, Result, patience, tie_to_thread, write};
 use crate::phase_times;
 use crate::qemu_disks::{self, add_disks};
-use crate::qemu_monitor::Monitor;
+use crate::qemu_monitor::QemuMonitor;
 use crate::scenario::{Disk, Firmware, Machine};
 use crate::tpm::Tpm;
-use crate::write_witness::Witness;
-use qemu_options::{add_bmc, add_nics, base, uefi};
+use crate::write_witness::WriteWitness;
+use qemu_options::{add_basics, add_bmc, add_firmware, add_nics};
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -54,7 +54,7 @@ pub struct Chassis<'a> {
     /// True if disks can be removed while the machine runs.
     pub hotplug: bool,
     /// Lines that are typed at the console.
-    pub types: Vec<Typed>,
+    pub types: Vec<TypedLine>,
 }
 
 impl<'a> Chassis<'a> {
@@ -83,7 +83,7 @@ impl<'a> Chassis<'a> {
     }
 
     /// Returns the file of a disk; a second path has the same file.
-    pub fn file(&self, disk: &Disk) -> PathBuf {
+    pub fn disk_file(&self, disk: &Disk) -> PathBuf {
         let name = disk.path_of.as_ref().unwrap_or(&disk.name);
         self.folder.join(format!("{name}.{}", if self.overlays { "qcow2" } else { "raw" }))
     }
@@ -97,7 +97,7 @@ pub fn in_order<'a>(disks: &'a [Disk], names: &[String]) -> Vec<&'a Disk> {
 }
 
 /// Boot source.
-pub enum Boot<'a> {
+pub enum BootMethod<'a> {
     /// PXE from this TFTP folder.
     Network(&'a Path),
     /// The disks, without any NIC.
@@ -113,7 +113,7 @@ pub enum Boot<'a> {
 /// Running machine. Dropping it ends it.
 pub struct Vm {
     process: Child,
-    monitor: Monitor,
+    monitor: QemuMonitor,
     console: PathBuf,
     /// Console output, and the length of the file at that time: it is read five times a second and only grows.
     shown: RefCell<(u64, String)>,
@@ -121,11 +121,11 @@ pub struct Vm {
     deadline: Instant,
     seconds: u64,
     /// Witness of the writes, in boots with the agent.
-    witness: Option<Witness>,
+    witness: Option<WriteWitness>,
     tpm: Option<Tpm>,
-    _typist: Option<Typist>,
+    _typist: Option<ConsoleTypist>,
     /// Watch of the console, if times are measured.
-    _watch: Option<phase_times::Watch>,
+    _watch: Option<phase_times::ConsoleWatch>,
 }
 
 impl Vm {
@@ -133,47 +133,48 @@ impl Vm {
     ///
     /// # Errors
     /// QEMU or the firmware is missing.
-    pub fn start(chassis: &Chassis, label: &str, boot: &Boot) -> Result<Vm> {
+    pub fn start(chassis: &Chassis, label: &str, boot: &BootMethod) -> Result<Vm> {
         let console = chassis.folder.join(format!("{label}.console.log"));
         let facts = chassis.folder.join(format!("{label}.facts.log"));
         let errors = chassis.folder.join(format!("{label}.qemu.log"));
         write(&console, "")?;
         write(&facts, "")?;
-        let mut command = child("qemu-system-x86_64");
-        base(&mut command, chassis.machine);
+        let mut command = tie_to_thread("qemu-system-x86_64");
+        add_basics(&mut command, chassis.machine);
         command
             .args(["-uuid", chassis.shown_uuid.as_ref().unwrap_or(&chassis.uuid)])
             .arg("-pidfile")
             .arg(chassis.folder.join("qemu.pid"));
-        let typist = (!chassis.types.is_empty()).then(|| Typist::sit(&mut command, &console, &chassis.types));
+        let typist =
+            (!chassis.types.is_empty()).then(|| ConsoleTypist::attach_console(&mut command, &console, &chassis.types));
         if typist.is_none() {
             command.arg("-serial").arg(format!("file:{}", console.display()));
         }
         command.arg("-serial").arg(format!("file:{}", facts.display()));
         // The inspection ramdisk only needs the disks, so the faster firmware is sufficient.
-        if chassis.machine.firmware == Firmware::Uefi && !matches!(boot, Boot::Direct { network: false, .. }) {
-            uefi(&mut command, chassis.folder)?;
+        if chassis.machine.firmware == Firmware::Uefi && !matches!(boot, BootMethod::Direct { network: false, .. }) {
+            add_firmware(&mut command, chassis.folder)?;
         }
-        let witness = Witness::start(chassis, label, boot, &console)?;
+        let witness = WriteWitness::start(chassis, label, boot, &console)?;
         add_disks(&mut command, chassis, boot, witness.as_ref());
         // No TPM without the agent: the kernel of these boots does not find ACPI tables if there is a TPM, and could
         // not power off the machine.
-        let has_tpm = chassis.machine.tpm && !matches!(boot, Boot::Direct { network: false, .. });
+        let has_tpm = chassis.machine.tpm && !matches!(boot, BootMethod::Direct { network: false, .. });
         if chassis.machine.bmc {
             add_bmc(&mut command);
         }
         let tpm = has_tpm.then(|| Tpm::start(chassis.folder)).transpose()?;
         if let Some(tpm) = &tpm {
-            tpm.add(&mut command);
+            tpm.add_device(&mut command);
         }
         match boot {
-            Boot::Network(tftp) => add_nics(&mut command, chassis, Some(tftp))?,
-            Boot::DiskThen(script) => {
+            BootMethod::Network(tftp) => add_nics(&mut command, chassis, Some(tftp))?,
+            BootMethod::DiskThen(script) => {
                 add_nics(&mut command, chassis, None)?;
                 command.arg("-fw_cfg").arg(format!("name=opt/drophammer,file={}", script.display()));
             }
-            Boot::Disk | Boot::DiskWithout(_) => drop(command.args(["-nic", "none"])),
-            Boot::Direct { kernel, initrd, cmdline, network, .. } => {
+            BootMethod::Disk | BootMethod::DiskWithout(_) => drop(command.args(["-nic", "none"])),
+            BootMethod::Direct { kernel, initrd, cmdline, network, .. } => {
                 match network {
                     true => add_nics(&mut command, chassis, None)?,
                     false => drop(command.args(["-nic", "none"])),
@@ -191,15 +192,15 @@ impl Vm {
             .context("qemu-system-x86_64 does not start")?;
         let orders = process.stdin.take().ok_or("QEMU has no monitor")?;
         let answers = process.stdout.take().ok_or("QEMU has no monitor")?;
-        let monitor = Monitor::new(orders, answers);
+        let monitor = QemuMonitor::new(orders, answers);
         let seconds = chassis.machine.deadline_seconds * patience();
         let deadline = Instant::now() + Duration::from_secs(seconds);
         let parts = match boot {
-            Boot::Network(_) | Boot::Direct { network: true, .. } => phase_times::NETWORK,
-            Boot::Disk | Boot::DiskThen(_) | Boot::DiskWithout(_) => phase_times::DISK,
-            Boot::Direct { .. } => phase_times::DIRECT,
+            BootMethod::Network(_) | BootMethod::Direct { network: true, .. } => phase_times::NETWORK,
+            BootMethod::Disk | BootMethod::DiskThen(_) | BootMethod::DiskWithout(_) => phase_times::DISK,
+            BootMethod::Direct { .. } => phase_times::DIRECT,
         };
-        let _watch = phase_times::watch(&console, parts);
+        let _watch = phase_times::watch_console(&console, parts);
         let shown = RefCell::default();
         let _typist = typist;
         Ok(Vm { process, monitor, console, shown, facts, deadline, seconds, witness, tpm, _typist, _watch })
@@ -221,10 +222,10 @@ impl Vm {
 
     /// Like [`Vm::facts`], for the system that came up after `others` earlier ones in the same life of the machine.
     pub fn facts_after(&self, others: usize, source: &str) -> Option<Facts> {
-        let told = self.console().matches(&format!("drophammer-facts: {source}")).count();
+        let reported = self.console().matches(&format!("drophammer-facts: {source}")).count();
         let text = read(&self.facts);
         let (place, _) = text.match_indices(&format!("=== facts begin {source}")).nth(others)?;
-        if told > others { Facts::read(&text[place..], source) } else { None }
+        if reported > others { Facts::read(&text[place..], source) } else { None }
     }
 
     /// Returns whether the machine went off by itself. A reboot ends QEMU too (`-no-reboot`).
@@ -253,8 +254,8 @@ impl Vm {
     ///
     /// # Errors
     /// QEMU has exited.
-    pub fn link(&mut self, up: bool) -> Result<()> {
-        self.monitor.order(&json!({"execute": "set_link", "arguments": {"name": "nic0", "up": up}}))
+    pub fn set_link(&mut self, up: bool) -> Result<()> {
+        self.monitor.send_command(&json!({"execute": "set_link", "arguments": {"name": "nic0", "up": up}}))
     }
 
     /// Removes these disks, and plugs them in again in each other's slots: the last one in the slot of the first, and so on. The kernel
@@ -262,19 +263,19 @@ impl Vm {
     ///
     /// # Errors
     /// The machine does not release the disks.
-    pub fn replug(&mut self, chassis: &Chassis, names: &[String]) -> Result<()> {
+    pub fn replug_disks(&mut self, chassis: &Chassis, names: &[String]) -> Result<()> {
         let named = |name: &String| chassis.disks.iter().copied().find(|disk| disk.name == *name);
         let disks: Vec<&Disk> = names.iter().filter_map(named).collect();
         for disk in &disks {
             let id = qemu_disks::device_id(disk);
-            self.monitor.ask("device_del", &json!({"id": id}))?;
+            self.monitor.execute_command("device_del", &json!({"id": id}))?;
             self.monitor.wait_until_gone(&id)?;
         }
         for (disk, place) in disks.iter().rev().zip(&disks) {
             std::thread::sleep(PLUG_PAUSE);
-            let log = self.witness.as_ref().and_then(|witness| witness.log(&disk.name));
+            let log = self.witness.as_ref().and_then(|witness| witness.find_log(&disk.name));
             for (command, arguments) in qemu_disks::plug_in(chassis, disk, place, log) {
-                self.monitor.ask(command, &arguments)?;
+                self.monitor.execute_command(command, &arguments)?;
             }
         }
         Ok(())
@@ -285,16 +286,16 @@ impl Vm {
     ///
     /// # Errors
     /// A log cannot be read.
-    pub fn testify(&mut self, extents: Option<&Value>, acted: bool) -> Result<Vec<String>> {
-        self.witness.as_mut().map_or(Ok(Vec::new()), |witness| witness.testify(extents, acted))
+    pub fn finish_witness(&mut self, extents: Option<&Value>, acted: bool) -> Result<Vec<String>> {
+        self.witness.as_mut().map_or(Ok(Vec::new()), |witness| witness.finish_watch(extents, acted))
     }
 
     /// Cuts the power, but lets QEMU finish its files, so that an overlay contains all writes.
     ///
     /// # Errors
     /// QEMU does not end.
-    pub fn quit(&mut self) -> Result<()> {
-        self.monitor.order(&json!({"execute": "quit"}))?;
+    pub fn shut_down(&mut self) -> Result<()> {
+        self.monitor.send_command(&json!({"execute": "quit"}))?;
         let patience = Instant::now() + Duration::from_secs(30);
         while !self.is_off()? {
             if Instant::now() > patience {
@@ -306,7 +307,7 @@ impl Vm {
     }
 
     /// Cuts the power.
-    pub fn end(&mut self) {
+    pub fn cut_power(&mut self) {
         // Both fail only if QEMU has exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -332,7 +333,7 @@ pub fn quick_ramdisk(folder: &Path, machine: &Machine) -> (PathBuf, PathBuf) {
 
 impl Drop for Vm {
     fn drop(&mut self) {
-        self.end();
+        self.cut_power();
     }
 }
 
@@ -348,7 +349,7 @@ pub fn self_test() {
                 - {name: nvme0n2, bus: nvme, size_mib: 1}\n";
     let scenario = crate::scenario_parser::parse(text, "x".into(), ".".into()).expect("a scenario");
     let machine = &scenario.machine;
-    let with = |order: &[&str], absent: &[&str], boot: &Boot| {
+    let with = |order: &[&str], absent: &[&str], boot: &BootMethod| {
         let order: Vec<String> = order.iter().map(|name| (*name).to_owned()).collect();
         let disks = in_order(&machine.disks, &order);
         let chassis = Chassis {
@@ -361,8 +362,8 @@ pub fn self_test() {
         add_disks(&mut command, &chassis, boot, None);
         command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect::<Vec<_>>().join("\n")
     };
-    let arguments = |order: &[&str], boot: &Boot| with(order, &[], boot);
-    let as_listed = arguments(&[], &Boot::Disk);
+    let arguments = |order: &[&str], boot: &BootMethod| with(order, &[], boot);
+    let as_listed = arguments(&[], &BootMethod::Disk);
     assert!(
         as_listed.contains("snapshot=off,throttling.bps-total=2097152,file.driver=file,file.filename=/f/sda.raw\n"),
         "{as_listed}"
@@ -374,12 +375,12 @@ pub fn self_test() {
             && as_listed.contains("nvme-ns,bus=nvme0,nsid=2,"),
         "{as_listed}"
     );
-    let swapped = arguments(&["sdb", "sda"], &Boot::Disk);
+    let swapped = arguments(&["sdb", "sda"], &BootMethod::Disk);
     assert!(swapped.contains("bus=ide.0,serial=DH-SDB,drive=drive0,bootindex=1"), "{swapped}");
     assert!(swapped.contains("bus=ide.1,serial=DH-SDA,drive=drive1,bootindex=3"), "{swapped}");
-    let pulled = arguments(&[], &Boot::DiskWithout("sda"));
+    let pulled = arguments(&[], &BootMethod::DiskWithout("sda"));
     assert!(!pulled.contains("SDA") && pulled.contains("bus=ide.1,serial=DH-SDB"), "{pulled}");
-    let absent = with(&[], &["sda"], &Boot::Disk);
+    let absent = with(&[], &["sda"], &BootMethod::Disk);
     assert!(!absent.contains("SDA") && absent.contains("bus=ide.1,serial=DH-SDB"), "{absent}");
     assert!(pulled.contains("snapshot=on") && !pulled.contains("snapshot=off"), "{pulled}");
 

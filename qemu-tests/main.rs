@@ -59,7 +59,7 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use time_budget::Budget;
+use time_budget::TimeBudget;
 
 /// Number of concurrent VMs. The host has two cores; a third VM would only wait.
 const VMS_AT_ONCE: usize = 2;
@@ -75,66 +75,66 @@ fn main() -> ExitCode {
     let own_only = folder.is_none();
     let folder = folder.unwrap_or_else(own_scenarios);
     let mut trials = vec![
-        Trial::test("harness::facts", || quiet(facts::self_test)),
-        Trial::test("harness::expectation_check", || quiet(expectation_check::self_test)),
-        Trial::test("harness::storage_comparison", || quiet(storage_comparison::self_test)),
-        Trial::test("harness::machine", || quiet(machine::self_test)),
-        Trial::test("harness::disks", || quiet(disks::self_test)),
-        Trial::test("harness::proxy", || quiet(proxy::self_test)),
-        Trial::test("harness::registry", || quiet(registry::self_test)),
-        Trial::test("harness::reinstall", || quiet(reinstall::self_test)),
-        Trial::test("harness::powercut", || quiet(powercut::self_test)),
-        Trial::test("harness::server", || quiet(server::self_test)),
-        Trial::test("harness::volume_command", || quiet(volume_command::self_test)),
-        Trial::test("harness::phase_times", || quiet(phase_times::self_test)),
-        Trial::test("harness::tls", || quiet(tls::self_test)),
-        Trial::test("harness::vlan_trunk", || quiet(vlan_trunk::self_test)),
-        Trial::test("harness::console_input", || quiet(console_input::self_test)),
-        Trial::test("harness::scenario_parser", || quiet(scenario_parser::self_test)),
-        Trial::test("harness::scenario_rules", || quiet(scenario_rules::self_test)),
-        Trial::test("harness::file_control_plane", || quiet(file_control_plane::self_test)),
-        Trial::test("harness::qemu_disks", || quiet(qemu_disks::self_test)),
-        Trial::test("harness::qemu_monitor", || quiet(qemu_monitor::self_test)),
-        Trial::test("harness::ramdisk_archives", || quiet(ramdisk_archives::self_test)),
-        Trial::test("harness::inspection_ramdisk", || quiet(inspection_ramdisk::self_test)),
-        Trial::test("harness::network_boot", || quiet(network_boot::self_test)),
-        Trial::test("harness::faulty_responses", || quiet(faulty_responses::self_test)),
-        Trial::test("harness::tar_members", || quiet(tar_members::self_test)),
-        Trial::test("harness::baseline_state", || quiet(baseline_state::self_test)),
-        Trial::test("harness::time_budget", || quiet(time_budget::self_test)),
-        Trial::test("harness::unused_disks", || quiet(unused_disks::self_test)),
-        Trial::test("harness::write_witness", || quiet(write_witness::self_test)),
-        Trial::test("harness::write_attribution", || quiet(write_attribution::self_test)),
-        Trial::test("harness::write_log", || quiet(write_log::self_test)),
-        Trial::test("harness::crash_states", || quiet(crash_states::self_test)),
-        Trial::test("harness::crash_files", || quiet(crash_files::self_test)),
-        Trial::test("harness::crash_state_selection", || quiet(crash_state_selection::self_test)),
-        Trial::test("harness::crash_plan", || quiet(crash_plan::self_test)),
-        Trial::test("harness::crash_state_checks", || quiet(crash_state_checks::self_test)),
-        Trial::test("harness::crash_case", || quiet(crash_case::self_test)),
+        Trial::test("harness::facts", || run_self_test(facts::self_test)),
+        Trial::test("harness::expectation_check", || run_self_test(expectation_check::self_test)),
+        Trial::test("harness::storage_comparison", || run_self_test(storage_comparison::self_test)),
+        Trial::test("harness::machine", || run_self_test(machine::self_test)),
+        Trial::test("harness::disks", || run_self_test(disks::self_test)),
+        Trial::test("harness::proxy", || run_self_test(proxy::self_test)),
+        Trial::test("harness::registry", || run_self_test(registry::self_test)),
+        Trial::test("harness::reinstall", || run_self_test(reinstall::self_test)),
+        Trial::test("harness::powercut", || run_self_test(powercut::self_test)),
+        Trial::test("harness::server", || run_self_test(server::self_test)),
+        Trial::test("harness::volume_command", || run_self_test(volume_command::self_test)),
+        Trial::test("harness::phase_times", || run_self_test(phase_times::self_test)),
+        Trial::test("harness::tls", || run_self_test(tls::self_test)),
+        Trial::test("harness::vlan_trunk", || run_self_test(vlan_trunk::self_test)),
+        Trial::test("harness::console_input", || run_self_test(console_input::self_test)),
+        Trial::test("harness::scenario_parser", || run_self_test(scenario_parser::self_test)),
+        Trial::test("harness::scenario_rules", || run_self_test(scenario_rules::self_test)),
+        Trial::test("harness::file_control_plane", || run_self_test(file_control_plane::self_test)),
+        Trial::test("harness::qemu_disks", || run_self_test(qemu_disks::self_test)),
+        Trial::test("harness::qemu_monitor", || run_self_test(qemu_monitor::self_test)),
+        Trial::test("harness::ramdisk_archives", || run_self_test(ramdisk_archives::self_test)),
+        Trial::test("harness::inspection_ramdisk", || run_self_test(inspection_ramdisk::self_test)),
+        Trial::test("harness::network_boot", || run_self_test(network_boot::self_test)),
+        Trial::test("harness::faulty_responses", || run_self_test(faulty_responses::self_test)),
+        Trial::test("harness::tar_members", || run_self_test(tar_members::self_test)),
+        Trial::test("harness::baseline_state", || run_self_test(baseline_state::self_test)),
+        Trial::test("harness::time_budget", || run_self_test(time_budget::self_test)),
+        Trial::test("harness::unused_disks", || run_self_test(unused_disks::self_test)),
+        Trial::test("harness::write_witness", || run_self_test(write_witness::self_test)),
+        Trial::test("harness::write_attribution", || run_self_test(write_attribution::self_test)),
+        Trial::test("harness::write_log", || run_self_test(write_log::self_test)),
+        Trial::test("harness::crash_states", || run_self_test(crash_states::self_test)),
+        Trial::test("harness::crash_files", || run_self_test(crash_files::self_test)),
+        Trial::test("harness::crash_state_selection", || run_self_test(crash_state_selection::self_test)),
+        Trial::test("harness::crash_plan", || run_self_test(crash_plan::self_test)),
+        Trial::test("harness::crash_state_checks", || run_self_test(crash_state_checks::self_test)),
+        Trial::test("harness::crash_case", || run_self_test(crash_case::self_test)),
         Trial::test("harness::scenarios", || all_can_be_read(&own_scenarios())),
     ];
-    let budget = Arc::new(Budget::from_env());
+    let budget = Arc::new(TimeBudget::from_env());
     // First, because it takes longest.
     if own_only {
         // Alone, so that it has both cores.
         let machines = if arguments.filter.as_deref() == Some("powercut") { VMS_AT_ONCE } else { 1 };
-        let extent = powercut::Extent { full: is_set("DROPHAMMER_FULL"), machines };
-        let cuts = move || powercut::run(&artifacts(), &work(), extent).map_err(Failed::from);
-        trials.push(timed("powercut", RUNS_OF_A_SAMPLE, budget.clone(), cuts).with_ignored_flag(!wanted));
+        let extent = powercut::TestRunSize { full: is_set("DROPHAMMER_FULL"), machines };
+        let cuts = move || powercut::run(&artifacts_folder(), &work_folder(), extent).map_err(Failed::from);
+        trials.push(time_trial("powercut", RUNS_OF_A_SAMPLE, budget.clone(), cuts).with_ignored_flag(!wanted));
         let runs = wanted && (is_set("DROPHAMMER_FULL") || arguments.filter.as_deref() == Some("witness"));
-        let states = || crash_case::run(&artifacts(), &work()).map_err(Failed::from);
-        trials.push(timed("witness", RUNS_OF_A_SAMPLE, budget.clone(), states).with_ignored_flag(!runs));
+        let states = || crash_case::run(&artifacts_folder(), &work_folder()).map_err(Failed::from);
+        trials.push(time_trial("witness", RUNS_OF_A_SAMPLE, budget.clone(), states).with_ignored_flag(!runs));
     }
     match scenario_files(&folder) {
         Ok(files) => {
             let filter = arguments.filter.as_deref();
-            trials.extend(longest_first(files).iter().map(|file| trial(file, wanted, filter, &budget)));
+            trials.extend(longest_first(files).iter().map(|file| create_trial(file, wanted, filter, &budget)));
         }
         Err(error) => trials.push(Trial::test("scenarios", || Err(Failed::from(error)))),
     }
     let conclusion = libtest_mimic::run(&arguments, trials);
-    phase_times::print();
+    phase_times::print_phases();
     conclusion.exit_code()
 }
 
@@ -188,50 +188,50 @@ fn longest_first(mut files: Vec<PathBuf>) -> Vec<PathBuf> {
 
 /// Creates the test case of a file. A file that cannot be parsed fails every `cargo test`, not only those that run VMs. A long scenario
 /// runs if the filter is its name.
-fn trial(file: &Path, wanted: bool, filter: Option<&str>, budget: &Arc<Budget>) -> Trial {
+fn create_trial(file: &Path, wanted: bool, filter: Option<&str>, budget: &Arc<TimeBudget>) -> Trial {
     let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     match scenario_parser::read(file) {
         Ok(scenario) => {
             let runs = wanted && (!scenario.machine.full || is_set("DROPHAMMER_FULL") || filter == Some(name.as_str()));
             let count = scenario.runs.len();
-            let test = move || scenario_run::run(&scenario, &artifacts(), &work()).map_err(Failed::from);
-            timed(&name, count, budget.clone(), test).with_ignored_flag(!runs)
+            let test = move || scenario_run::run(&scenario, &artifacts_folder(), &work_folder()).map_err(Failed::from);
+            time_trial(&name, count, budget.clone(), test).with_ignored_flag(!runs)
         }
         Err(error) => Trial::test(name, || Err(Failed::from(error))),
     }
 }
 
 /// Runs a case with this number of runs, if there is enough time.
-fn timed(
+fn time_trial(
     name: &str,
     runs: usize,
-    budget: Arc<Budget>,
+    budget: Arc<TimeBudget>,
     test: impl FnOnce() -> Result<(), Failed> + Send + 'static,
 ) -> Trial {
     let label = name.to_owned();
     Trial::ignorable_test(name, move || {
-        if let Some(why) = budget.refusal(runs) {
+        if let Some(why) = budget.explain_refusal(runs) {
             return Ok(Completion::ignored_with(why));
         }
         let began = std::time::Instant::now();
         let result = test();
         eprintln!("{label}: {} s", began.elapsed().as_secs());
-        budget.note(runs, began.elapsed());
+        budget.record_runs(runs, began.elapsed());
         result.map(|()| Completion::Completed)
     })
 }
 
 /// Returns the folder in which the scripts put ramdisk and images.
-fn artifacts() -> PathBuf {
+fn artifacts_folder() -> PathBuf {
     let folder = std::env::var_os("DROPHAMMER_ARTIFACTS").map(PathBuf::from);
     folder.unwrap_or_else(|| Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("target"))
 }
 
-fn work() -> PathBuf {
+fn work_folder() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("qemu")
 }
 
-fn quiet(test: fn()) -> Result<(), Failed> {
+fn run_self_test(test: fn()) -> Result<(), Failed> {
     test();
     Ok(())
 }

@@ -1,13 +1,13 @@
 //! A boot over the network with the events of the scenario, until the outcome is known.
 
-use crate::expectation_check::Seen;
+use crate::expectation_check::RunObservations;
 use crate::expectations::Outcome;
-use crate::facts::{Facts, matches, shows};
+use crate::facts::{Facts, matches_pattern, shows_pattern};
 use crate::host::{Result, write};
 use crate::machine::{POLL, Vm};
-use crate::proxy::{Proxy, Trap};
-use crate::scenario::{Act, Answer, BootFrom, Event, Moment};
-use crate::scenario_run::Stage;
+use crate::proxy::{Proxy, ResponseTrap};
+use crate::scenario::{BootFrom, EventAction, EventTrigger, ResponseFate, ScenarioEvent};
+use crate::scenario_run::RunContext;
 use crate::server::Server;
 use serde_json::Value;
 use std::path::PathBuf;
@@ -24,19 +24,19 @@ const SCRIPT_ENDED: &str = "tiny: the script ended with status ";
 const SCRIPT_BEFORE: &str = "before-agent: status ";
 
 /// Server, proxy and machine, and the pending events.
-pub struct Drama<'a> {
-    stage: &'a Stage<'a>,
+pub struct NetworkBootRun<'a> {
+    stage: &'a RunContext<'a>,
     server: Server,
     proxy: Proxy,
     tftp: PathBuf,
     vm: Vm,
-    pending: Vec<Event>,
+    pending: Vec<ScenarioEvent>,
     /// Events that were triggered and wait until they are due.
-    due: Vec<(Instant, Event)>,
+    due: Vec<(Instant, ScenarioEvent)>,
     /// Console output before the machine was power cycled.
     earlier_consoles: String,
     /// Faults that are active, and the time at which they end.
-    repairs: Vec<(Instant, Act)>,
+    repairs: Vec<(Instant, EventAction)>,
     /// Time at which the agent was seen to have ended.
     gave_up: Option<Instant>,
     /// Number of times the machine was switched on: initially, and whenever it went off by itself.
@@ -56,11 +56,11 @@ pub struct Drama<'a> {
 
 /// Returns the traps of the proxy: events at a response are executed by the proxy, because only the proxy knows when the response is
 /// complete.
-pub fn traps(events: &[Event]) -> Vec<Trap> {
-    let trap = |event: &Event| match &event.at {
-        Moment::Request(request) if event.is_at_answer() => Some(Trap {
+pub fn list_traps(events: &[ScenarioEvent]) -> Vec<ResponseTrap> {
+    let trap = |event: &ScenarioEvent| match &event.at {
+        EventTrigger::Request(request) if event.is_at_answer() => Some(ResponseTrap {
             request: request.clone(),
-            swallow: event.answer == Answer::Lost,
+            swallow: event.answer == ResponseFate::Lost,
             act: event.act,
             time: Duration::from_secs(event.seconds),
         }),
@@ -70,8 +70,8 @@ pub fn traps(events: &[Event]) -> Vec<Trap> {
 }
 
 /// Returns the offsets at which the proxy holds back an image.
-pub fn holds(events: &[Event]) -> Vec<u64> {
-    let hold = |event: &Event| if let Moment::ImageBytes(bytes) = event.at { Some(bytes) } else { None };
+pub fn list_holds(events: &[ScenarioEvent]) -> Vec<u64> {
+    let hold = |event: &ScenarioEvent| if let EventTrigger::ImageBytes(bytes) = event.at { Some(bytes) } else { None };
     events.iter().filter_map(hold).collect()
 }
 
@@ -81,13 +81,13 @@ fn script_failure(console: &str) -> Option<String> {
     Some(format!("the script of `before_agent` ended with {code}"))
 }
 
-impl<'a> Drama<'a> {
-    pub fn new(stage: &'a Stage<'a>, server: Server, proxy: Proxy, tftp: PathBuf, vm: Vm) -> Drama<'a> {
+impl<'a> NetworkBootRun<'a> {
+    pub fn new(stage: &'a RunContext<'a>, server: Server, proxy: Proxy, tftp: PathBuf, vm: Vm) -> NetworkBootRun<'a> {
         let pending = stage.run.events.iter().filter(|event| !event.is_at_answer()).cloned().collect();
         let others = usize::from(stage.run.boot == BootFrom::Kexec);
         let (repairs, gave_up, began) = (vec![], None, Instant::now());
         let (due, earlier_consoles) = (vec![], String::new());
-        Drama {
+        NetworkBootRun {
             stage,
             server,
             proxy,
@@ -112,29 +112,29 @@ impl<'a> Drama<'a> {
     ///
     /// # Errors
     /// A write log cannot be read.
-    pub fn seen(&mut self) -> Result<Seen> {
-        self.testify()?;
-        Ok(self.heard())
+    pub fn collect_observations(&mut self) -> Result<RunObservations> {
+        self.finish_witness()?;
+        Ok(self.read_observations())
     }
 
     /// Ends the witness of this boot.
-    fn testify(&mut self) -> Result<()> {
+    fn finish_witness(&mut self) -> Result<()> {
         // Without an announcement to a control plane, there are no extents to compare writes with.
         if self.stage.run.fleet.is_some() && self.stage.run.expect.outcome == Outcome::Installed {
             return Ok(());
         }
         let announced = self.proxy.announced();
         let last = announced.get(self.announced..).and_then(<[Value]>::last);
-        let reported = self.server.said().iter().filter(|line| line["report"].is_object()).count();
+        let reported = self.server.all_messages().iter().filter(|line| line["report"].is_object()).count();
         let acted = last.is_some() || reported > self.reported;
-        self.broken.extend(self.vm.testify(last.map(|notice| &notice["extents"]), acted)?);
+        self.broken.extend(self.vm.finish_witness(last.map(|notice| &notice["extents"]), acted)?);
         (self.announced, self.reported) = (announced.len(), reported);
         Ok(())
     }
 
-    fn heard(&self) -> Seen {
-        let said = self.server.said();
-        Seen {
+    fn read_observations(&self) -> RunObservations {
+        let said = self.server.all_messages();
+        RunObservations {
             report: said.iter().rev().find(|line| line["report"].is_object()).map(|line| line["report"].clone()),
             events: said.iter().filter_map(|line| line["event"].as_str().map(str::to_owned)).collect(),
             console: self.vm.console(),
@@ -143,7 +143,7 @@ impl<'a> Drama<'a> {
             requests: self.proxy.requests_with_queries(),
             problems: said.iter().filter_map(|line| line["problem"].as_str().map(str::to_owned)).collect(),
             broken: self.broken.clone(),
-            ..Seen::default()
+            ..RunObservations::default()
         }
     }
 
@@ -151,13 +151,13 @@ impl<'a> Drama<'a> {
     ///
     /// # Errors
     /// The outcome differs, or no outcome appears in time.
-    pub fn watch(&mut self) -> Result<Option<Facts>> {
+    pub fn wait_for_outcome(&mut self) -> Result<Option<Facts>> {
         loop {
-            let said = self.server.said();
+            let said = self.server.all_messages();
             if self.is_over(&said)? {
                 return Ok(None);
             }
-            if let Some(facts) = self.facts()? {
+            if let Some(facts) = self.read_facts()? {
                 return Ok(Some(facts));
             }
             if self.vm.is_off()? && self.boots < self.stage.run.expect.boots {
@@ -166,8 +166,8 @@ impl<'a> Drama<'a> {
             }
             self.vm.check_alive()?;
             self.check_agent()?;
-            self.fire(&said)?;
-            self.repair()?;
+            self.fire_events(&said)?;
+            self.end_faults()?;
             std::thread::sleep(POLL);
         }
     }
@@ -179,7 +179,7 @@ impl<'a> Drama<'a> {
             said.iter().map(|line| &line["report"]).filter(|report| report["success"] == false).collect();
         if expect.outcome == Outcome::Stopped {
             let console = self.vm.console();
-            return Ok(expect.console_contains.iter().all(|text| shows(&console, text)));
+            return Ok(expect.console_contains.iter().all(|text| shows_pattern(&console, text)));
         }
         let Some(last) = failures.last() else {
             return Ok(expect.outcome == Outcome::Waiting && said.iter().any(|line| line["event"] == "Waiting"));
@@ -198,7 +198,7 @@ impl<'a> Drama<'a> {
     }
 
     /// Returns the facts of the relevant system once it is up.
-    fn facts(&mut self) -> Result<Option<Facts>> {
+    fn read_facts(&mut self) -> Result<Option<Facts>> {
         let expect = &self.stage.run.expect;
         let system = self.stage.run.image.system.name();
         if self.others == 1 && self.vm.facts_after(1, system).is_none() {
@@ -222,7 +222,7 @@ impl<'a> Drama<'a> {
     }
 
     fn has_failed(&self) -> bool {
-        self.server.said().iter().any(|line| line["report"]["success"] == false)
+        self.server.all_messages().iter().any(|line| line["report"]["success"] == false)
     }
 
     /// Switches the machine off, and boots it over the network again.
@@ -231,8 +231,8 @@ impl<'a> Drama<'a> {
         self.earlier_consoles += &self.vm.console();
         let label = format!("{}-network-{how}", self.stage.label);
         // The disks are in use by the machine until it is off.
-        self.vm.end();
-        self.testify()?;
+        self.vm.cut_power();
+        self.finish_witness()?;
         self.vm = self.stage.over_network(&label, &self.tftp, self.proxy.port)?;
         Ok(())
     }
@@ -257,79 +257,80 @@ impl<'a> Drama<'a> {
         Ok(())
     }
 
-    fn fire(&mut self, said: &[Value]) -> Result<()> {
+    fn fire_events(&mut self, said: &[Value]) -> Result<()> {
         let (console, requests) = (self.vm.console(), self.proxy.requests());
         let has = |field: &str, wanted: &str| said.iter().any(|line| line[field] == wanted);
-        let is_now = |event: &Event| match &event.at {
-            Moment::Step(step) => has("step", step),
-            Moment::Event(name) => has("event", name),
-            Moment::Console(text) => console.contains(text),
-            Moment::Request(pattern) => requests.iter().any(|request| matches(pattern, request)),
-            Moment::ImageBytes(bytes) => self.proxy.is_held_at(*bytes),
+        let is_now = |event: &ScenarioEvent| match &event.at {
+            EventTrigger::Step(step) => has("step", step),
+            EventTrigger::Event(name) => has("event", name),
+            EventTrigger::Console(text) => console.contains(text),
+            EventTrigger::Request(pattern) => requests.iter().any(|request| matches_pattern(pattern, request)),
+            EventTrigger::ImageBytes(bytes) => self.proxy.is_held_at(*bytes),
         };
         let (now, later) = std::mem::take(&mut self.pending).into_iter().partition(is_now);
         self.pending = later;
-        let now: Vec<Event> = now;
+        let now: Vec<ScenarioEvent> = now;
         self.due.extend(now.into_iter().map(|event| (Instant::now() + Duration::from_secs(event.after), event)));
         let (now, later) = self.due.drain(..).partition(|(when, _)| *when <= Instant::now());
         self.due = later;
-        let now: Vec<(Instant, Event)> = now;
+        let now: Vec<(Instant, ScenarioEvent)> = now;
         for (_, event) in now {
-            self.act(&event)?;
-            if let Moment::ImageBytes(bytes) = event.at {
+            self.execute_event(&event)?;
+            if let EventTrigger::ImageBytes(bytes) = event.at {
                 self.proxy.let_go(bytes);
             }
         }
-        for trap in self.proxy.sprung() {
+        for trap in self.proxy.take_sprung_traps() {
             match trap.act {
-                Act::PowerCut => {
+                EventAction::PowerCut => {
                     self.boot_again("again")?;
-                    self.proxy.blackout();
+                    self.proxy.announce_blackout();
                     // The server may print slightly later than it responds.
-                    self.died_reported |= self.server.said().iter().any(|line| line["report"]["success"] == true);
+                    self.died_reported |=
+                        self.server.all_messages().iter().any(|line| line["report"]["success"] == true);
                 }
-                Act::Cancel => {
+                EventAction::Cancel => {
                     self.stage.take_back(&self.server)?;
-                    self.server.connect(&self.proxy)?;
+                    self.server.connect_proxy(&self.proxy)?;
                 }
                 _ => {
                     self.server.kill();
-                    self.repairs.push((Instant::now() + trap.time, Act::ServerKill));
+                    self.repairs.push((Instant::now() + trap.time, EventAction::ServerKill));
                 }
             }
         }
         Ok(())
     }
 
-    fn act(&mut self, event: &Event) -> Result<()> {
+    fn execute_event(&mut self, event: &ScenarioEvent) -> Result<()> {
         let time = Duration::from_secs(event.seconds);
         match event.act {
-            Act::PowerCut => self.boot_again("again")?,
-            Act::LinkDown => self.vm.link(false)?,
-            Act::ServerStop => self.server.freeze(true)?,
-            Act::ServerKill => self.server.kill(),
-            Act::ServerErrors => self.proxy.break_for(time),
-            Act::Replug => self.vm.replug(self.stage.chassis, &event.disks)?,
+            EventAction::PowerCut => self.boot_again("again")?,
+            EventAction::LinkDown => self.vm.set_link(false)?,
+            EventAction::ServerStop => self.server.set_frozen(true)?,
+            EventAction::ServerKill => self.server.kill(),
+            EventAction::ServerErrors => self.proxy.break_for(time),
+            EventAction::Replug => self.vm.replug_disks(self.stage.chassis, &event.disks)?,
             // This event happens at a response, so the proxy reports it.
-            Act::Cancel => {}
+            EventAction::Cancel => {}
         }
         self.repairs.push((Instant::now() + time, event.act));
         Ok(())
     }
 
-    fn repair(&mut self) -> Result<()> {
+    fn end_faults(&mut self) -> Result<()> {
         let (due, later) = self.repairs.drain(..).partition(|(when, _)| *when <= Instant::now());
         self.repairs = later;
-        let due: Vec<(Instant, Act)> = due;
+        let due: Vec<(Instant, EventAction)> = due;
         for (_, act) in due {
             match act {
-                Act::LinkDown => self.vm.link(true)?,
-                Act::ServerStop => self.server.freeze(false)?,
-                Act::ServerKill => {
+                EventAction::LinkDown => self.vm.set_link(true)?,
+                EventAction::ServerStop => self.server.set_frozen(false)?,
+                EventAction::ServerKill => {
                     self.server.restart()?;
-                    self.server.connect(&self.proxy)?;
+                    self.server.connect_proxy(&self.proxy)?;
                 }
-                Act::PowerCut | Act::ServerErrors | Act::Replug | Act::Cancel => {}
+                EventAction::PowerCut | EventAction::ServerErrors | EventAction::Replug | EventAction::Cancel => {}
             }
         }
         Ok(())
@@ -346,19 +347,19 @@ pub fn self_test() {
                 - {at: {image_bytes: 7}, do: power_cut, after: 2}\n";
     let scenario = crate::scenario_parser::parse(text, "x".into(), ".".into()).expect("a scenario");
     let events = &scenario.runs[0].events;
-    let trap = |request: &str, swallow, act, seconds| Trap {
+    let trap = |request: &str, swallow, act, seconds| ResponseTrap {
         request: request.to_owned(),
         swallow,
         act,
         time: Duration::from_secs(seconds),
     };
     let expected = [
-        trap("POST */report", true, Act::PowerCut, 0),
-        trap("GET */wait*", false, Act::ServerKill, 3),
-        trap("POST */register", false, Act::Cancel, 0),
+        trap("POST */report", true, EventAction::PowerCut, 0),
+        trap("GET */wait*", false, EventAction::ServerKill, 3),
+        trap("POST */register", false, EventAction::Cancel, 0),
     ];
-    assert_eq!(traps(events), expected);
-    assert_eq!(holds(events), [7]);
+    assert_eq!(list_traps(events), expected);
+    assert_eq!(list_holds(events), [7]);
     assert_eq!(events[4].after, 2);
     let failed = "+ swapon /dev/vdb\ndrophammer: before-agent: status 1\nmore\n";
     assert!(script_failure(failed).is_some_and(|words| words.ends_with("ended with 1")));

@@ -45,7 +45,7 @@ fn is_wanted() -> bool {
 }
 
 /// Records the duration of a phase.
-pub fn add(part: &str, seconds: f64) {
+pub fn record_duration(part: &str, seconds: f64) {
     if is_wanted() {
         let mut parts = PARTS.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = parts.entry(part.to_owned()).or_default();
@@ -55,24 +55,24 @@ pub fn add(part: &str, seconds: f64) {
 }
 
 /// Runs a function and records its duration.
-pub fn timed<T>(part: &str, work: impl FnOnce() -> T) -> T {
+pub fn measure_phase<T>(part: &str, work: impl FnOnce() -> T) -> T {
     let began = Instant::now();
     let result = work();
-    add(part, began.elapsed().as_secs_f64());
+    record_duration(part, began.elapsed().as_secs_f64());
     result
 }
 
 /// Records the stages of an installation from its report.
-pub fn stages(report: &serde_json::Value) {
+pub fn record_stages(report: &serde_json::Value) {
     for time in report["timings"].as_array().into_iter().flatten() {
         if let (Some(step), Some(seconds)) = (time["step"].as_str(), time["seconds"].as_f64()) {
-            add(&format!("stage {step}"), seconds);
+            record_duration(&format!("stage {step}"), seconds);
         }
     }
 }
 
 /// Prints all phases, longest first.
-pub fn print() {
+pub fn print_phases() {
     if !is_wanted() {
         return;
     }
@@ -86,23 +86,23 @@ pub fn print() {
 }
 
 /// Watch of a console, until it is dropped.
-pub struct Watch {
+pub struct ConsoleWatch {
     ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// Records when the console shows the end of each phase; `None` if times are not measured.
-pub fn watch(console: &Path, parts: &'static [(&'static str, &'static str)]) -> Option<Watch> {
+pub fn watch_console(console: &Path, parts: &'static [(&'static str, &'static str)]) -> Option<ConsoleWatch> {
     if !is_wanted() {
         return None;
     }
     let ended = Arc::new(AtomicBool::new(false));
     let (console, stop) = (console.to_owned(), Arc::clone(&ended));
-    let thread = std::thread::spawn(move || follow(console, parts, &stop));
-    Some(Watch { ended, thread: Some(thread) })
+    let thread = std::thread::spawn(move || follow_console(console, parts, &stop));
+    Some(ConsoleWatch { ended, thread: Some(thread) })
 }
 
-impl Drop for Watch {
+impl Drop for ConsoleWatch {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -112,7 +112,7 @@ impl Drop for Watch {
     }
 }
 
-fn follow(console: PathBuf, parts: &[(&str, &str)], stop: &AtomicBool) {
+fn follow_console(console: PathBuf, parts: &[(&str, &str)], stop: &AtomicBool) {
     let Ok(mut file) = File::open(console) else { return };
     let (mut text, mut parts, mut began) = (String::new(), parts, Instant::now());
     let mut bytes = Vec::new();
@@ -122,8 +122,8 @@ fn follow(console: PathBuf, parts: &[(&str, &str)], stop: &AtomicBool) {
             return;
         }
         text.push_str(&String::from_utf8_lossy(&bytes));
-        while let Some((index, end)) = reached(parts, &text) {
-            add(parts[index].0, began.elapsed().as_secs_f64());
+        while let Some((index, end)) = find_phase_end(parts, &text) {
+            record_duration(parts[index].0, began.elapsed().as_secs_f64());
             began = Instant::now();
             text.drain(..end);
             parts = &parts[index + 1..];
@@ -133,7 +133,7 @@ fn follow(console: PathBuf, parts: &[(&str, &str)], stop: &AtomicBool) {
 }
 
 /// Returns the first phase whose end is found, and its offset.
-fn reached(parts: &[(&str, &str)], text: &str) -> Option<(usize, usize)> {
+fn find_phase_end(parts: &[(&str, &str)], text: &str) -> Option<(usize, usize)> {
     let seen = parts.iter().enumerate().filter_map(|(index, (_, end))| Some((text.find(end)? + end.len(), index)));
     seen.min().map(|(end, index)| (index, end))
 }
@@ -141,8 +141,8 @@ fn reached(parts: &[(&str, &str)], text: &str) -> Option<(usize, usize)> {
 /// Phases are recognized in order, and a missing one is skipped.
 pub fn self_test() {
     let parts = [("a", "one"), ("b", "two"), ("c", "one")];
-    assert_eq!(reached(&parts, "x one two"), Some((0, 5)));
-    assert_eq!(reached(&parts[1..], " two one"), Some((0, 4)));
-    assert_eq!(reached(&parts[1..], "one"), Some((1, 3)));
-    assert_eq!(reached(&parts, "nothing"), None);
+    assert_eq!(find_phase_end(&parts, "x one two"), Some((0, 5)));
+    assert_eq!(find_phase_end(&parts[1..], " two one"), Some((0, 4)));
+    assert_eq!(find_phase_end(&parts[1..], "one"), Some((1, 3)));
+    assert_eq!(find_phase_end(&parts, "nothing"), None);
 }

@@ -2,15 +2,15 @@
 //! decides, until a system is up, and the check of the result. Used for the power cuts and for the crash states.
 
 use crate::facts::Facts;
-use crate::host::{Context, Result, tool};
-use crate::machine::{Boot, Chassis, SPARED, Vm, quick_ramdisk};
+use crate::host::{Context, Result, run_tool};
+use crate::machine::{BootMethod, Chassis, SPARED, Vm, quick_ramdisk};
 use crate::network_boot::GAVE_UP;
 use crate::proxy::Proxy;
 use crate::reinstall;
-use crate::scenario::{Reinstall, Scenario};
-use crate::scenario_run::Stage;
+use crate::scenario::{ReinstallOrder, Scenario};
+use crate::scenario_run::RunContext;
 use crate::server::{self, Server};
-use crate::survival_checks::{Promise, Verdict};
+use crate::survival_checks::{CutVerdict, SurvivalGuarantees};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,20 +26,20 @@ const LOOK: Duration = Duration::from_millis(200);
 const LIVES: usize = 4;
 
 /// Common starting point: the saved disks.
-pub struct Start<'a> {
+pub struct SavedMachine<'a> {
     pub artifacts: &'a Path,
     pub chassis: &'a Chassis<'a>,
     /// Folder of the server, with the order in it.
     pub state: PathBuf,
     pub cmdline: String,
-    pub promise: Promise,
+    pub promise: SurvivalGuarantees,
 }
 
 /// Inspects the messages of the server in this life, and returns a description when the power must be cut.
-pub type Cut<'a> = &'a mut dyn FnMut(&[Value]) -> Option<String>;
+pub type CutTrigger<'a> = &'a mut dyn FnMut(&[Value]) -> Option<String>;
 
 /// End of a life of the machine.
-enum End {
+enum LifeEnd {
     /// Ended by the power cut; contains a description of the moment.
     Cut(String),
     Up(Facts),
@@ -49,7 +49,7 @@ enum End {
     GaveUp,
 }
 
-impl<'a> Start<'a> {
+impl<'a> SavedMachine<'a> {
     /// Runs the first installation, prepares the disks with `prepare`, and orders the reinstall.
     ///
     /// # Errors
@@ -59,10 +59,10 @@ impl<'a> Start<'a> {
         artifacts: &'a Path,
         chassis: &'a Chassis<'a>,
         prepare: impl FnOnce(&str) -> Result<String>,
-    ) -> Result<Start<'a>> {
+    ) -> Result<SavedMachine<'a>> {
         let [install, order] = &scenario.runs[..] else { return Err("two runs are required".to_owned()) };
         let allocation = Uuid::new_v4().to_string();
-        let stage = |run, label: &str| Stage {
+        let stage = |run, label: &str| RunContext {
             scenario,
             run,
             artifacts,
@@ -73,19 +73,26 @@ impl<'a> Start<'a> {
             earlier: &[],
         };
         let first = stage(install, "run1");
-        let failures = first.play()?.failures;
+        let failures = first.run_once()?.failures;
         if !failures.is_empty() {
             return Err(format!("the first installation: {}", failures.join("\n")));
         }
         let said = prepare(order.prepare.as_deref().unwrap_or_default())?;
         let second = stage(order, "run2");
         let state = chassis.folder.join("serve");
-        let (mut server, proxy) = second.serve(&state)?;
-        reinstall::press(&mut server, &proxy, &state, &chassis.uuid, &second.image(), &Reinstall::default())?;
+        let (mut server, proxy) = second.start_server(&state)?;
+        reinstall::order_reinstall(
+            &mut server,
+            &proxy,
+            &state,
+            &chassis.uuid,
+            &second.image_id(),
+            &ReinstallOrder::default(),
+        )?;
         server.kill();
-        let promise = Promise::read(&said, first.image(), second.image())?;
+        let promise = SurvivalGuarantees::read(&said, first.image_id(), second.image_id())?;
         let cmdline = format!("{SPARED} {}", scenario.machine.kernel_arguments).trim().to_owned();
-        Ok(Start { artifacts, chassis, state, cmdline, promise })
+        Ok(SavedMachine { artifacts, chassis, state, cmdline, promise })
     }
 
     /// Runs the machine on overlays in this folder until a system is up, and checks this system. The first life ends at
@@ -93,39 +100,40 @@ impl<'a> Start<'a> {
     ///
     /// # Errors
     /// No system comes up, or the witness finds violations.
-    pub fn lives(&self, folder: &Path, cut: Cut, verdict: &mut Verdict) -> Result<()> {
-        let chassis = self.overlays(folder)?;
-        let (state, server, proxy) = self.serve(folder)?;
+    pub fn run_lives(&self, folder: &Path, cut: CutTrigger, verdict: &mut CutVerdict) -> Result<()> {
+        let chassis = self.create_overlays(folder)?;
+        let (state, server, proxy) = self.start_server(folder)?;
         let mut facts = None;
         for life in 1..=1 + LIVES {
             let next = server::next_boot(proxy.port, &chassis.uuid, &chassis.mac)?;
             let how = if next.is_some() { "agent" } else { "disk" };
-            let cut: Cut = if life == 1 { &mut *cut } else { &mut |_| None };
-            let (end, broken) = self.live(&chassis, &server, &proxy, &format!("life{life}"), next.as_deref(), cut)?;
+            let cut: CutTrigger = if life == 1 { &mut *cut } else { &mut |_| None };
+            let (end, broken) =
+                self.run_life(&chassis, &server, &proxy, &format!("life{life}"), next.as_deref(), cut)?;
             if !broken.is_empty() {
                 return Err(broken.join("; "));
             }
             match end {
-                End::Cut(place) => {
+                LifeEnd::Cut(place) => {
                     verdict.was_cut = true;
                     verdict.lives.push(format!("cut {place}"));
                 }
-                End::GaveUp => verdict.lives.push(format!("{how}, gave up")),
-                End::Off => verdict.lives.push(format!("{how}, rebooted")),
-                End::Up(found) => {
+                LifeEnd::GaveUp => verdict.lives.push(format!("{how}, gave up")),
+                LifeEnd::Off => verdict.lives.push(format!("{how}, rebooted")),
+                LifeEnd::Up(found) => {
                     verdict.lives.push(how.to_owned());
                     facts = Some(found);
                     break;
                 }
             }
         }
-        let touched = self.promise.touched(&chassis)?;
+        let touched = self.promise.find_touched_regions(&chassis)?;
         let Some(facts) = facts else {
             verdict.words.extend(touched);
             return Err(format!("no system came up in {} boots", 1 + LIVES));
         };
         let order_is_open = server::order_is_open(&state, &chassis.uuid)?;
-        self.promise.judge(&facts, touched, order_is_open, verdict);
+        self.promise.check_survival(&facts, touched, order_is_open, verdict);
         Ok(())
     }
 
@@ -133,12 +141,12 @@ impl<'a> Start<'a> {
     ///
     /// # Errors
     /// The server does not start.
-    pub fn serve(&self, folder: &Path) -> Result<(PathBuf, Server, Proxy)> {
+    pub fn start_server(&self, folder: &Path) -> Result<(PathBuf, Server, Proxy)> {
         let state = folder.join("serve");
-        copy(&self.state, &state)?;
+        copy_folder(&self.state, &state)?;
         let proxy = Proxy::start(&[])?;
         let server = Server::start(&state, &self.artifacts.join("ramdisk"), &self.cmdline, None)?;
-        server.connect(&proxy)?;
+        server.connect_proxy(&proxy)?;
         Ok((state, server, proxy))
     }
 
@@ -146,7 +154,7 @@ impl<'a> Start<'a> {
     ///
     /// # Errors
     /// A file cannot be created.
-    pub fn overlays<'b>(&'b self, folder: &'b Path) -> Result<Chassis<'b>> {
+    pub fn create_overlays<'b>(&'b self, folder: &'b Path) -> Result<Chassis<'b>> {
         // Leftovers of an earlier cut with that number.
         let _ = fs::remove_dir_all(folder);
         fs::create_dir_all(folder).context(folder.display())?;
@@ -157,10 +165,10 @@ impl<'a> Start<'a> {
             ..Chassis::new(self.chassis.machine, folder)
         };
         for disk in &chassis.disks {
-            let (base, overlay) = (self.chassis.file(disk), chassis.file(disk));
+            let (base, overlay) = (self.chassis.disk_file(disk), chassis.disk_file(disk));
             let (base, overlay) = (base.to_string_lossy(), overlay.to_string_lossy());
             let argv = ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", &base, &overlay];
-            tool(&argv, Stdio::null())?;
+            run_tool(&argv, Stdio::null())?;
         }
         Ok(chassis)
     }
@@ -172,27 +180,29 @@ impl<'a> Start<'a> {
     pub fn switch_on(&self, chassis: &Chassis, label: &str, cmdline: Option<&str>) -> Result<Vm> {
         let (kernel, initrd) = quick_ramdisk(&self.artifacts.join("ramdisk"), chassis.machine);
         let boot = match cmdline {
-            Some(cmdline) => Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline, on_copy: false, network: true },
-            None => Boot::Disk,
+            Some(cmdline) => {
+                BootMethod::Direct { kernel: &kernel, initrd: &initrd, cmdline, on_copy: false, network: true }
+            }
+            None => BootMethod::Disk,
         };
         Vm::start(chassis, label, &boot)
     }
 
     /// Runs one life. Returns how it ended, and the violations that the witness found.
-    fn live(
+    fn run_life(
         &self,
         chassis: &Chassis,
         server: &Server,
         proxy: &Proxy,
         label: &str,
         cmdline: Option<&str>,
-        cut: Cut,
-    ) -> Result<(End, Vec<String>)> {
-        let (heard, announced) = (server.said().len(), proxy.announced().len());
+        cut: CutTrigger,
+    ) -> Result<(LifeEnd, Vec<String>)> {
+        let (heard, announced) = (server.all_messages().len(), proxy.announced().len());
         let mut vm = self.switch_on(chassis, label, cmdline)?;
-        let end = watch(&mut vm, server, heard, cut)?;
+        let end = wait_for_end(&mut vm, server, heard, cut)?;
         let announced = proxy.announced().split_off(announced);
-        let broken = vm.testify(announced.last().map(|notice| &notice["extents"]), !announced.is_empty())?;
+        let broken = vm.finish_witness(announced.last().map(|notice| &notice["extents"]), !announced.is_empty())?;
         Ok((end, broken))
     }
 }
@@ -201,18 +211,18 @@ impl<'a> Start<'a> {
 ///
 /// # Errors
 /// `cp` fails.
-pub fn copy(from: &Path, to: &Path) -> Result<()> {
-    tool(&["cp", "-a", &from.to_string_lossy(), &to.to_string_lossy()], Stdio::null()).map(drop)
+pub fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    run_tool(&["cp", "-a", &from.to_string_lossy(), &to.to_string_lossy()], Stdio::null()).map(drop)
 }
 
 /// Waits for the cut, a running system, or the end of the machine. `heard` is the number of earlier messages of the server.
-fn watch(vm: &mut Vm, server: &Server, heard: usize, cut: Cut) -> Result<End> {
+fn wait_for_end(vm: &mut Vm, server: &Server, heard: usize, cut: CutTrigger) -> Result<LifeEnd> {
     let mut looked = Instant::now();
     loop {
-        let said = server.said();
+        let said = server.all_messages();
         if let Some(place) = cut(&said[heard..]) {
-            vm.end();
-            return Ok(End::Cut(place));
+            vm.cut_power();
+            return Ok(LifeEnd::Cut(place));
         }
         std::thread::sleep(POLL);
         if looked.elapsed() < LOOK {
@@ -220,14 +230,14 @@ fn watch(vm: &mut Vm, server: &Server, heard: usize, cut: Cut) -> Result<End> {
         }
         looked = Instant::now();
         if let Some(facts) = vm.facts("tiny") {
-            vm.quit()?;
-            return Ok(End::Up(facts));
+            vm.shut_down()?;
+            return Ok(LifeEnd::Up(facts));
         }
         if vm.is_off()? {
-            return Ok(End::Off);
+            return Ok(LifeEnd::Off);
         }
         if vm.console().contains(GAVE_UP) {
-            return Ok(End::GaveUp);
+            return Ok(LifeEnd::GaveUp);
         }
         vm.check_alive()?;
     }

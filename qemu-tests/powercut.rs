@@ -4,9 +4,9 @@
 //! Every test run takes a sample; `DROPHAMMER_FULL=1` runs all cuts. `DROPHAMMER_SEED` selects another sample.
 
 use crate::host::{Context, Result};
-use crate::power_cycles::Start;
+use crate::power_cycles::SavedMachine;
 use crate::scenario::Scenario;
-use crate::survival_checks::{self, Verdict};
+use crate::survival_checks::{self, CutVerdict};
 use crate::{inspection_ramdisk, scenario_run};
 use serde_json::Value;
 use std::collections::VecDeque;
@@ -27,14 +27,14 @@ const MOST_STEPS: usize = 60;
 
 /// Size of the test run.
 #[derive(Debug, Clone, Copy)]
-pub struct Extent {
+pub struct TestRunSize {
     pub full: bool,
     pub machines: usize,
 }
 
 /// Moment of a power cut.
 #[derive(Debug, Clone, PartialEq)]
-enum Cut {
+enum CutMoment {
     /// After this number of steps, as reported to the server.
     AfterSteps(usize),
     /// After this step has run for this time.
@@ -45,8 +45,8 @@ enum Cut {
 ///
 /// # Errors
 /// Lists the cuts after which a guarantee was violated.
-pub fn run(artifacts: &Path, work: &Path, extent: Extent) -> Result<()> {
-    scenario_run::need(artifacts)?;
+pub fn run(artifacts: &Path, work: &Path, extent: TestRunSize) -> Result<()> {
+    scenario_run::require_artifacts(artifacts)?;
     let text = include_str!("powercut.yaml");
     let scenario = crate::scenario_parser::parse(text, "powercut".to_owned(), work.to_owned())?;
     let folder = work.join("powercut");
@@ -60,46 +60,47 @@ pub fn run(artifacts: &Path, work: &Path, extent: Extent) -> Result<()> {
     result.map_err(|failures| format!("{failures}\ndisks and logs are kept in {}", folder.display()))
 }
 
-fn all_cuts(scenario: &Scenario, artifacts: &Path, folder: &Path, extent: Extent) -> Result<()> {
-    let chassis = scenario_run::assemble(scenario, artifacts, folder)?;
-    let prepare = |script: &str| inspection_ramdisk::prepare(&chassis, artifacts, "run2-prepare", script);
-    let start = Start::install_and_order(scenario, artifacts, &chassis, prepare)?;
-    let seed = seed();
+fn all_cuts(scenario: &Scenario, artifacts: &Path, folder: &Path, extent: TestRunSize) -> Result<()> {
+    let chassis = scenario_run::assemble_machine(scenario, artifacts, folder)?;
+    let prepare = |script: &str| inspection_ramdisk::prepare_disks(&chassis, artifacts, "run2-prepare", script);
+    let start = SavedMachine::install_and_order(scenario, artifacts, &chassis, prepare)?;
+    let seed = random_seed();
     let mut random = fastrand::Rng::with_seed(seed);
     println!("powercut: seed {seed}");
-    let timings = timings(&start.state.join("serve.log"))?;
+    let timings = read_timings(&start.state.join("serve.log"))?;
     // The first installation creates the group that the reinstall preserves.
     let timings: Vec<_> = timings.into_iter().filter(|(step, _)| step != "storage.lvm").collect();
-    let mut cuts = if extent.full { moments(&timings, MOMENTS, &mut random) } else { sample(&timings, &mut random) };
+    let mut cuts =
+        if extent.full { sample_moments(&timings, MOMENTS, &mut random) } else { sample_cuts(&timings, &mut random) };
     if extent.full {
-        cuts.splice(0..0, (1..=MOST_STEPS).map(Cut::AfterSteps));
+        cuts.splice(0..0, (1..=MOST_STEPS).map(CutMoment::AfterSteps));
     }
-    let verdicts = Cuts(start).all(cuts, extent.machines);
-    let count = |good: fn(&Verdict) -> bool| verdicts.iter().filter(|verdict| good(verdict)).count();
+    let verdicts = CutRunner(start).run_all(cuts, extent.machines);
+    let count = |good: fn(&CutVerdict) -> bool| verdicts.iter().filter(|verdict| good(verdict)).count();
     let (intact, converged) = (count(|verdict| verdict.intact), count(|verdict| verdict.converged));
     println!("cuts: {}, kept data intact: {intact}, converged: {converged}", verdicts.len());
-    let bad: Vec<String> = verdicts.iter().filter(|verdict| !verdict.is_good()).map(Verdict::line).collect();
+    let bad: Vec<String> = verdicts.iter().filter(|verdict| !verdict.is_good()).map(CutVerdict::format_line).collect();
     if bad.is_empty() { Ok(()) } else { Err(bad.join("\n")) }
 }
 
 /// Power cuts that start from one saved state.
-struct Cuts<'a>(Start<'a>);
+struct CutRunner<'a>(SavedMachine<'a>);
 
-impl Cuts<'_> {
+impl CutRunner<'_> {
     /// Runs all cuts, on this number of concurrent machines. A cut after a step that does not exist has no effect, and
     /// is not counted.
-    fn all(&self, cuts: Vec<Cut>, machines: usize) -> Vec<Verdict> {
+    fn run_all(&self, cuts: Vec<CutMoment>, machines: usize) -> Vec<CutVerdict> {
         let queue = Mutex::new(cuts.into_iter().zip(1..).collect::<VecDeque<_>>());
         let verdicts = Mutex::new(Vec::new());
         let worker = || {
             // Taken before the cut, because the queue is shared.
-            let next = || lock(&queue).pop_front();
+            let next = || lock_shared(&queue).pop_front();
             while let Some((cut, number)) = next() {
-                let verdict = self.cut(number, &cut);
+                let verdict = self.run_cut(number, &cut);
                 if self.is_past_the_end(&cut, &verdict) {
-                    lock(&queue).retain(|(cut, _)| matches!(cut, Cut::Within(..)));
+                    lock_shared(&queue).retain(|(cut, _)| matches!(cut, CutMoment::Within(..)));
                 } else {
-                    lock(&verdicts).push(verdict);
+                    lock_shared(&verdicts).push(verdict);
                 }
             }
         };
@@ -108,18 +109,18 @@ impl Cuts<'_> {
     }
 
     /// Returns whether the cut was planned for a step after the last one, so that the installation finished without it.
-    fn is_past_the_end(&self, cut: &Cut, verdict: &Verdict) -> bool {
-        let is_done = verdict.is_good() && verdict.lives.last() == Some(&self.0.promise.images()[1]);
-        matches!(cut, Cut::AfterSteps(_)) && !verdict.was_cut && is_done
+    fn is_past_the_end(&self, cut: &CutMoment, verdict: &CutVerdict) -> bool {
+        let is_done = verdict.is_good() && verdict.lives.last() == Some(&self.0.promise.allowed_images()[1]);
+        matches!(cut, CutMoment::AfterSteps(_)) && !verdict.was_cut && is_done
     }
 
     /// Runs one cut and everything that follows, and prints its line.
-    fn cut(&self, number: usize, cut: &Cut) -> Verdict {
+    fn run_cut(&self, number: usize, cut: &CutMoment) -> CutVerdict {
         let folder = self.0.chassis.folder.join(format!("cut{number}"));
         let began = Instant::now();
-        let mut verdict = Verdict { number, planned: format!("{cut:?}"), ..Verdict::default() };
+        let mut verdict = CutVerdict { number, planned: format!("{cut:?}"), ..CutVerdict::default() };
         let mut since = None;
-        if let Err(words) = self.0.lives(&folder, &mut |said| is_now(cut, said, &mut since), &mut verdict) {
+        if let Err(words) = self.0.run_lives(&folder, &mut |said| is_now(cut, said, &mut since), &mut verdict) {
             verdict.words.push(words);
         }
         if !verdict.was_cut && verdict.is_good() && !self.is_past_the_end(cut, &verdict) {
@@ -128,7 +129,7 @@ impl Cuts<'_> {
             verdict.words.push(words.to_owned());
         }
         verdict.seconds = began.elapsed().as_secs();
-        println!("{}", verdict.line());
+        println!("{}", verdict.format_line());
         if verdict.is_good() {
             // Leftovers do no harm.
             let _ = fs::remove_dir_all(&folder);
@@ -138,14 +139,14 @@ impl Cuts<'_> {
 }
 
 /// Returns a description of the cut when its moment has come. `since` is the time at which the start of the step was reported.
-fn is_now(cut: &Cut, said: &[Value], since: &mut Option<Instant>) -> Option<String> {
+fn is_now(cut: &CutMoment, said: &[Value], since: &mut Option<Instant>) -> Option<String> {
     let ended = |line: &&Value| line["step"].is_string() && line["seconds"].is_number();
     match cut {
-        Cut::AfterSteps(count) => {
+        CutMoment::AfterSteps(count) => {
             let line = said.iter().filter(ended).nth(count - 1)?;
             Some(format!("after {}", line["step"].as_str()?))
         }
-        Cut::Within(step, time) => {
+        CutMoment::Within(step, time) => {
             let of_step = |line: &&Value| line["step"] == step.as_str();
             said.iter().find(of_step)?;
             if said.iter().filter(of_step).any(|line| ended(&line)) {
@@ -158,16 +159,16 @@ fn is_now(cut: &Cut, said: &[Value], since: &mut Option<Instant>) -> Option<Stri
 }
 
 /// Returns the seed of all random choices, also of the crash states.
-pub fn seed() -> u64 {
+pub fn random_seed() -> u64 {
     std::env::var("DROPHAMMER_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(SEED)
 }
 
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_shared<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the duration of each step of the last installation in a server's log, in seconds.
-fn timings(log: &Path) -> Result<Vec<(String, f64)>> {
+fn read_timings(log: &Path) -> Result<Vec<(String, f64)>> {
     let text = fs::read_to_string(log).context(log.display())?;
     let mut lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let report = lines.rfind(|line| line["report"]["success"] == true).ok_or("no report of the installation")?;
@@ -176,7 +177,7 @@ fn timings(log: &Path) -> Result<Vec<(String, f64)>> {
 }
 
 /// Selects moments within steps, proportional to the duration of the steps.
-fn moments(timings: &[(String, f64)], count: usize, random: &mut fastrand::Rng) -> Vec<Cut> {
+fn sample_moments(timings: &[(String, f64)], count: usize, random: &mut fastrand::Rng) -> Vec<CutMoment> {
     let is_long = |name: &str| name.starts_with("storage.") || name == "image.burn" || name == "target.installer";
     let long: Vec<&(String, f64)> = timings.iter().filter(|(name, _)| is_long(name)).collect();
     // The image transfer takes most of the time; the square root gives the other steps a share of the cuts.
@@ -189,19 +190,19 @@ fn moments(timings: &[(String, f64)], count: usize, random: &mut fastrand::Rng) 
             place < 0.0
         };
         let (step, seconds) = long.iter().find(fits).or(long.last())?;
-        Some(Cut::Within(step.clone(), Duration::from_secs_f64(random.f64() * seconds)))
+        Some(CutMoment::Within(step.clone(), Duration::from_secs_f64(random.f64() * seconds)))
     };
     (0..count).filter_map(moment).collect()
 }
 
 /// Selects a sample: cuts after steps, and moments in different steps.
-fn sample(timings: &[(String, f64)], random: &mut fastrand::Rng) -> Vec<Cut> {
+fn sample_cuts(timings: &[(String, f64)], random: &mut fastrand::Rng) -> Vec<CutMoment> {
     let mut steps: Vec<usize> = (1..=timings.len().max(STEPS_IN_SAMPLE)).collect();
     random.shuffle(&mut steps);
-    let mut cuts: Vec<Cut> = steps.into_iter().take(STEPS_IN_SAMPLE).map(Cut::AfterSteps).collect();
-    let mut others: Vec<Cut> = Vec::new();
-    for moment in moments(timings, MOMENTS, random) {
-        let is_same = |other: &Cut| matches!((other, &moment), (Cut::Within(a, _), Cut::Within(b, _)) if a == b);
+    let mut cuts: Vec<CutMoment> = steps.into_iter().take(STEPS_IN_SAMPLE).map(CutMoment::AfterSteps).collect();
+    let mut others: Vec<CutMoment> = Vec::new();
+    for moment in sample_moments(timings, MOMENTS, random) {
+        let is_same = |other: &CutMoment| matches!((other, &moment), (CutMoment::Within(a, _), CutMoment::Within(b, _)) if a == b);
         if !others.iter().any(is_same) && others.len() < MOMENTS_IN_SAMPLE {
             others.push(moment);
         }
@@ -219,22 +220,25 @@ pub fn self_test() {
 
     let timings = [("storage.wipe", 1.0), ("image.burn", 20.0), ("report.final", 9.0)];
     let timings: Vec<(String, f64)> = timings.iter().map(|(step, seconds)| ((*step).to_owned(), *seconds)).collect();
-    let chosen = moments(&timings, MOMENTS, &mut fastrand::Rng::with_seed(1));
-    assert_eq!(chosen, moments(&timings, MOMENTS, &mut fastrand::Rng::with_seed(1)));
+    let chosen = sample_moments(&timings, MOMENTS, &mut fastrand::Rng::with_seed(1));
+    assert_eq!(chosen, sample_moments(&timings, MOMENTS, &mut fastrand::Rng::with_seed(1)));
     assert_eq!(chosen.len(), MOMENTS);
     for step in ["storage.wipe", "image.burn"] {
-        assert!(chosen.iter().any(|cut| matches!(cut, Cut::Within(name, _) if name == step)), "{step}: {chosen:?}");
+        assert!(
+            chosen.iter().any(|cut| matches!(cut, CutMoment::Within(name, _) if name == step)),
+            "{step}: {chosen:?}"
+        );
     }
-    assert!(!chosen.iter().any(|cut| matches!(cut, Cut::Within(name, _) if name == "report.final")));
-    assert_eq!(sample(&timings, &mut fastrand::Rng::with_seed(1)).len(), STEPS_IN_SAMPLE + MOMENTS_IN_SAMPLE);
+    assert!(!chosen.iter().any(|cut| matches!(cut, CutMoment::Within(name, _) if name == "report.final")));
+    assert_eq!(sample_cuts(&timings, &mut fastrand::Rng::with_seed(1)).len(), STEPS_IN_SAMPLE + MOMENTS_IN_SAMPLE);
 
     let line =
         |step: &str, seconds: Value| serde_json::json!({"event": "Installing", "step": step, "seconds": seconds});
     let said = [line("a", Value::Null), line("a", 0.5.into()), line("b", Value::Null), line("b", 0.1.into())];
-    let now = |cut: Cut, said: &[Value]| is_now(&cut, said, &mut None);
-    assert_eq!(now(Cut::AfterSteps(2), &said[..3]), None);
-    assert_eq!(now(Cut::AfterSteps(2), &said).as_deref(), Some("after b"));
-    let within = |step: &str, seconds| Cut::Within(step.to_owned(), Duration::from_secs(seconds));
+    let now = |cut: CutMoment, said: &[Value]| is_now(&cut, said, &mut None);
+    assert_eq!(now(CutMoment::AfterSteps(2), &said[..3]), None);
+    assert_eq!(now(CutMoment::AfterSteps(2), &said).as_deref(), Some("after b"));
+    let within = |step: &str, seconds| CutMoment::Within(step.to_owned(), Duration::from_secs(seconds));
     assert_eq!(now(within("b", 0), &said[..2]), None);
     assert_eq!(now(within("b", 60), &said[..3]), None);
     assert_eq!(now(within("b", 0), &said[..3]).as_deref(), Some("0.00 s into b"));

@@ -1,18 +1,21 @@
 //! Proxy between machine and server: it forwards everything, and injects the faults of the scenario.
 
 mod faults;
+mod requests;
 
-pub use faults::Trap;
+pub use faults::ResponseTrap;
+pub use requests::{drop_query, read_head};
 
 use crate::faulty_responses;
-use crate::file_control_plane::Files;
+use crate::file_control_plane::FleetFiles;
 use crate::host::{Context, Result};
 use crate::registry::Registry;
-use crate::scenario::Act;
-use crate::served_image::Lie;
-use faults::Broken;
+use crate::scenario::EventAction;
+use crate::served_image::ResponseFault;
+use faults::ActiveFaults;
+use requests::{read_body, without_query};
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -23,12 +26,12 @@ const SILENCE: Duration = Duration::from_secs(300);
 
 pub struct Proxy {
     pub port: u16,
-    wire: Arc<Wire>,
+    wire: Arc<ProxyState>,
 }
 
 /// State that all connections share.
 #[derive(Default)]
-struct Wire {
+struct ProxyState {
     server: AtomicU16,
     /// TLS port of the server, for everything that firmware does not load; 0 if everything is plain text.
     over_tls: AtomicU16,
@@ -39,12 +42,12 @@ struct Wire {
     /// Number of altered responses, and number of power cuts.
     lies: AtomicU32,
     blackouts: AtomicU32,
-    broken: Mutex<Broken>,
+    broken: Mutex<ActiveFaults>,
     requests: Mutex<Vec<String>>,
     /// Announcements of agents at their points of no return.
     announced: Mutex<Vec<Value>>,
     registry: OnceLock<Registry>,
-    fleet: OnceLock<Files>,
+    fleet: OnceLock<FleetFiles>,
 }
 
 impl Proxy {
@@ -55,8 +58,8 @@ impl Proxy {
     pub fn start(cuts: &[u64]) -> Result<Proxy> {
         let listener = TcpListener::bind("127.0.0.1:0").context("127.0.0.1")?;
         let port = listener.local_addr().context("127.0.0.1")?.port();
-        let wire = Arc::new(Wire::default());
-        lock(&wire.broken).cuts = cuts.iter().copied().collect();
+        let wire = Arc::new(ProxyState::default());
+        lock_shared(&wire.broken).cuts = cuts.iter().copied().collect();
         let shared = Arc::clone(&wire);
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -64,7 +67,7 @@ impl Proxy {
                     return;
                 }
                 let shared = Arc::clone(&shared);
-                std::thread::spawn(move || shared.serve(client));
+                std::thread::spawn(move || shared.handle_connection(client));
             }
         });
         Ok(Proxy { port, wire })
@@ -89,53 +92,53 @@ impl Proxy {
     }
 
     /// Sets the files of a machine without a control plane.
-    pub fn set_fleet(&self, files: Files) {
+    pub fn set_fleet(&self, files: FleetFiles) {
         // Called once, because a run has one machine.
         let _ = self.wire.fleet.set(files);
     }
 
     /// Sets traps; each is triggered once.
-    pub fn set_traps(&self, traps: Vec<Trap>) {
-        lock(&self.wire.broken).traps = traps;
+    pub fn set_traps(&self, traps: Vec<ResponseTrap>) {
+        lock_shared(&self.wire.broken).traps = traps;
     }
 
     /// Holds back a response with an image after this number of bytes, until it is released.
     pub fn set_holds(&self, holds: Vec<u64>) {
-        lock(&self.wire.broken).holds = holds;
+        lock_shared(&self.wire.broken).holds = holds;
     }
 
     /// Sets the fault of every response with an image from now on, and whether the last cut is repeated forever.
-    pub fn set_lie(&self, lie: Option<Lie>, cut_for_ever: bool) {
-        let mut broken = lock(&self.wire.broken);
+    pub fn set_lie(&self, lie: Option<ResponseFault>, cut_for_ever: bool) {
+        let mut broken = lock_shared(&self.wire.broken);
         (broken.lie, broken.cut_for_ever) = (lie, cut_for_ever);
     }
 
     /// Notifies the proxy that the machine has lost its power: connections that wait for that can end.
-    pub fn blackout(&self) {
+    pub fn announce_blackout(&self) {
         self.wire.blackouts.fetch_add(1, Ordering::Release);
     }
 
     pub fn is_held_at(&self, bytes: u64) -> bool {
-        lock(&self.wire.broken).held.contains(&bytes)
+        lock_shared(&self.wire.broken).held.contains(&bytes)
     }
 
     pub fn let_go(&self, bytes: u64) {
-        lock(&self.wire.broken).holds.retain(|hold| *hold != bytes);
+        lock_shared(&self.wire.broken).holds.retain(|hold| *hold != bytes);
     }
 
     /// Returns the traps that were triggered since the last call.
-    pub fn sprung(&self) -> Vec<Trap> {
-        std::mem::take(&mut lock(&self.wire.broken).sprung)
+    pub fn take_sprung_traps(&self) -> Vec<ResponseTrap> {
+        std::mem::take(&mut lock_shared(&self.wire.broken).sprung)
     }
 
     /// Responds 500 to everything for this time.
     pub fn break_for(&self, time: Duration) {
-        lock(&self.wire.broken).errors_until = Some(Instant::now() + time);
+        lock_shared(&self.wire.broken).errors_until = Some(Instant::now() + time);
     }
 
     /// Returns `METHOD TARGET RANGE` of all requests so far.
     pub fn requests_with_queries(&self) -> Vec<String> {
-        lock(&self.wire.requests).clone()
+        lock_shared(&self.wire.requests).clone()
     }
 
     /// Returns all requests so far, without the queries of their paths.
@@ -145,7 +148,7 @@ impl Proxy {
 
     /// Returns the announcement of each agent before its first destructive write, including those that the server has not received.
     pub fn announced(&self) -> Vec<Value> {
-        lock(&self.wire.announced).clone()
+        lock_shared(&self.wire.announced).clone()
     }
 }
 
@@ -157,22 +160,14 @@ impl Drop for Proxy {
     }
 }
 
-fn without_query(target: &str) -> &str {
-    target.split('?').next().unwrap_or_default()
-}
-/// Removes the query from a recorded request.
-pub fn drop_query(request: &str) -> String {
-    request.split(' ').map(without_query).collect::<Vec<_>>().join(" ")
-}
-
-impl Wire {
+impl ProxyState {
     /// Handles one request per connection: with `Connection: close`, the next request also gets here. An error on
     /// either side ends the connections to both.
-    fn serve(&self, client: TcpStream) {
-        let _ = self.pass(client);
+    fn handle_connection(&self, client: TcpStream) {
+        let _ = self.forward_request(client);
     }
 
-    fn pass(&self, mut client: TcpStream) -> std::io::Result<()> {
+    fn forward_request(&self, mut client: TcpStream) -> std::io::Result<()> {
         client.set_read_timeout(Some(SILENCE))?;
         let mut from_client = BufReader::new(client.try_clone()?);
         let head = read_head(&mut from_client)?;
@@ -181,22 +176,23 @@ impl Wire {
         let path = without_query(target);
         let range = head.iter().find_map(|line| line.to_lowercase().strip_prefix("range: ").map(str::to_owned));
         let method = request.split(' ').next().unwrap_or_default();
-        lock(&self.requests).push(format!("{method} {target} {}", range.unwrap_or_default()).trim_end().to_owned());
-        if lock(&self.broken).errors_until.is_some_and(|until| Instant::now() < until) {
+        lock_shared(&self.requests)
+            .push(format!("{method} {target} {}", range.unwrap_or_default()).trim_end().to_owned());
+        if lock_shared(&self.broken).errors_until.is_some_and(|until| Instant::now() < until) {
             let body = r#"{"statuscode":500,"message":"out of order"}"#;
             let head = "HTTP/1.1 500 Internal Server Error\r\nContent-Type: application/json\r\nConnection: close";
             return write!(client, "{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
         }
         let about_image = path.starts_with("/images/") || path.contains("/blobs/");
-        let lie = lock(&self.broken).lie.filter(|_| about_image);
+        let lie = lock_shared(&self.broken).lie.filter(|_| about_image);
         let image = about_image && method == "GET";
-        let heard = faulty_responses::heard(lie, &head);
-        if let Some(answer) = self.registry.get().and_then(|registry| registry.answer(&heard)) {
-            return self.tell(lie, image, &mut &answer[..], &mut client);
+        let heard = faulty_responses::adapt_request(lie, &head);
+        if let Some(answer) = self.registry.get().and_then(|registry| registry.respond_to(&heard)) {
+            return self.send_response(lie, image, &mut &answer[..], &mut client);
         }
         if let Some(files) = self.fleet.get() {
             let body = if method == "PUT" { read_body(&head, &mut from_client)? } else { Vec::new() };
-            if let Some(answer) = files.answer(method, path, &body) {
+            if let Some(answer) = files.respond_to(method, path, &body) {
                 return client.write_all(&answer);
             }
         }
@@ -209,15 +205,17 @@ impl Wire {
         write!(server, "Connection: close\r\n\r\n")?;
         if path.ends_with("/point-of-no-return") {
             let body = read_body(&head, &mut from_client)?;
-            lock(&self.announced).extend(serde_json::from_slice::<Value>(&body));
+            lock_shared(&self.announced).extend(serde_json::from_slice::<Value>(&body));
             server.write_all(&body)?;
         }
         let mut to_server = server.try_clone()?;
         std::thread::spawn(move || std::io::copy(&mut from_client, &mut to_server));
-        let result = match self.trap(&format!("{method} {path}")) {
-            Some(trap) if trap.act == Act::PowerCut => self.darken(&trap, &mut server, &mut client),
-            Some(trap) => self.spring(&trap, &mut server, &mut client),
-            None => self.tell(lie, image, &mut server, &mut client),
+        let result = match self.take_trap(&format!("{method} {path}")) {
+            Some(trap) if trap.act == EventAction::PowerCut => {
+                self.hold_until_blackout(&trap, &mut server, &mut client)
+            }
+            Some(trap) => self.execute_trap(&trap, &mut server, &mut client),
+            None => self.send_response(lie, image, &mut server, &mut client),
         };
         let _ = client.shutdown(Shutdown::Both);
         let _ = server.shutdown(Shutdown::Both);
@@ -242,28 +240,7 @@ impl Wire {
     }
 }
 
-/// Returns the lines up to the empty one, without line endings.
-pub fn read_head(from: &mut impl BufRead) -> std::io::Result<Vec<String>> {
-    let mut lines = Vec::new();
-    loop {
-        let mut line = String::new();
-        from.read_line(&mut line)?;
-        let line = line.trim_end();
-        if line.is_empty() {
-            return Ok(lines);
-        }
-        lines.push(line.to_owned());
-    }
-}
-
-fn read_body(head: &[String], from: &mut impl BufRead) -> std::io::Result<Vec<u8>> {
-    let length = head.iter().find_map(|line| line.to_lowercase().strip_prefix("content-length:")?.trim().parse().ok());
-    let mut body = vec![0; length.unwrap_or(0)];
-    from.read_exact(&mut body)?;
-    Ok(body)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_shared<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -272,7 +249,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub fn self_test() {
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
     let proxy = Proxy::start(&[600]).expect("a port");
-    let mut victim = crate::host::child("sleep").arg("60").spawn().expect("a process");
+    let mut victim = crate::host::tie_to_thread("sleep").arg("60").spawn().expect("a process");
     let (port, process) = (server.local_addr().expect("an address").port(), victim.id() as i32);
     proxy.set_server(port, process);
     let answers = std::thread::spawn(move || {
@@ -307,33 +284,40 @@ pub fn self_test() {
     });
     assert!(held > 100_000 && !proxy.is_held_at(60_000), "{held}");
     let dark = |swallow| {
-        let trap = Trap { request: "GET /im*".to_owned(), swallow, act: Act::PowerCut, time: Duration::ZERO };
+        let trap =
+            ResponseTrap { request: "GET /im*".to_owned(), swallow, act: EventAction::PowerCut, time: Duration::ZERO };
         proxy.set_traps(vec![trap.clone()]);
         std::thread::scope(|scope| {
             let answer = scope.spawn(|| get(""));
-            while proxy.sprung() != [trap.clone()] {
+            while proxy.take_sprung_traps() != [trap.clone()] {
                 std::thread::sleep(Duration::from_millis(5));
             }
             std::thread::sleep(Duration::from_millis(50));
             assert!(!answer.is_finished());
-            proxy.blackout();
+            proxy.announce_blackout();
             answer.join().expect("an answer").len()
         })
     };
     assert_eq!(dark(true), 0);
     assert!(dark(false) > 100_000);
-    proxy.set_lie(Some(Lie::Chunked), false);
-    let told = get("");
-    assert!(told.ends_with(b"\r\n0\r\n\r\n") && told.len() > 100_000);
+    proxy.set_lie(Some(ResponseFault::Chunked), false);
+    let altered = get("");
+    assert!(altered.ends_with(b"\r\n0\r\n\r\n") && altered.len() > 100_000);
     proxy.set_lie(None, false);
-    let trap = Trap { request: "GET /im*".to_owned(), swallow: false, act: Act::Cancel, time: Duration::ZERO };
+    let trap =
+        ResponseTrap { request: "GET /im*".to_owned(), swallow: false, act: EventAction::Cancel, time: Duration::ZERO };
     proxy.set_traps(vec![trap.clone()]);
-    assert!(get("").len() > 100_000 && proxy.sprung() == [trap]);
+    assert!(get("").len() > 100_000 && proxy.take_sprung_traps() == [trap]);
     assert!(victim.try_wait().expect("a process").is_none() && proxy.wire.away.load(Ordering::Acquire));
     proxy.set_server(port, process);
-    let trap = Trap { request: "GET /im*".to_owned(), swallow: true, act: Act::ServerKill, time: Duration::ZERO };
+    let trap = ResponseTrap {
+        request: "GET /im*".to_owned(),
+        swallow: true,
+        act: EventAction::ServerKill,
+        time: Duration::ZERO,
+    };
     proxy.set_traps(vec![trap.clone()]);
-    assert!(get("").is_empty() && proxy.sprung() == [trap] && proxy.sprung().is_empty());
+    assert!(get("").is_empty() && proxy.take_sprung_traps() == [trap] && proxy.take_sprung_traps().is_empty());
     assert!(!victim.wait().expect("a process").success());
     assert!(proxy.wire.away.load(Ordering::Acquire));
     proxy.set_server(1, 0);
@@ -344,12 +328,12 @@ pub fn self_test() {
     assert_eq!(proxy.requests(), all);
     answers.join().expect("the server is content");
     cut_for_ever();
-    announcement();
-    ports();
+    test_announcement();
+    test_ports();
 }
 
 /// Files that firmware loads are transferred in plain text.
-fn ports() {
+fn test_ports() {
     let proxy = Proxy::start(&[]).expect("a port");
     proxy.set_server(1, 0);
     let all = ["/boot.ipxe", "/boot/vmlinuz", "/start.ipxe", "/boot.json", "/v1/machines", "/images/a"];
@@ -359,7 +343,7 @@ fn ports() {
 }
 
 /// Announcements are recorded and still forwarded to the server.
-fn announcement() {
+fn test_announcement() {
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
     let proxy = Proxy::start(&[]).expect("a port");
     proxy.set_server(server.local_addr().expect("an address").port(), 0);

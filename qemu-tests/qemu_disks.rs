@@ -1,18 +1,18 @@
 //! Disks of a machine as QEMU devices: buses and serial numbers, second paths, bad blocks, and hotplug.
 
-use crate::machine::{Boot, Chassis};
+use crate::machine::{BootMethod, Chassis};
 use crate::scenario::{Bus, Disk};
 use crate::write_log;
-use crate::write_witness::Witness;
+use crate::write_witness::WriteWitness;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Adds all disks of this boot; those that the witness watches have a log. The inspection ramdisk gets each disk once and without special
 /// properties, because it must be able to read and write everything.
-pub fn add_disks(command: &mut Command, chassis: &Chassis, boot: &Boot, witness: Option<&Witness>) {
-    let plain = matches!(boot, Boot::Direct { network: false, .. });
-    let on_copy = matches!(boot, Boot::DiskWithout(_) | Boot::Direct { on_copy: true, .. });
+pub fn add_disks(command: &mut Command, chassis: &Chassis, boot: &BootMethod, witness: Option<&WriteWitness>) {
+    let plain = matches!(boot, BootMethod::Direct { network: false, .. });
+    let on_copy = matches!(boot, BootMethod::DiskWithout(_) | BootMethod::Direct { on_copy: true, .. });
     let snapshot = if on_copy { "on" } else { "off" };
     let first = chassis.disks.iter().position(|disk| disk.boot).unwrap_or(0);
     let is_stick = |disk: &Disk| disk.usb && !plain;
@@ -24,10 +24,10 @@ pub fn add_disks(command: &mut Command, chassis: &Chassis, boot: &Boot, witness:
     }
     let mut sata_ports = 0..6;
     for (index, disk) in chassis.disks.iter().enumerate() {
-        let port = (chassis.hotplug && disk.bus == Bus::Virtio).then(|| port(disk));
+        let port = (chassis.hotplug && disk.bus == Bus::Virtio).then(|| port_option(disk));
         let model = match disk.usb && plain {
-            true => scsi(chassis, disk),
-            false => model(chassis, disk, port.as_deref(), &mut sata_ports),
+            true => scsi_options(chassis, disk),
+            false => device_model(chassis, disk, port.as_deref(), &mut sata_ports),
         };
         if let Some(port) = &port {
             let number = index + 1;
@@ -40,8 +40,8 @@ pub fn add_disks(command: &mut Command, chassis: &Chassis, boot: &Boot, witness:
         // Data that the machine has flushed must survive QEMU. A raw file keeps all writes; the tables of an overlay are in QEMU's memory
         // until a flush.
         let (format, cache) = if chassis.overlays { ("qcow2", "writeback") } else { ("raw", "unsafe") };
-        let log = witness.and_then(|witness| witness.log(&disk.name));
-        let kind = log.map_or_else(|| format!("format={format}"), |log| write_log::blklogwrites(log, format));
+        let log = witness.and_then(|witness| witness.find_log(&disk.name));
+        let kind = log.map_or_else(|| format!("format={format}"), |log| write_log::blklogwrites_options(log, format));
         let mut drive = format!("if=none,id=drive{index},{kind},cache={cache},discard=unmap,snapshot={snapshot}");
         if let Some(mib) = disk.throttle_mib {
             drive += &format!(",throttling.bps-total={}", mib * 1024 * 1024);
@@ -50,7 +50,7 @@ pub fn add_disks(command: &mut Command, chassis: &Chassis, boot: &Boot, witness:
             drive += ",readonly=on";
         }
         let child = if log.is_some() { "file.file" } else { "file" };
-        command.arg("-drive").arg(format!("{drive},{}", file(chassis, disk, plain, child)));
+        command.arg("-drive").arg(format!("{drive},{}", describe_file(chassis, disk, plain, child)));
         let mut device = format!("{model},drive=drive{index}");
         if chassis.hotplug {
             device += &format!(",id={}", device_id(disk));
@@ -71,14 +71,14 @@ pub fn add_disks(command: &mut Command, chassis: &Chassis, boot: &Boot, witness:
 }
 
 /// Returns whether the disk is removed. All its paths are removed with it.
-fn is_pulled(disk: &Disk, boot: &Boot) -> bool {
-    matches!(boot, Boot::DiskWithout(name) if *name == disk.name || disk.path_of.as_deref() == Some(name))
+fn is_pulled(disk: &Disk, boot: &BootMethod) -> bool {
+    matches!(boot, BootMethod::DiskWithout(name) if *name == disk.name || disk.path_of.as_deref() == Some(name))
 }
 
 /// Returns QEMU's name of the file. Bad blocks require a filter in between. A disk with two paths requires the file without QEMU's lock.
 /// `child` is the name of the file in the drive's options.
-fn file(chassis: &Chassis, disk: &Disk, plain: bool, child: &str) -> String {
-    let file = chassis.file(disk).display().to_string();
+fn describe_file(chassis: &Chassis, disk: &Disk, plain: bool, child: &str) -> String {
+    let file = chassis.disk_file(disk).display().to_string();
     let lock = |child: &str| match has_two_paths(chassis, disk) {
         true => format!(",{child}.locking=off"),
         false => String::new(),
@@ -112,7 +112,7 @@ pub fn error_rules(disk: &Disk) -> String {
 }
 
 /// Returns the disk of a path; a disk itself is returned unchanged.
-pub fn real<'a>(chassis: &'a Chassis, disk: &'a Disk) -> &'a Disk {
+pub fn find_disk<'a>(chassis: &'a Chassis, disk: &'a Disk) -> &'a Disk {
     let named = |name: &String| chassis.machine.disks.iter().find(|other| other.name == *name);
     disk.path_of.as_ref().and_then(named).unwrap_or(disk)
 }
@@ -123,8 +123,8 @@ fn has_two_paths(chassis: &Chassis, disk: &Disk) -> bool {
 }
 
 /// Returns the serial number. A new disk in the same slot has another number, unless the disks have none.
-fn serial(chassis: &Chassis, disk: &Disk) -> String {
-    let disk = real(chassis, disk);
+fn serial_number(chassis: &Chassis, disk: &Disk) -> String {
+    let disk = find_disk(chassis, disk);
     let first = disk.serial.clone().unwrap_or_else(|| format!("DH-{}", disk.name.to_uppercase()));
     match chassis.replaced.get(&disk.name) {
         Some(count) if !first.is_empty() => format!("{first}-{}", count + 1),
@@ -136,13 +136,13 @@ fn serial(chassis: &Chassis, disk: &Disk) -> String {
 pub fn shown_serial(chassis: &Chassis, disk: &Disk) -> String {
     let first = disk.name.rsplit_once('n').map(|(controller, _)| format!("{controller}n1"));
     let is_first = |other: &&Disk| disk.bus == Bus::Nvme && first.as_ref() == Some(&other.name);
-    serial(chassis, chassis.machine.disks.iter().find(is_first).unwrap_or(disk))
+    serial_number(chassis, chassis.machine.disks.iter().find(is_first).unwrap_or(disk))
 }
 
 /// Returns the property for the serial number. Without it, QEMU generates a number for some devices, and a SCSI disk shows the name of
 /// QEMU's drive.
 fn serial_property(chassis: &Chassis, disk: &Disk) -> String {
-    let serial = serial(chassis, disk);
+    let serial = serial_number(chassis, disk);
     match (serial.is_empty(), disk.bus) {
         (true, Bus::Virtio) => String::new(),
         (true, Bus::Scsi) if !disk.usb => ",device_id=".to_owned(),
@@ -150,8 +150,8 @@ fn serial_property(chassis: &Chassis, disk: &Disk) -> String {
     }
 }
 
-fn model(chassis: &Chassis, disk: &Disk, port: Option<&str>, sata_ports: &mut std::ops::Range<u32>) -> String {
-    let (sectors, serial) = (sectors(disk), serial_property(chassis, disk));
+fn device_model(chassis: &Chassis, disk: &Disk, port: Option<&str>, sata_ports: &mut std::ops::Range<u32>) -> String {
+    let (sectors, serial) = (sector_options(disk), serial_property(chassis, disk));
     let bus = port.map(|port| format!("bus={port},")).unwrap_or_default();
     match disk.bus {
         Bus::Virtio => format!("virtio-blk-pci,{bus}{sectors}{serial}"),
@@ -162,28 +162,28 @@ fn model(chassis: &Chassis, disk: &Disk, port: Option<&str>, sata_ports: &mut st
             None => format!("nvme,{sectors}{serial}"),
         },
         Bus::Scsi if disk.usb => format!("usb-storage,bus=usb.0,removable=on,{sectors}{serial}"),
-        Bus::Scsi => scsi(chassis, disk),
+        Bus::Scsi => scsi_options(chassis, disk),
         Bus::Sata => format!("ide-hd,bus=ide.{}{serial}", sata_ports.next().unwrap_or(6)),
     }
 }
 
-fn sectors(disk: &Disk) -> String {
+fn sector_options(disk: &Disk) -> String {
     format!("logical_block_size={0},physical_block_size={0}", disk.sector)
 }
 
 /// Returns the SCSI options. Two paths show the same serial number and world wide name; a new disk has different ones.
-fn scsi(chassis: &Chassis, disk: &Disk) -> String {
+fn scsi_options(chassis: &Chassis, disk: &Disk) -> String {
     let mut paths = String::new();
     if has_two_paths(chassis, disk) {
-        let real = real(chassis, disk);
+        let real = find_disk(chassis, disk);
         let place = chassis.machine.disks.iter().position(|other| other.name == real.name).unwrap_or_default();
         let count = chassis.replaced.get(&real.name).copied().unwrap_or_default();
         paths = format!(",wwn=0x5000c500{place:04x}{count:04x},share-rw=on");
     }
-    format!("scsi-hd,bus=scsi.0,{}{}{paths}", sectors(disk), serial_property(chassis, disk))
+    format!("scsi-hd,bus=scsi.0,{}{}{paths}", sector_options(disk), serial_property(chassis, disk))
 }
 
-fn port(disk: &Disk) -> String {
+fn port_option(disk: &Disk) -> String {
     format!("port-{}", disk.name)
 }
 
@@ -195,7 +195,7 @@ pub fn device_id(disk: &Disk) -> String {
 pub fn plug_in(chassis: &Chassis, disk: &Disk, place: &Disk, log: Option<&Path>) -> [(&'static str, Value); 2] {
     let node = format!("again-{}", disk.name);
     let kind = if chassis.overlays { "qcow2" } else { "raw" };
-    let file = json!({"driver": "file", "filename": chassis.file(disk)});
+    let file = json!({"driver": "file", "filename": chassis.disk_file(disk)});
     let mut drive = json!({"driver": kind, "file": file});
     if let Some(log) = log {
         let (interval, append) = ("log-super-update-interval", "log-append");
@@ -206,7 +206,7 @@ pub fn plug_in(chassis: &Chassis, disk: &Disk, place: &Disk, log: Option<&Path>)
     drive["discard"] = json!("unmap");
     drive["cache"] = json!({"no-flush": true});
     // SATA ports do not support this, so SATA disks are excluded.
-    let model = model(chassis, disk, Some(&port(place)), &mut (0..0));
+    let model = device_model(chassis, disk, Some(&port_option(place)), &mut (0..0));
     let (driver, properties) = model.split_once(',').unwrap_or((&model, ""));
     let mut device: serde_json::Map<String, Value> = properties
         .split(',')
@@ -224,9 +224,9 @@ fn two_paths_have_two_logs() {
     let scenario = crate::scenario_parser::parse(&text, "x".into(), ".".into()).expect("a scenario");
     let folder = write_log::test_folder("plugs");
     let chassis = Chassis::new(&scenario.machine, &folder);
-    let (boot, console) = (Boot::Network(&folder), folder.join("console"));
+    let (boot, console) = (BootMethod::Network(&folder), folder.join("console"));
     crate::host::write(&console, "").expect("written");
-    let witness = Witness::start(&chassis, "x", &boot, &console).expect("a witness");
+    let witness = WriteWitness::start(&chassis, "x", &boot, &console).expect("a witness");
     let mut command = Command::new("qemu");
     add_disks(&mut command, &chassis, &boot, witness.as_ref());
     let found: Vec<String> = command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect();
@@ -244,7 +244,7 @@ fn two_paths_have_two_logs() {
 }
 
 /// Returns the arguments of a machine with these disks, one per line, after `change` was applied.
-fn arguments(disks: &str, boot: &Boot, change: impl Fn(&mut Chassis)) -> String {
+fn build_arguments(disks: &str, boot: &BootMethod, change: impl Fn(&mut Chassis)) -> String {
     let text = format!("about: x\nfirmware: bios\nlayout: x\nexpect: {{}}\ndisks:\n{disks}");
     let scenario = crate::scenario_parser::parse(&text, "x".into(), ".".into()).expect("a scenario");
     let mut chassis = Chassis::new(&scenario.machine, Path::new("/f"));
@@ -257,11 +257,16 @@ fn arguments(disks: &str, boot: &Boot, change: impl Fn(&mut Chassis)) -> String 
 /// Each type of disk as QEMU gets it, and without special properties for the inspection ramdisk.
 pub fn self_test() {
     two_paths_have_two_logs();
-    let neutral =
-        Boot::Direct { kernel: Path::new("k"), initrd: Path::new("i"), cmdline: "", on_copy: false, network: false };
+    let neutral = BootMethod::Direct {
+        kernel: Path::new("k"),
+        initrd: Path::new("i"),
+        cmdline: "",
+        on_copy: false,
+        network: false,
+    };
     let none = "- {name: sda, bus: scsi, size_mib: 1, serial: ''}\n- {name: vda, bus: virtio, size_mib: 1, serial: ''}\n\
                 - {name: sdb, bus: sata, size_mib: 1, serial: ''}\n- {name: nvme0n1, bus: nvme, size_mib: 1, serial: ''}\n";
-    let found = arguments(none, &Boot::Disk, |chassis| {
+    let found = build_arguments(none, &BootMethod::Disk, |chassis| {
         chassis.replaced.insert("vda".to_owned(), 1);
     });
     for words in [
@@ -275,7 +280,7 @@ pub fn self_test() {
 
     let odd = "- {name: sda, bus: scsi, size_mib: 9, serial: S, errors_at_mib: [3]}\n- {name: sdb, bus: scsi, path_of: sda}\n\
                - {name: sdc, bus: scsi, usb: true, size_mib: 1}\n- {name: vda, bus: virtio, size_mib: 1, read_only: true}\n";
-    let found = arguments(odd, &Boot::Disk, |_| {});
+    let found = build_arguments(odd, &BootMethod::Disk, |_| {});
     for words in [
         "file.driver=blkdebug,file.config=/f/sda.errors,file.image.driver=file,file.image.locking=off,file.image.filename=/f/sda.raw\n",
         "snapshot=off,file.driver=file,file.locking=off,file.filename=/f/sda.raw\n",
@@ -286,18 +291,18 @@ pub fn self_test() {
         assert!(found.contains(words), "{words}: {found}");
     }
     assert_eq!(found.matches("serial=S,wwn=0x5000c50000000000,share-rw=on").count(), 2, "{found}");
-    let looked_at = arguments(odd, &neutral, |_| {});
+    let looked_at = build_arguments(odd, &neutral, |_| {});
     for words in ["blkdebug", "usb-", "xhci", "readonly", "drive1"] {
         assert!(!looked_at.contains(words), "{words}: {looked_at}");
     }
     assert!(looked_at.contains("serial=DH-SDC,drive=drive2"), "{looked_at}");
-    let pulled = arguments(odd, &Boot::DiskWithout("sda"), |_| {});
+    let pulled = build_arguments(odd, &BootMethod::DiskWithout("sda"), |_| {});
     assert!(!pulled.contains("sda.raw") && pulled.contains("sdc.raw"), "{pulled}");
-    let one_path = arguments(odd, &Boot::Disk, |chassis| chassis.absent.push("sdb".to_owned()));
+    let one_path = build_arguments(odd, &BootMethod::Disk, |chassis| chassis.absent.push("sdb".to_owned()));
     assert!(one_path.contains("sda.raw") && !one_path.contains("drive1"), "{one_path}");
 
     let two = "- {name: vda, bus: virtio, size_mib: 1}\n- {name: vdb, bus: virtio, size_mib: 1, serial: B}\n";
-    let found = arguments(two, &Boot::Disk, |chassis| chassis.hotplug = true);
+    let found = build_arguments(two, &BootMethod::Disk, |chassis| chassis.hotplug = true);
     assert!(found.contains("pcie-root-port,id=port-vdb,chassis=2,slot=2\n"), "{found}");
     assert!(found.contains("virtio-blk-pci,bus=port-vdb,"), "{found}");
     assert!(found.contains("serial=B,drive=drive1,id=disk-vdb,bootindex=3"), "{found}");

@@ -12,15 +12,15 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Interval at which messages of QEMU are polled.
 const POLL: Duration = Duration::from_millis(20);
 
-pub struct Monitor {
+pub struct QemuMonitor {
     orders: Box<dyn Write + Send>,
     /// All messages of QEMU, in order.
     heard: Arc<Mutex<Vec<Value>>>,
     asked: u64,
 }
 
-impl Monitor {
-    pub fn new(orders: impl Write + Send + 'static, answers: impl Read + Send + 'static) -> Monitor {
+impl QemuMonitor {
+    pub fn new(orders: impl Write + Send + 'static, answers: impl Read + Send + 'static) -> QemuMonitor {
         let heard = Arc::new(Mutex::new(Vec::new()));
         let listener = Arc::clone(&heard);
         std::thread::spawn(move || {
@@ -30,14 +30,14 @@ impl Monitor {
                 }
             }
         });
-        Monitor { orders: Box::new(orders), heard, asked: 0 }
+        QemuMonitor { orders: Box::new(orders), heard, asked: 0 }
     }
 
     /// Sends a command without waiting.
     ///
     /// # Errors
     /// QEMU has exited.
-    pub fn order(&mut self, order: &Value) -> Result<()> {
+    pub fn send_command(&mut self, order: &Value) -> Result<()> {
         // A repeated capabilities negotiation fails without consequences.
         let hello = json!({"execute": "qmp_capabilities"});
         writeln!(self.orders, "{hello}{order}").and_then(|()| self.orders.flush()).context("QEMU's monitor")
@@ -47,10 +47,10 @@ impl Monitor {
     ///
     /// # Errors
     /// QEMU refuses, with its error message, or does not respond.
-    pub fn ask(&mut self, command: &str, arguments: &Value) -> Result<()> {
+    pub fn execute_command(&mut self, command: &str, arguments: &Value) -> Result<()> {
         self.asked += 1;
         let id = json!(format!("ask-{}", self.asked));
-        self.order(&json!({"execute": command, "arguments": arguments, "id": id}))?;
+        self.send_command(&json!({"execute": command, "arguments": arguments, "id": id}))?;
         let answer = self.wait_for(command, |said| said["id"] == id)?;
         match answer["error"]["desc"].as_str() {
             Some(words) => Err(format!("QEMU refuses {command} {arguments}: {words}")),
@@ -84,7 +84,7 @@ impl Monitor {
 /// A command that succeeds, one that is refused, and a device that is removed.
 pub fn self_test() {
     let (here, there) = std::os::unix::net::UnixStream::pair().expect("a socket");
-    let mut monitor = Monitor::new(here.try_clone().expect("a socket"), here);
+    let mut monitor = QemuMonitor::new(here.try_clone().expect("a socket"), here);
     let qemu = std::thread::spawn(move || {
         let mut answers = there.try_clone().expect("a socket");
         for line in BufReader::new(there).lines().map_while(|line| line.ok()) {
@@ -101,9 +101,9 @@ pub fn self_test() {
             writeln!(answers, "{gone}").expect("said");
         }
     });
-    monitor.ask("device_del", &json!({"id": "disk-vdb"})).expect("done");
+    monitor.execute_command("device_del", &json!({"id": "disk-vdb"})).expect("done");
     monitor.wait_until_gone("disk-vdb").expect("gone");
-    let refused = monitor.ask("dance", &json!({})).expect_err("refused");
+    let refused = monitor.execute_command("dance", &json!({})).expect_err("refused");
     assert!(refused.contains("dance") && refused.contains("no such command"), "{refused}");
     // The thread that reads also holds the socket open.
     drop((monitor, qemu));

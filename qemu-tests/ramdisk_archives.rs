@@ -1,6 +1,6 @@
 //! Files that the tests add to a ramdisk: the kernel unpacks consecutive archives.
 
-use crate::host::{Context, Result, tool, write};
+use crate::host::{Context, Result, run_tool, write};
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Stdio;
@@ -21,7 +21,7 @@ pub fn with_files(scratch: &Path, ramdisk: &Path, files: &[(&str, String)]) -> R
     let list = scratch.join("ramdisk-files.list");
     write(&list, files.iter().map(|(name, _)| format!("{name}\n")).collect::<String>())?;
     let stdin = Stdio::from(File::open(&list).context(list.display())?);
-    let archive = tool(&["cpio", "--quiet", "-o", "-H", "newc", "-D", &folder.to_string_lossy()], stdin)?;
+    let archive = run_tool(&["cpio", "--quiet", "-o", "-H", "newc", "-D", &folder.to_string_lossy()], stdin)?;
     let mut whole = fs::read(ramdisk).context(ramdisk.display())?;
     // An uncompressed archive must begin at a multiple of four (init/initramfs.c).
     whole.resize(whole.len().next_multiple_of(4), 0);
@@ -30,7 +30,7 @@ pub fn with_files(scratch: &Path, ramdisk: &Path, files: &[(&str, String)]) -> R
 }
 
 /// Joins lines, each with a line ending.
-pub fn lines<'a>(lines: impl IntoIterator<Item = &'a str>) -> String {
+pub fn join_lines<'a>(lines: impl IntoIterator<Item = &'a str>) -> String {
     lines.into_iter().map(|line| format!("{line}\n")).collect()
 }
 
@@ -40,13 +40,13 @@ pub fn self_test() {
     fs::create_dir_all(&folder).expect("a folder");
     let ramdisk = folder.join("initrd");
     write(&ramdisk, "first").expect("written");
-    let files = [("before-agent", "swapon /dev/vdb\n".to_owned()), ("etc/inspect.files", lines(["/a b", "/c,d"]))];
+    let files = [("before-agent", "swapon /dev/vdb\n".to_owned()), ("etc/inspect.files", join_lines(["/a b", "/c,d"]))];
     let whole = with_files(&folder, &ramdisk, &files).expect("a ramdisk");
     assert!(whole.starts_with(b"first\x00\x00\x00070701"));
     let archive = folder.join("archive");
     write(&archive, &whole[8..]).expect("written");
     let stdin = Stdio::from(File::open(&archive).expect("a file"));
-    let told = tool(&["cpio", "--quiet", "-i", "--to-stdout", "etc/inspect.files"], stdin).expect("unpacked");
-    assert_eq!(String::from_utf8_lossy(&told), "/a b\n/c,d\n");
+    let content = run_tool(&["cpio", "--quiet", "-i", "--to-stdout", "etc/inspect.files"], stdin).expect("unpacked");
+    assert_eq!(String::from_utf8_lossy(&content), "/a b\n/c,d\n");
     fs::remove_dir_all(&folder).expect("removed");
 }

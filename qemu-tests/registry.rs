@@ -21,7 +21,7 @@ impl Registry {
     pub fn new(tag: &str, layers: Vec<(&'static str, Vec<u8>)>) -> Registry {
         let mut contents = BTreeMap::new();
         let mut blob = |kind: &'static str, bytes: Vec<u8>| {
-            let (digest, size) = (digest(&bytes), bytes.len());
+            let (digest, size) = (compute_digest(&bytes), bytes.len());
             contents.insert(format!("blobs/{digest}"), (kind, bytes));
             json!({"mediaType": kind, "digest": digest, "size": size})
         };
@@ -29,7 +29,7 @@ impl Registry {
         let layers: Vec<_> = layers.into_iter().map(|(kind, bytes)| blob(kind, bytes)).collect();
         let manifest = json!({"schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": layers});
         let manifest = manifest.to_string().into_bytes();
-        for name in [tag.to_owned(), digest(&manifest)] {
+        for name in [tag.to_owned(), compute_digest(&manifest)] {
             contents.insert(format!("manifests/{name}"), (MANIFEST, manifest.clone()));
         }
         Registry { token: Uuid::new_v4().to_string(), manifest, contents }
@@ -40,7 +40,7 @@ impl Registry {
     }
 
     /// Returns the complete response to a request with these lines, if it is a registry request.
-    pub fn answer(&self, head: &[String]) -> Option<Vec<u8>> {
+    pub fn respond_to(&self, head: &[String]) -> Option<Vec<u8>> {
         let mut words = head.first()?.split(' ');
         let (method, target) = (words.next()?, words.next()?);
         let header = |name: &str| {
@@ -49,47 +49,51 @@ impl Registry {
         };
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         if path == "/token" {
-            let asks = query.replace("%3A", ":").replace("%2F", "/").contains(&format!("scope={}", scope()));
+            let asks = query.replace("%3A", ":").replace("%2F", "/").contains(&format!("scope={}", token_scope()));
             let body = json!({"token": self.token}).to_string();
-            return Some(if asks { answer("200 OK", &[], body.as_bytes(), method) } else { refuse("400 Bad Request") });
+            return Some(if asks {
+                build_response("200 OK", &[], body.as_bytes(), method)
+            } else {
+                refuse_request("400 Bad Request")
+            });
         }
         let name = path.strip_prefix("/v2/")?;
         if header("authorization") != Some(&format!("Bearer {}", self.token)) {
             let realm = format!("http://{}/token", header("host").unwrap_or_default());
-            let challenge = format!("Bearer realm=\"{realm}\",service=\"harness\",scope=\"{}\"", scope());
-            return Some(answer("401 Unauthorized", &[("WWW-Authenticate", &challenge)], b"", method));
+            let challenge = format!("Bearer realm=\"{realm}\",service=\"harness\",scope=\"{}\"", token_scope());
+            return Some(build_response("401 Unauthorized", &[("WWW-Authenticate", &challenge)], b"", method));
         }
         let name = name.strip_prefix(REPOSITORY).unwrap_or_default().trim_start_matches('/');
-        let Some((kind, bytes)) = self.contents.get(name) else { return Some(refuse("404 Not Found")) };
-        let headers = [("Content-Type", *kind), ("ETag", &format!("\"{}\"", digest(bytes)))];
+        let Some((kind, bytes)) = self.contents.get(name) else { return Some(refuse_request("404 Not Found")) };
+        let headers = [("Content-Type", *kind), ("ETag", &format!("\"{}\"", compute_digest(bytes)))];
         let first = header("range").and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok());
         Some(match first.filter(|first| *first < bytes.len()) {
-            None => answer("200 OK", &headers, bytes, method),
+            None => build_response("200 OK", &headers, bytes, method),
             Some(first) => {
                 let range = format!("bytes {first}-{}/{}", bytes.len() - 1, bytes.len());
                 let headers = [&headers[..], &[("Content-Range", &range)]].concat();
-                answer("206 Partial Content", &headers, &bytes[first..], method)
+                build_response("206 Partial Content", &headers, &bytes[first..], method)
             }
         })
     }
 }
 
-fn scope() -> String {
+fn token_scope() -> String {
     format!("repository:{REPOSITORY}:pull")
 }
 
-fn refuse(status: &str) -> Vec<u8> {
-    answer(status, &[], b"", "GET")
+fn refuse_request(status: &str) -> Vec<u8> {
+    build_response(status, &[], b"", "GET")
 }
 
-fn answer(status: &str, headers: &[(&str, &str)], body: &[u8], method: &str) -> Vec<u8> {
+fn build_response(status: &str, headers: &[(&str, &str)], body: &[u8], method: &str) -> Vec<u8> {
     let mut text = format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
     headers.iter().for_each(|(name, value)| text += &format!("{name}: {value}\r\n"));
     let body = if method == "HEAD" { b"" } else { body };
     [text.as_bytes(), b"\r\n", body].concat()
 }
 
-fn digest(bytes: &[u8]) -> String {
+fn compute_digest(bytes: &[u8]) -> String {
     format!("sha256:{:x}", Sha256::digest(bytes))
 }
 
@@ -99,7 +103,7 @@ pub fn self_test() {
     let ask = |method: &str, target: &str, more: &[&str]| {
         let head = [&[format!("{method} {target} HTTP/1.1").as_str(), "host: h:1"], more].concat().join("\n");
         let head: Vec<String> = head.lines().map(str::to_owned).collect();
-        registry.answer(&head).map(|answer| String::from_utf8_lossy(&answer).into_owned())
+        registry.respond_to(&head).map(|answer| String::from_utf8_lossy(&answer).into_owned())
     };
     assert_eq!(ask("GET", "/images/x", &[]), None);
     let refused = ask("GET", "/v2/tiny/os/manifests/1.0", &["Authorization: Bearer other"]).expect("an answer");
@@ -111,8 +115,8 @@ pub fn self_test() {
     let with_token = |method: &str, path: &str, range: &str| {
         ask(method, &format!("/v2/tiny/os/{path}"), &[&authorization, range]).expect("an answer")
     };
-    let blob = format!("blobs/{}", digest(b"0123456789"));
-    assert!(with_token("GET", "manifests/1.0", "").contains(&digest(b"0123456789")));
+    let blob = format!("blobs/{}", compute_digest(b"0123456789"));
+    assert!(with_token("GET", "manifests/1.0", "").contains(&compute_digest(b"0123456789")));
     assert!(with_token("GET", &blob, "").ends_with("\r\n\r\n0123456789"));
     let whole = with_token("HEAD", &blob, "");
     assert!(whole.contains("Content-Length: 10\r\n") && whole.ends_with("\r\n\r\n"), "{whole}");

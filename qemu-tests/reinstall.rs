@@ -1,11 +1,11 @@
 //! Reinstalls in the harness: the order, the script of a machine that reinstalls itself, and the expectations.
 
-use crate::expectation_check::Seen;
-use crate::expectations::{Expect, Order, Outcome};
-use crate::facts::{Facts, matches};
-use crate::host::{Result, tool};
+use crate::expectation_check::RunObservations;
+use crate::expectations::{ExpectedOrder, Outcome, RunExpectations};
+use crate::facts::{Facts, matches_pattern};
+use crate::host::{Result, run_tool};
 use crate::proxy::Proxy;
-use crate::scenario::{Reinstall, Run};
+use crate::scenario::{ReinstallOrder, ScenarioRun};
 use crate::server::Server;
 use serde_json::Value;
 use std::path::Path;
@@ -21,24 +21,24 @@ const DESTRUCTIVE: [&str; 4] = ["storage.wipe", "storage.partition", "storage.fo
 ///
 /// # Errors
 /// The order is refused, with the message of the command.
-pub fn press(
+pub fn order_reinstall(
     server: &mut Server,
     proxy: &Proxy,
     state: &Path,
     machine: &str,
     image: &str,
-    button: &Reinstall,
+    button: &ReinstallOrder,
 ) -> Result<()> {
     let began = Instant::now();
     let mut was_killed = false;
     loop {
-        let refused = order(proxy.port, state, machine, image, button).err();
-        let sprung = proxy.sprung();
+        let refused = send_order(proxy.port, state, machine, image, button).err();
+        let sprung = proxy.take_sprung_traps();
         for trap in &sprung {
             server.kill();
             std::thread::sleep(trap.time);
             server.restart()?;
-            server.connect(proxy)?;
+            server.connect_proxy(proxy)?;
             was_killed = true;
         }
         match refused {
@@ -52,8 +52,8 @@ pub fn press(
     }
 }
 
-fn order(port: u16, state: &Path, machine: &str, image: &str, button: &Reinstall) -> Result<()> {
-    operate(port, state, machine, &[&["--image", image][..], &button.options()].concat())
+fn send_order(port: u16, state: &Path, machine: &str, image: &str, button: &ReinstallOrder) -> Result<()> {
+    run_machine_command(port, state, machine, &[&["--image", image][..], &button.options()].concat())
 }
 
 /// Cancels the order, as an operator does.
@@ -61,33 +61,33 @@ fn order(port: u16, state: &Path, machine: &str, image: &str, button: &Reinstall
 /// # Errors
 /// The server refuses, with the message of the command.
 pub fn take_back(port: u16, state: &Path, machine: &str) -> Result<()> {
-    operate(port, state, machine, &["--cancel"])
+    run_machine_command(port, state, machine, &["--cancel"])
 }
 
 /// Adopts the machine, as an operator does if the server has lost the record of the installation.
 ///
 /// # Errors
 /// The server refuses, with the message of the command.
-pub fn adopt(port: u16, state: &Path, machine: &str) -> Result<()> {
-    command(port, state, &["adopt", machine])
+pub fn adopt_machine(port: u16, state: &Path, machine: &str) -> Result<()> {
+    run_command(port, state, &["adopt", machine])
 }
 
-fn operate(port: u16, state: &Path, machine: &str, words: &[&str]) -> Result<()> {
-    command(port, state, &[&["reinstall", machine][..], words].concat())
+fn run_machine_command(port: u16, state: &Path, machine: &str, words: &[&str]) -> Result<()> {
+    run_command(port, state, &[&["reinstall", machine][..], words].concat())
 }
 
-fn command(port: u16, state: &Path, words: &[&str]) -> Result<()> {
+fn run_command(port: u16, state: &Path, words: &[&str]) -> Result<()> {
     let (server, token) = (format!("http://127.0.0.1:{port}"), state.join("operator.token"));
     let token = token.to_string_lossy();
     let program = env!("CARGO_BIN_EXE_drophammer");
     let to: [&str; 4] = ["--server", &server, "--token-file", &token];
     let argv = [&[program, "machine"][..], words, &to[..]].concat();
-    tool(&argv, Stdio::null()).map(drop)
+    run_tool(&argv, Stdio::null()).map(drop)
 }
 
 /// Returns the script that the installed system runs to reinstall itself. Its argument is the boot source; the new system has nothing to
 /// do.
-pub fn script(port: u16) -> String {
+pub fn build_script(port: u16) -> String {
     let server = format!("http://10.0.2.2:{port}");
     format!(
         "[ \"$1\" = disk ] || exit 0\nwget -q {server}/boot/drophammer\nchmod 755 drophammer\n\
@@ -96,7 +96,7 @@ pub fn script(port: u16) -> String {
 }
 
 /// Returns whether the server must be asked for the state of the order.
-pub fn asks_for_order(run: &Run) -> bool {
+pub fn asks_for_order(run: &ScenarioRun) -> bool {
     run.expect.order.is_some() || is_cleared(run.expect.outcome, run.reinstall.is_some())
 }
 
@@ -105,7 +105,7 @@ fn is_cleared(outcome: Outcome, reinstall: bool) -> bool {
 }
 
 /// Returns the image of the system that must come up: this run's, or that of the last run that installed one.
-pub fn expected_image(run: &Run, own: &str, installed: Option<&str>) -> Option<String> {
+pub fn expected_image(run: &ScenarioRun, own: &str, installed: Option<&str>) -> Option<String> {
     match run.expect.outcome {
         Outcome::Installed if run.reinstall.is_some() => Some(own.to_owned()),
         Outcome::OldSystem | Outcome::Already => Some(installed.unwrap_or("none").to_owned()),
@@ -114,20 +114,20 @@ pub fn expected_image(run: &Run, own: &str, installed: Option<&str>) -> Option<S
 }
 
 /// Returns all violated expectations of a reinstall.
-pub fn failures(expect: &Expect, seen: &Seen) -> Vec<String> {
+pub fn find_failures(expect: &RunExpectations, seen: &RunObservations) -> Vec<String> {
     let mut failures = Vec::new();
     if let Some(words) = &seen.denied {
-        denied(expect, words, &mut failures);
+        check_denial(expect, words, &mut failures);
     }
     let report = seen.report.as_ref().unwrap_or(&Value::Null);
-    kept(expect, report, &mut failures);
+    check_preserved(expect, report, &mut failures);
     for (path, files) in &expect.hidden {
         let found = report["hidden"].as_array().into_iter().flatten().find(|hidden| hidden["path"] == path.as_str());
         if found.and_then(|hidden| hidden["files"].as_u64()) != Some(*files) {
             failures.push(format!("hidden files of the image below {path}: {found:?}, expected {files}"));
         }
     }
-    let wanted = expect.order.unwrap_or(Order::None) == Order::Open;
+    let wanted = expect.order.unwrap_or(ExpectedOrder::None) == ExpectedOrder::Open;
     if let Some(found) = seen.order_is_open.filter(|found| *found != wanted) {
         let word = |open: bool| if open { "open" } else { "gone" };
         failures.push(format!("the order is {}, expected {}", word(found), word(wanted)));
@@ -152,30 +152,30 @@ pub fn failures(expect: &Expect, seen: &Seen) -> Vec<String> {
     failures
 }
 
-fn denied(expect: &Expect, words: &str, failures: &mut Vec<String>) {
+fn check_denial(expect: &RunExpectations, words: &str, failures: &mut Vec<String>) {
     if words.is_empty() {
         failures.push("the reinstall was accepted, although the server should have refused it".to_owned());
     }
     for text in &expect.report_contains {
-        if !matches(&format!("*{text}*"), words) {
+        if !matches_pattern(&format!("*{text}*"), words) {
             failures.push(format!("the refusal does not contain {text:?}: {words}"));
         }
     }
 }
 
 /// Checks that every preserved object in the report is unchanged, and that the expected ones are listed.
-fn kept(expect: &Expect, report: &Value, failures: &mut Vec<String>) {
+fn check_preserved(expect: &RunExpectations, report: &Value, failures: &mut Vec<String>) {
     let proofs = report["kept"].as_array().map(Vec::as_slice).unwrap_or_default();
     let name = |proof: &Value| proof["object"].as_str().unwrap_or_default().to_owned();
     // Attributes of the object, after its name.
-    let told = |proof: &Value, pattern: &str| {
+    let has_attribute = |proof: &Value, pattern: &str| {
         let after = proof["after"].as_object().into_iter().flatten();
-        let mut said =
+        let mut attributes =
             after.map(|(field, value)| format!("{}: {field} {}", name(proof), value.as_str().unwrap_or_default()));
-        said.any(|said| matches(pattern, &said))
+        attributes.any(|attribute| matches_pattern(pattern, &attribute))
     };
     for pattern in &expect.kept {
-        if !proofs.iter().any(|proof| matches(pattern, &name(proof)) || told(proof, pattern)) {
+        if !proofs.iter().any(|proof| matches_pattern(pattern, &name(proof)) || has_attribute(proof, pattern)) {
             let all: Vec<String> = proofs.iter().map(name).collect();
             failures.push(format!("the report does not prove {pattern:?} to be preserved, only {all:?}"));
         }
@@ -204,18 +204,18 @@ pub fn self_test() {
     };
     let text =
         "=== facts begin tiny\n--- marker\n{\"image\": \"tiny-1.0.run1\",\n \"order\": \"o\"}\n=== facts end tiny\n";
-    let seen = Seen {
+    let seen = RunObservations {
         report: Some(serde_json::json!({"success": false, "untouched": true,
             "kept": [{"object": "disk /dev/sdb", "before": {"guid": "1"}, "after": {"guid": "1"}}],
             "hidden": [{"path": "/var/lib", "files": 7}], "timings": [{"step": "image.burn"}]})),
         over_network: Facts::read(text, "tiny"),
         order_is_open: Some(false),
         image: Some("tiny-1.0.run1".to_owned()),
-        ..Seen::default()
+        ..RunObservations::default()
     };
     let good =
         "    outcome: old_system\n    kept: ['disk */sdb', 'disk /dev/sdb: guid 1']\n    hidden: {/var/lib: 7}\n";
-    assert_eq!(failures(&with(good).expect, &seen), Vec::<String>::new());
+    assert_eq!(find_failures(&with(good).expect, &seen), Vec::<String>::new());
     for (bad, words) in [
         ("    kept: ['array *']\n", "does not prove"),
         ("    kept: ['disk /dev/sdb: guid 2']\n", "does not prove"),
@@ -224,25 +224,25 @@ pub fn self_test() {
         ("    order: open\n", "is gone, expected open"),
         ("    outcome: already\n", "step image.burn"),
     ] {
-        let failures = failures(&with(bad).expect, &seen);
+        let failures = find_failures(&with(bad).expect, &seen);
         assert!(failures.iter().any(|failure| failure.contains(words)), "{bad}: {failures:?}");
     }
-    let changed = Seen {
+    let changed = RunObservations {
         report: Some(serde_json::json!({"kept": [{"object": "a", "before": {"b": "1"}, "after": {"b": "2"}}]})),
         image: Some("tiny-1.0.run2".to_owned()),
         over_network: Facts::read(text, "tiny"),
         order_is_open: Some(true),
-        ..Seen::default()
+        ..RunObservations::default()
     };
-    let found = failures(&with("    outcome: old_system\n").expect, &changed).join("\n");
+    let found = find_failures(&with("    outcome: old_system\n").expect, &changed).join("\n");
     for words in
         ["before, {\"b\":\"2\"} after", "order is open", "untouched", "is tiny-1.0.run1, expected tiny-1.0.run2"]
     {
         assert!(found.contains(words), "{words}: {found}");
     }
-    let refused = Seen { denied: Some("no such image".to_owned()), ..Seen::default() };
-    assert!(failures(&with("    {outcome: denied, report_contains: [image]}\n").expect, &refused).is_empty());
-    assert!(!failures(&with("    {outcome: denied, report_contains: [marker]}\n").expect, &refused).is_empty());
+    let refused = RunObservations { denied: Some("no such image".to_owned()), ..RunObservations::default() };
+    assert!(find_failures(&with("    {outcome: denied, report_contains: [image]}\n").expect, &refused).is_empty());
+    assert!(!find_failures(&with("    {outcome: denied, report_contains: [marker]}\n").expect, &refused).is_empty());
 
     let run = with("    outcome: installed\n");
     assert!(asks_for_order(&run));
@@ -252,5 +252,5 @@ pub fn self_test() {
         !asks_for_order(&with("    outcome: failed\n"))
             && asks_for_order(&with("    {outcome: failed, order: open}\n"))
     );
-    assert!(script(80).starts_with("[ \"$1\" = disk ] || exit 0\nwget -q http://10.0.2.2:80/boot/drophammer\n"));
+    assert!(build_script(80).starts_with("[ \"$1\" = disk ] || exit 0\nwget -q http://10.0.2.2:80/boot/drophammer\n"));
 }

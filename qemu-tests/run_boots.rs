@@ -1,13 +1,13 @@
 //! Boots of a run: over the network, from disk, and the check that nothing boots.
 
-use crate::expectation_check::Seen;
+use crate::expectation_check::RunObservations;
 use crate::expectations::Outcome;
 use crate::facts::Facts;
 use crate::host::{Context, Result, write};
-use crate::machine::{Boot, POLL, Vm, quick_ramdisk};
-use crate::network_boot::{self, Drama};
+use crate::machine::{BootMethod, POLL, Vm, quick_ramdisk};
+use crate::network_boot::{self, NetworkBootRun};
 use crate::scenario::{BootFrom, Firmware};
-use crate::scenario_run::Stage;
+use crate::scenario_run::RunContext;
 use crate::server::{self, Server};
 use crate::{disks, file_control_plane, phase_times, reinstall};
 use std::fs;
@@ -16,43 +16,48 @@ use std::path::{Path, PathBuf};
 /// Messages of OVMF if no disk is bootable, without and with its shell.
 const NOTHING_TO_BOOT: [&str; 2] = ["No bootable option", "UEFI Interactive Shell"];
 
-impl Stage<'_> {
+impl RunContext<'_> {
     /// Orders the reinstall if requested, switches the machine on, and handles events until the outcome is known.
     ///
     /// # Errors
     /// There is no outcome, or an unexpected one.
-    pub fn network_boot(&self) -> Result<Seen> {
-        let state = self.state();
-        let (mut server, proxy) = phase_times::timed("harness: image, server", || self.serve(&state))?;
-        proxy.set_traps(network_boot::traps(&self.run.events));
-        proxy.set_holds(network_boot::holds(&self.run.events));
+    pub fn network_boot(&self) -> Result<RunObservations> {
+        let state = self.server_folder();
+        let (mut server, proxy) = phase_times::measure_phase("harness: image, server", || self.start_server(&state))?;
+        proxy.set_traps(network_boot::list_traps(&self.run.events));
+        proxy.set_holds(network_boot::list_holds(&self.run.events));
         let tftp = self.chassis.folder.join("tftp");
         fs::create_dir_all(&tftp).context(tftp.display())?;
         write(&tftp.join("start.ipxe"), server::start_script(proxy.port)?)?;
         let pressed = match &self.run.reinstall {
             None => Ok(()),
-            Some(button) => reinstall::press(&mut server, &proxy, &state, self.machine_id(), &self.system(), button),
+            Some(button) => {
+                reinstall::order_reinstall(&mut server, &proxy, &state, self.machine_id(), &self.system_id(), button)
+            }
         };
         if self.run.expect.outcome == Outcome::Denied {
-            return Ok(Seen { denied: Some(pressed.err().unwrap_or_default()), ..Seen::default() });
+            return Ok(RunObservations {
+                denied: Some(pressed.err().unwrap_or_default()),
+                ..RunObservations::default()
+            });
         }
         pressed?;
         if self.run.forget && self.run.expect.outcome == Outcome::Already {
-            reinstall::adopt(proxy.port, &state, self.machine_id())?;
+            reinstall::adopt_machine(proxy.port, &state, self.machine_id())?;
         }
         let label = format!("{}-network", self.label);
         let vm = match self.run.boot {
             BootFrom::Pxe | BootFrom::Direct => self.over_network(&label, &tftp, proxy.port)?,
             BootFrom::Kexec => {
                 let script = self.chassis.folder.join("script");
-                write(&script, reinstall::script(proxy.port))?;
-                Vm::start(self.chassis, &label, &Boot::DiskThen(&script))?
+                write(&script, reinstall::build_script(proxy.port))?;
+                Vm::start(self.chassis, &label, &BootMethod::DiskThen(&script))?
             }
         };
-        let mut drama = Drama::new(self, server, proxy, tftp.clone(), vm);
-        let over_network = drama.watch()?;
-        let mut seen = drama.seen()?;
-        seen.report.iter().for_each(phase_times::stages);
+        let mut drama = NetworkBootRun::new(self, server, proxy, tftp.clone(), vm);
+        let over_network = drama.wait_for_outcome()?;
+        let mut seen = drama.collect_observations()?;
+        seen.report.iter().for_each(phase_times::record_stages);
         if seen.report.is_none() && self.run.expect.outcome == Outcome::Installed {
             seen.report = server::kept_report(&state, self.machine_id())?;
         }
@@ -60,7 +65,7 @@ impl Stage<'_> {
         if reinstall::asks_for_order(self.run) {
             seen.order_is_open = Some(server::order_is_open(&state, self.machine_id())?);
         }
-        seen.image = reinstall::expected_image(self.run, &self.system(), self.installed.as_deref());
+        seen.image = reinstall::expected_image(self.run, &self.system_id(), self.installed.as_deref());
         Ok(seen)
     }
 
@@ -70,10 +75,10 @@ impl Stage<'_> {
     /// The server refuses.
     pub fn take_back(&self, server: &Server) -> Result<()> {
         let port = server.port().ok_or("drophammer serve did not print its port")?;
-        reinstall::take_back(port, &self.state(), self.machine_id())
+        reinstall::take_back(port, &self.server_folder(), self.machine_id())
     }
 
-    fn state(&self) -> PathBuf {
+    fn server_folder(&self) -> PathBuf {
         self.chassis.folder.join("serve")
     }
 
@@ -83,7 +88,7 @@ impl Stage<'_> {
     /// QEMU does not start, or the server has no boot script.
     pub fn over_network(&self, label: &str, tftp: &Path, port: u16) -> Result<Vm> {
         if self.run.boot != BootFrom::Direct {
-            return Vm::start(self.chassis, label, &Boot::Network(tftp));
+            return Vm::start(self.chassis, label, &BootMethod::Network(tftp));
         }
         // The firmware reports the changed identity, whatever the server's file contains.
         let uuid = self.chassis.shown_uuid.as_ref().unwrap_or(&self.chassis.uuid);
@@ -94,12 +99,14 @@ impl Stage<'_> {
             initrd = self.with_luks(&initrd)?;
         }
         let script = script.map(|script| match self.run.fleet {
-            Some(_) => file_control_plane::cmdline(&script.cmdline, port),
+            Some(_) => file_control_plane::adapt_cmdline(&script.cmdline, port),
             None => script.cmdline,
         });
         let boot = match &script {
-            Some(cmdline) => Boot::Direct { kernel: &kernel, initrd: &initrd, cmdline, on_copy: false, network: true },
-            None => Boot::Disk,
+            Some(cmdline) => {
+                BootMethod::Direct { kernel: &kernel, initrd: &initrd, cmdline, on_copy: false, network: true }
+            }
+            None => BootMethod::Disk,
         };
         Vm::start(self.chassis, label, &boot)
     }
@@ -117,7 +124,7 @@ impl Stage<'_> {
     ///
     /// # Errors
     /// The system does not come up.
-    pub fn disk_boot(&self, label: &str, boot: &Boot) -> Result<(Facts, String)> {
+    pub fn disk_boot(&self, label: &str, boot: &BootMethod) -> Result<(Facts, String)> {
         let mut vm = Vm::start(self.chassis, &format!("{}-{label}", self.label), boot)?;
         loop {
             if let Some(facts) = vm.facts(self.run.image.system.name()) {
@@ -138,7 +145,7 @@ impl Stage<'_> {
             return self.futile_boot();
         }
         for disk in &self.scenario.machine.disks {
-            if disks::has_boot_code(&self.chassis.file(disk))? {
+            if disks::has_boot_code(&self.chassis.disk_file(disk))? {
                 return Err(format!("disk {} has boot code in its first sector after a failed install", disk.name));
             }
         }
@@ -146,7 +153,7 @@ impl Stage<'_> {
     }
 
     fn futile_boot(&self) -> Result<()> {
-        let mut vm = Vm::start(self.chassis, &format!("{}-futile", self.label), &Boot::Disk)?;
+        let mut vm = Vm::start(self.chassis, &format!("{}-futile", self.label), &BootMethod::Disk)?;
         loop {
             let console = vm.console();
             if NOTHING_TO_BOOT.iter().any(|text| console.contains(text)) {

@@ -1,35 +1,35 @@
 //! Offer of a run to the machine: layout, image, machine file, ramdisk, and the server with all of them.
 
-use crate::file_control_plane::Files;
+use crate::file_control_plane::FleetFiles;
 use crate::host::{Context, Result, write};
 use crate::machine::SPARED;
 use crate::proxy::Proxy;
 use crate::registry::Registry;
-use crate::scenario_run::Stage;
+use crate::scenario_run::RunContext;
 use crate::server::{self, Server};
-use crate::tls::{self, Ends};
+use crate::tls::{self, TlsEndpoints};
 use crate::{image, ramdisk_archives};
 use serde_json::{Value, json};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-impl Stage<'_> {
+impl RunContext<'_> {
     /// Fills the server's folder, and the registry if the image is in one. The server's database is preserved between runs. A reinstall
     /// does not change the machine file: its image is in the order.
     fn write_state(&self, state: &Path, base: &str) -> Result<Option<Registry>> {
-        let layout = self.layout()?;
+        let layout = self.read_layout()?;
         let id = layout_id(&layout);
-        server::put(state, "layouts", id, &layout)?;
+        server::write_object(state, "layouts", id, &layout)?;
         if let Some(template) = &self.run.template {
-            server::put(state, "deploy-templates", "template", template)?;
+            server::write_object(state, "deploy-templates", "template", template)?;
         }
-        let image = self.image();
+        let image = self.image_id();
         let original = match &self.run.image.file {
-            Some(file) => self.find(file, self.artifacts),
-            None => self.artifacts.join(image::of(self.run.image.system, &self.scenario.machine.disks)),
+            Some(file) => self.find_file(file, self.artifacts),
+            None => self.artifacts.join(image::image_path(self.run.image.system, &self.scenario.machine.disks)),
         };
-        let registry = image::offer(&self.run.image, &original, &image, state, base)?;
+        let registry = image::offer_image(&self.run.image, &original, &image, state, base)?;
         self.write_definitions(state, &image)?;
         match &self.run.reinstall {
             Some(_) => self.change_machine_file(state)?,
@@ -56,11 +56,11 @@ impl Stage<'_> {
         Ok(())
     }
 
-    fn layout(&self) -> Result<String> {
+    fn read_layout(&self) -> Result<String> {
         match (&self.run.layout, &self.run.layout_file) {
             (Some(text), _) => Ok(text.clone()),
             (None, Some(file)) => {
-                let path = self.find(file, Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")));
+                let path = self.find_file(file, Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")));
                 fs::read_to_string(&path).context(path.display())
             }
             (None, None) => Ok(String::new()),
@@ -87,7 +87,7 @@ impl Stage<'_> {
             machine[key] = value.clone();
         }
         // JSON is also YAML.
-        server::put(state, "machines", "machine", format!("{machine:#}\n"))
+        server::write_object(state, "machines", "machine", format!("{machine:#}\n"))
     }
 
     /// Changes the machine file in addition to an order, as the run specifies.
@@ -104,7 +104,7 @@ impl Stage<'_> {
         for (key, value) in &self.run.allocation {
             machine["allocation"][key] = value.clone();
         }
-        server::put(state, "machines", "machine", format!("{machine:#}\n"))
+        server::write_object(state, "machines", "machine", format!("{machine:#}\n"))
     }
 
     /// Returns the folder with the kernel and ramdisk of this run.
@@ -122,7 +122,7 @@ impl Stage<'_> {
         let mut files: Vec<(&str, String)> = Vec::new();
         files.extend(self.run.before_agent.iter().map(|script| ("before-agent", script.clone())));
         if self.scenario.machine.tls {
-            let authority = tls::file("ca.pem");
+            let authority = tls::testdata_path("ca.pem");
             let text = fs::read_to_string(&authority).context(authority.display())?;
             files.push((tls::RAMDISK_AUTHORITIES, text));
         }
@@ -148,7 +148,7 @@ impl Stage<'_> {
     }
 
     /// Returns the path of a file: next to the scenario if it exists, else in `or`.
-    fn find(&self, file: &Path, or: &Path) -> PathBuf {
+    fn find_file(&self, file: &Path, or: &Path) -> PathBuf {
         let beside = self.scenario.folder.join(file);
         if beside.exists() { beside } else { or.join(file) }
     }
@@ -157,23 +157,29 @@ impl Stage<'_> {
     ///
     /// # Errors
     /// The server does not start.
-    pub fn serve(&self, state: &Path) -> Result<(Server, Proxy)> {
+    pub fn start_server(&self, state: &Path) -> Result<(Server, Proxy)> {
         let proxy = Proxy::start(&self.run.image.cut_connection_at)?;
         proxy.set_lie(self.run.image.lie, self.run.image.cut_for_ever);
         fs::create_dir_all(state).context(state.display())?;
         if self.run.forget {
-            server::forget(state)?;
+            server::forget_history(state)?;
         }
-        let ends = self.scenario.machine.tls.then(|| Ends::start(proxy.port)).transpose()?;
-        let base = ends.as_ref().map_or_else(|| format!("http://10.0.2.2:{}", proxy.port), Ends::url);
+        let ends = self.scenario.machine.tls.then(|| TlsEndpoints::start(proxy.port)).transpose()?;
+        let base = ends.as_ref().map_or_else(|| format!("http://10.0.2.2:{}", proxy.port), TlsEndpoints::url);
         if let Some(registry) = self.write_state(state, &base)? {
             proxy.set_registry(registry);
         }
         let cmdline = format!("{SPARED} {}", self.scenario.machine.kernel_arguments);
         let server = Server::start(state, &self.boot_folder()?, cmdline.trim(), ends)?;
-        server.connect(&proxy)?;
+        server.connect_proxy(&proxy)?;
         if let Some(fleet) = self.run.fleet {
-            proxy.set_fleet(Files::make(fleet, proxy.port, state, self.machine_id(), server.ear())?);
+            proxy.set_fleet(FleetFiles::create_files(
+                fleet,
+                proxy.port,
+                state,
+                self.machine_id(),
+                server.share_messages(),
+            )?);
         }
         Ok((server, proxy))
     }

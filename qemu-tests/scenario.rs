@@ -1,9 +1,9 @@
 //! Types of a scenario file. `docs/scenarios.md` describes each field; `scenario_parser.rs` parses it.
 
-use crate::console_input::Typed;
-use crate::expectations::Expect;
-use crate::file_control_plane::Fleet;
-use crate::served_image::Image;
+use crate::console_input::TypedLine;
+use crate::expectations::RunExpectations;
+use crate::file_control_plane::FleetSignature;
+use crate::served_image::OfferedImage;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ pub struct Scenario {
     /// Folder of the file; files that it names are looked up here first.
     pub folder: PathBuf,
     pub machine: Machine,
-    pub runs: Vec<Run>,
+    pub runs: Vec<ScenarioRun>,
 }
 
 /// Machine, the same in all runs.
@@ -118,7 +118,7 @@ pub struct Disk {
     /// Maximum throughput in MiB per second.
     pub throttle_mib: Option<u64>,
     #[serde(default)]
-    pub before: Vec<Before>,
+    pub before: Vec<InitialContent>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -133,16 +133,16 @@ pub enum Bus {
 /// Initial content of a disk; applied in order.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Before {
-    Random(Random),
-    Pattern(Pattern),
-    Mkfs(Mkfs),
+pub enum InitialContent {
+    Random(RandomContent),
+    Pattern(PatternContent),
+    Mkfs(MkfsContent),
     Gpt(Vec<Partition>),
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Random {
+pub struct RandomContent {
     pub seed: u64,
     #[serde(default)]
     pub at_mib: u64,
@@ -151,7 +151,7 @@ pub struct Random {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Pattern {
+pub struct PatternContent {
     pub text: String,
     #[serde(default)]
     pub at_mib: u64,
@@ -160,7 +160,7 @@ pub struct Pattern {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Mkfs {
+pub struct MkfsContent {
     /// `swap`, or any format for which the host has a `mkfs.FORMAT`.
     pub format: String,
     #[serde(default)]
@@ -189,7 +189,7 @@ pub struct Partition {
 /// Run of the machine, from switching on to the inspection of its disks.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Run {
+pub struct ScenarioRun {
     /// Layout, passed to the server verbatim.
     pub layout: Option<String>,
     pub layout_file: Option<PathBuf>,
@@ -197,7 +197,7 @@ pub struct Run {
     /// a layout: `allocation: {filesystemlayout: null}`.
     pub template: Option<String>,
     #[serde(default)]
-    pub image: Image,
+    pub image: OfferedImage,
     /// OS definitions: text of each file, by definition and file name. Files that begin with `#!` are executable.
     #[serde(default)]
     pub os: BTreeMap<String, BTreeMap<String, String>>,
@@ -206,12 +206,12 @@ pub struct Run {
     pub same_allocation: bool,
     /// Reinstall that the operator orders first: the same allocation, with this run's image.
     #[serde(skip)]
-    pub reinstall: Option<Reinstall>,
+    pub reinstall: Option<ReinstallOrder>,
     /// True if the server restarts without its database.
     #[serde(default)]
     pub forget: bool,
     /// Machine file without a control plane; the proxy serves it.
-    pub fleet: Option<Fleet>,
+    pub fleet: Option<FleetSignature>,
     /// Boot source when the machine is switched on.
     #[serde(default)]
     pub boot: BootFrom,
@@ -237,10 +237,10 @@ pub struct Run {
     #[serde(default)]
     pub disks_order: Vec<String>,
     #[serde(default)]
-    pub events: Vec<Event>,
+    pub events: Vec<ScenarioEvent>,
     #[serde(default)]
-    pub types: Vec<Typed>,
-    pub expect: Expect,
+    pub types: Vec<TypedLine>,
+    pub expect: RunExpectations,
     /// Fields for the allocation in the server's machine file; parsed separately because their types are not defined here.
     #[serde(skip)]
     pub allocation: serde_json::Map<String, serde_json::Value>,
@@ -252,7 +252,7 @@ pub struct Run {
 /// Reinstall order with its options.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Reinstall {
+pub struct ReinstallOrder {
     /// Confirms that the disk with the marker was replaced.
     #[serde(default)]
     pub without_marker: bool,
@@ -263,7 +263,7 @@ pub struct Reinstall {
     pub change_promise: bool,
 }
 
-impl Reinstall {
+impl ReinstallOrder {
     /// Returns the command line options.
     pub fn options(&self) -> Vec<&str> {
         let flags = [("--without-marker", self.without_marker), ("--change-promise", self.change_promise)];
@@ -286,10 +286,10 @@ pub enum BootFrom {
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Event {
-    pub at: Moment,
+pub struct ScenarioEvent {
+    pub at: EventTrigger,
     #[serde(rename = "do")]
-    pub act: Act,
+    pub act: EventAction,
     #[serde(default)]
     pub seconds: u64,
     /// Delay in seconds.
@@ -297,23 +297,24 @@ pub struct Event {
     pub after: u64,
     /// True if the response still reaches the machine; only for events at a request.
     #[serde(default)]
-    pub answer: Answer,
+    pub answer: ResponseFate,
     /// Disks that are replugged.
     #[serde(default)]
     pub disks: Vec<String>,
 }
 
-impl Event {
+impl ScenarioEvent {
     /// Returns whether the event waits in the proxy for the response to a request.
     pub fn is_at_answer(&self) -> bool {
-        matches!(self.at, Moment::Request(_)) && matches!(self.act, Act::ServerKill | Act::PowerCut | Act::Cancel)
+        matches!(self.at, EventTrigger::Request(_))
+            && matches!(self.act, EventAction::ServerKill | EventAction::PowerCut | EventAction::Cancel)
     }
 }
 
 /// Fate of the response to the request, which the server has processed.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Answer {
+pub enum ResponseFate {
     #[default]
     Passed,
     Lost,
@@ -321,7 +322,7 @@ pub enum Answer {
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Moment {
+pub enum EventTrigger {
     /// The server receives this step for the first time.
     Step(String),
     /// The server receives this event for the first time.
@@ -335,7 +336,7 @@ pub enum Moment {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Act {
+pub enum EventAction {
     /// The machine is power cycled.
     PowerCut,
     LinkDown,

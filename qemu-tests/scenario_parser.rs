@@ -1,7 +1,7 @@
 //! Parser for scenario files, with a line in every error.
 
-use crate::scenario::{MACHINE_FIELDS, Reinstall, Run, Scenario};
-use crate::scenario_rules::fits;
+use crate::scenario::{MACHINE_FIELDS, ReinstallOrder, Scenario, ScenarioRun};
+use crate::scenario_rules::check_scenario;
 use marked_yaml::{LoaderOptions, Node, from_node, parse_yaml_with_options, types::MarkedMappingNode};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -21,41 +21,47 @@ pub fn parse(text: &str, name: String, folder: PathBuf) -> Result<Scenario, Stri
     let options = LoaderOptions::default().error_on_duplicate_keys(true).prevent_coercion(true);
     let node = parse_yaml_with_options(0, text, options).map_err(|e| format!(" {e}"))?;
     let top = node.as_mapping().ok_or("1: a scenario must be a mapping")?;
-    let (mut machine, mut common) = (empty(top), empty(top));
-    let mut runs = vec![empty(top)];
+    let (mut machine, mut common) = (empty_mapping(top), empty_mapping(top));
+    let mut runs = vec![empty_mapping(top)];
     for (key, value) in top.iter() {
         match key.as_str() {
             "runs" => {
-                let list = value.as_sequence().ok_or(at(value, "runs must be a list"))?;
+                let list = value.as_sequence().ok_or(describe_location(value, "runs must be a list"))?;
                 runs = list
                     .iter()
-                    .map(|run| run.as_mapping().cloned().ok_or(at(run, "a run must be a mapping")))
+                    .map(|run| run.as_mapping().cloned().ok_or(describe_location(run, "a run must be a mapping")))
                     .collect::<Result<_, _>>()?;
             }
             field if MACHINE_FIELDS.contains(&field) => drop(machine.insert(key.clone(), value.clone())),
             _ => drop(common.insert(key.clone(), value.clone())),
         }
     }
-    let runs: Vec<Run> = runs.into_iter().map(|run| read_run(&common, run)).collect::<Result<_, _>>()?;
-    let machine = typed(&Node::Mapping(machine))?;
-    fits(&machine, &runs)?;
+    let runs: Vec<ScenarioRun> = runs.into_iter().map(|run| read_run(&common, run)).collect::<Result<_, _>>()?;
+    let machine = parse_node(&Node::Mapping(machine))?;
+    check_scenario(&machine, &runs)?;
     Ok(Scenario { name, folder, machine, runs })
 }
 
 /// Parses a run. Fields at the top level of the file are defaults for every run.
-fn read_run(common: &MarkedMappingNode, run: MarkedMappingNode) -> Result<Run, String> {
+fn read_run(common: &MarkedMappingNode, run: MarkedMappingNode) -> Result<ScenarioRun, String> {
     let mut whole = common.clone();
     whole.extend(run.iter().map(|(key, value)| (key.clone(), value.clone())));
     let allocation = whole.remove("allocation");
     let machine_file = whole.remove("machine_file");
-    let button = whole.remove("reinstall").map(|node| button(&node)).transpose()?.flatten();
-    let mut typed: Run = typed(&Node::Mapping(whole))?;
+    let button = whole.remove("reinstall").map(|node| parse_reinstall(&node)).transpose()?.flatten();
+    let mut typed: ScenarioRun = parse_node(&Node::Mapping(whole))?;
     typed.reinstall = button;
     if let Some(node) = allocation {
-        typed.allocation = json(&node).as_object().cloned().ok_or(at(&node, "allocation must be a mapping"))?;
+        typed.allocation = convert_to_json(&node)
+            .as_object()
+            .cloned()
+            .ok_or(describe_location(&node, "allocation must be a mapping"))?;
     }
     if let Some(node) = machine_file {
-        typed.machine_file = json(&node).as_object().cloned().ok_or(at(&node, "machine_file must be a mapping"))?;
+        typed.machine_file = convert_to_json(&node)
+            .as_object()
+            .cloned()
+            .ok_or(describe_location(&node, "machine_file must be a mapping"))?;
     }
     if typed.layout.is_some() == typed.layout_file.is_some() {
         return Err("1: a run must have either layout or layout_file".to_owned());
@@ -64,33 +70,37 @@ fn read_run(common: &MarkedMappingNode, run: MarkedMappingNode) -> Result<Run, S
 }
 
 /// Parses `reinstall`: `true`, or the options of the operator.
-fn button(node: &Node) -> Result<Option<Reinstall>, String> {
-    match json(node) {
-        serde_json::Value::Bool(pressed) => Ok(pressed.then(Reinstall::default)),
-        details => serde_json::from_value(details).map(Some).map_err(|error| at(node, &format!("reinstall: {error}"))),
+fn parse_reinstall(node: &Node) -> Result<Option<ReinstallOrder>, String> {
+    match convert_to_json(node) {
+        serde_json::Value::Bool(pressed) => Ok(pressed.then(ReinstallOrder::default)),
+        details => serde_json::from_value(details)
+            .map(Some)
+            .map_err(|error| describe_location(node, &format!("reinstall: {error}"))),
     }
 }
 
-fn empty(like: &MarkedMappingNode) -> MarkedMappingNode {
+fn empty_mapping(like: &MarkedMappingNode) -> MarkedMappingNode {
     MarkedMappingNode::new_empty(*like.span())
 }
 
-fn typed<'a, T: Deserialize<'a>>(node: &'a Node) -> Result<T, String> {
+fn parse_node<'a, T: Deserialize<'a>>(node: &'a Node) -> Result<T, String> {
     from_node(node).map_err(|error| {
         let line = error.start_mark().map_or(1, |mark| mark.line());
         format!("{line}: {error}")
     })
 }
 
-fn at(node: &Node, what: &str) -> String {
+fn describe_location(node: &Node, what: &str) -> String {
     format!("{}: {what}", node.span().start().map_or(1, |mark| mark.line()))
 }
 
 /// Converts a node to JSON: quoted scalars are strings, plain ones have the type that YAML gives them.
-fn json(node: &Node) -> serde_json::Value {
+fn convert_to_json(node: &Node) -> serde_json::Value {
     match node {
-        Node::Mapping(map) => map.iter().map(|(key, value)| (key.as_str().to_owned(), json(value))).collect(),
-        Node::Sequence(list) => list.iter().map(json).collect(),
+        Node::Mapping(map) => {
+            map.iter().map(|(key, value)| (key.as_str().to_owned(), convert_to_json(value))).collect()
+        }
+        Node::Sequence(list) => list.iter().map(convert_to_json).collect(),
         Node::Scalar(scalar) if scalar.may_coerce() => {
             serde_json::from_str(scalar).unwrap_or_else(|_| scalar.as_str().into())
         }
@@ -136,11 +146,11 @@ pub fn self_test() {
         (Some("A"), 2, Some("swapon"))
     );
     assert_eq!(first.machine_file["macs"], serde_json::json!(["m3"]));
-    let (up, refused) = (second.expect.settled(true), second.expect.settled(false));
+    let (up, refused) = (second.expect.select_outcome(true), second.expect.select_outcome(false));
     assert!(up.outcome == Outcome::Installed && up.report_contains.is_empty() && up.tiny.fstab_is.is_some());
     assert!(refused.outcome == Outcome::Refused && refused.report_contains == ["no"]);
     assert!(refused.tiny.fstab_is.is_none() && refused.console_lacks == ["panic"]);
-    assert_eq!(first.expect.settled(false).outcome, Outcome::Installed);
+    assert_eq!(first.expect.select_outcome(false).outcome, Outcome::Installed);
 
     let runs = "os:\n  web: {ganeti_api_version: '20', verify: '#!/bin/sh'}\nexpect: {}\n";
     let scenario = parse(&format!("{head}{runs}"), "x".into(), ".".into()).expect("a definition");

@@ -1,15 +1,15 @@
 //! Consistency rules between the fields of a scenario.
 
 use crate::expectations::Outcome;
-use crate::scenario::{Act, Answer, BootFrom, Bus, Disk, Event, Machine, Run};
-use crate::served_image::{Digest, Image};
+use crate::scenario::{BootFrom, Bus, Disk, EventAction, Machine, ResponseFate, ScenarioEvent, ScenarioRun};
+use crate::served_image::{DeclaredDigest, OfferedImage};
 use crate::tar_members;
 
 /// Checks a scenario.
 ///
 /// # Errors
 /// Returns the violated rule, without a line: the caller reports the first line of the file.
-pub fn fits(machine: &Machine, runs: &[Run]) -> Result<(), String> {
+pub fn check_scenario(machine: &Machine, runs: &[ScenarioRun]) -> Result<(), String> {
     if runs.first().is_some_and(|run| run.reinstall.is_some() || run.boot == BootFrom::Kexec) {
         return Err("1: the first run cannot be a reinstall".to_owned());
     }
@@ -48,7 +48,7 @@ fn disk_fits(machine: &Machine, disk: &Disk) -> Result<(), String> {
     Ok(())
 }
 
-fn run_fits(machine: &Machine, run: &Run, number: usize) -> Result<(), String> {
+fn run_fits(machine: &Machine, run: &ScenarioRun, number: usize) -> Result<(), String> {
     let unchanged = run.expect.unchanged.as_ref();
     let regions = unchanged.into_iter().flat_map(|unchanged| &unchanged.regions);
     let named = run.absent.iter().chain(&run.replaced).chain(&run.disks_order).chain(&run.expect.untouched_disks);
@@ -88,17 +88,17 @@ fn run_fits(machine: &Machine, run: &Run, number: usize) -> Result<(), String> {
     image_fits(&run.image)
 }
 
-fn event_fits(machine: &Machine, event: &Event) -> Result<(), String> {
+fn event_fits(machine: &Machine, event: &ScenarioEvent) -> Result<(), String> {
     if event.after > 0 && event.is_at_answer() {
         return Err("an event at a response cannot be delayed: remove `after`".to_owned());
     }
-    if event.act == Act::Cancel && (!event.is_at_answer() || event.answer == Answer::Lost) {
+    if event.act == EventAction::Cancel && (!event.is_at_answer() || event.answer == ResponseFate::Lost) {
         return Err("cancel requires `at: request` and a response that is not lost".to_owned());
     }
-    if event.act == Act::Cancel && machine.tls {
+    if event.act == EventAction::Cancel && machine.tls {
         return Err("cancel does not support tls".to_owned());
     }
-    if (event.act == Act::Replug) == event.disks.is_empty() {
+    if (event.act == EventAction::Replug) == event.disks.is_empty() {
         return Err("`disks` is required for replug, and only supported there".to_owned());
     }
     let can_go = |disk: &Disk| {
@@ -118,9 +118,10 @@ fn event_fits(machine: &Machine, event: &Event) -> Result<(), String> {
 
 /// Checks the image. Layers and packed images are made from the complete image, so they cannot be combined with fields that change or
 /// describe its file.
-fn image_fits(image: &Image) -> Result<(), String> {
-    let of_the_file =
-        image.missing || image.compress.is_some() || matches!(image.digest, Digest::Original | Digest::Md5);
+fn image_fits(image: &OfferedImage) -> Result<(), String> {
+    let of_the_file = image.missing
+        || image.compress.is_some()
+        || matches!(image.digest, DeclaredDigest::Original | DeclaredDigest::Md5);
     let layers = !image.layers.is_empty();
     if layers && (image.packed || image.signed.is_some()) {
         return Err("layers cannot be packed or signed".to_owned());
@@ -132,7 +133,7 @@ fn image_fits(image: &Image) -> Result<(), String> {
     if image.packed && !image.members.is_empty() {
         return Err("a packed image is not a tar: members are not supported".to_owned());
     }
-    if let Some(member) = image.members.iter().find(|member| !tar_members::fits(member)) {
+    if let Some(member) = image.members.iter().find(|member| !tar_members::has_one_type(member)) {
         let kinds = "text, directory, symlink, hard_link, device";
         return Err(format!("member {} must be one of: {kinds}", member.path));
     }

@@ -1,13 +1,13 @@
 //! Sequence of a scenario: disks, server, PXE boot, power cycle, check of the disks by the inspection ramdisk, verdict.
 //! `run_setup.rs` contains what a run offers to the machine, `run_boots.rs` how the machine is switched on.
 
-use crate::baseline_state::{self, Memory};
-use crate::expectation_check::{self, Seen};
-use crate::expectations::{Expect, Outcome};
+use crate::baseline_state::{self, BaselineState};
+use crate::expectation_check::{self, RunObservations};
+use crate::expectations::{Outcome, RunExpectations};
 use crate::host::{Context, Result};
-use crate::machine::{Boot, Chassis, in_order};
-use crate::scenario::{Act, Run, Scenario};
-use crate::served_image::System;
+use crate::machine::{BootMethod, Chassis, in_order};
+use crate::scenario::{EventAction, Scenario, ScenarioRun};
+use crate::served_image::TestSystem;
 use crate::{disks, image, inspection_ramdisk, phase_times, tpm};
 use serde_json::Value;
 use std::fs;
@@ -19,7 +19,7 @@ use uuid::Uuid;
 /// # Errors
 /// All failures, and the location of the logs.
 pub fn run(scenario: &Scenario, artifacts: &Path, work: &Path) -> Result<()> {
-    need(artifacts)?;
+    require_artifacts(artifacts)?;
     let folder = work.join(&scenario.name);
     // Leftovers of an earlier failure; usually there are none.
     let _ = fs::remove_dir_all(&folder);
@@ -37,7 +37,7 @@ pub fn run(scenario: &Scenario, artifacts: &Path, work: &Path) -> Result<()> {
 ///
 /// # Errors
 /// The script that must be run.
-pub fn need(artifacts: &Path) -> Result<()> {
+pub fn require_artifacts(artifacts: &Path) -> Result<()> {
     let needed = [
         ("ramdisk/vmlinuz", "build-ramdisk"),
         ("ramdisk/initrd", "build-ramdisk"),
@@ -45,7 +45,7 @@ pub fn need(artifacts: &Path) -> Result<()> {
         ("ramdisk/quick", "build-ramdisk"),
         ("ramdisk/luks", "build-ramdisk"),
         ("ramdisk/inspect", "build-ramdisk"),
-        (image::of(System::Tiny, &[]), "build-tiny"),
+        (image::image_path(TestSystem::Tiny, &[]), "build-tiny"),
     ];
     for (file, script) in needed {
         let path = artifacts.join(file);
@@ -60,9 +60,9 @@ pub fn need(artifacts: &Path) -> Result<()> {
 ///
 /// # Errors
 /// A disk cannot be created.
-pub fn assemble<'a>(scenario: &'a Scenario, artifacts: &Path, folder: &'a Path) -> Result<Chassis<'a>> {
+pub fn assemble_machine<'a>(scenario: &'a Scenario, artifacts: &Path, folder: &'a Path) -> Result<Chassis<'a>> {
     for disk in &scenario.machine.disks {
-        disks::make(folder, disk).context(format!("disk {}", disk.name))?;
+        disks::create_disk(folder, disk).context(format!("disk {}", disk.name))?;
     }
     let uuid = Uuid::new_v4();
     let [a, b, c, ..] = *uuid.as_bytes();
@@ -75,13 +75,13 @@ pub fn assemble<'a>(scenario: &'a Scenario, artifacts: &Path, folder: &'a Path) 
         ..Chassis::new(&scenario.machine, folder)
     };
     if let Some(script) = &scenario.machine.prepare {
-        inspection_ramdisk::prepare(&chassis, artifacts, "prepare", script)?;
+        inspection_ramdisk::prepare_disks(&chassis, artifacts, "prepare", script)?;
     }
     Ok(chassis)
 }
 
 fn all_runs(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<()> {
-    let mut chassis = assemble(scenario, artifacts, folder)?;
+    let mut chassis = assemble_machine(scenario, artifacts, folder)?;
     let mut allocation = String::new();
     let mut installed = None;
     let mut earlier = Vec::new();
@@ -91,12 +91,12 @@ fn all_runs(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<()> 
             allocation = Uuid::new_v4().to_string();
         }
         let label = format!("run{}", index + 1);
-        plug(&mut chassis, run)?;
+        plug_disks(&mut chassis, run)?;
         if let Some(script) = &run.prepare {
-            let said = inspection_ramdisk::prepare(&chassis, artifacts, &format!("{label}-prepare"), script)?;
-            said.lines().filter_map(quoted).for_each(|line| eprintln!("{} {label}: {line}", scenario.name));
+            let said = inspection_ramdisk::prepare_disks(&chassis, artifacts, &format!("{label}-prepare"), script)?;
+            said.lines().filter_map(extract_log_text).for_each(|line| eprintln!("{} {label}: {line}", scenario.name));
         }
-        let stage = Stage {
+        let stage = RunContext {
             scenario,
             run,
             artifacts,
@@ -106,8 +106,8 @@ fn all_runs(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<()> 
             installed: &installed,
             earlier: &earlier,
         };
-        let Played { outcome, failures, memory } = stage.play().unwrap_or_else(Played::broken);
-        let system = stage.system();
+        let RunResult { outcome, failures, memory } = stage.run_once().unwrap_or_else(RunResult::from_failure);
+        let system = stage.system_id();
         if !failures.is_empty() {
             let list: Vec<String> = failures.iter().map(|failure| format!("  - {failure}")).collect();
             return Err(format!("run {} of {}:\n{}", index + 1, scenario.runs.len(), list.join("\n")));
@@ -121,16 +121,16 @@ fn all_runs(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<()> 
 }
 
 /// Returns the text of a line that a script prints for the log.
-fn quoted(line: &str) -> Option<&str> {
+fn extract_log_text(line: &str) -> Option<&str> {
     line.trim_end().strip_prefix("say: ")
 }
 
 /// Plugs in the disks of this run, with absent, reordered and replaced ones.
-fn plug(chassis: &mut Chassis, run: &Run) -> Result<()> {
+fn plug_disks(chassis: &mut Chassis, run: &ScenarioRun) -> Result<()> {
     chassis.disks = in_order(&chassis.machine.disks, &run.disks_order);
     chassis.absent.clone_from(&run.absent);
     chassis.types.clone_from(&run.types);
-    chassis.hotplug = run.events.iter().any(|event| event.act == Act::Replug);
+    chassis.hotplug = run.events.iter().any(|event| event.act == EventAction::Replug);
     if run.uuid.is_some() {
         chassis.shown_uuid.clone_from(&run.uuid);
     }
@@ -138,7 +138,7 @@ fn plug(chassis: &mut Chassis, run: &Run) -> Result<()> {
         chassis.shown_macs.clone_from(&run.macs);
     }
     if run.new_tpm {
-        tpm::renew(chassis.folder)?;
+        tpm::renew_state(chassis.folder)?;
     }
     for disk in chassis.machine.disks.iter().filter(|disk| run.replaced.contains(&disk.name)) {
         disks::make_empty(chassis.folder, disk)?;
@@ -148,9 +148,9 @@ fn plug(chassis: &mut Chassis, run: &Run) -> Result<()> {
 }
 
 /// A run with everything that it needs.
-pub struct Stage<'a> {
+pub struct RunContext<'a> {
     pub scenario: &'a Scenario,
-    pub run: &'a Run,
+    pub run: &'a ScenarioRun,
     pub artifacts: &'a Path,
     pub chassis: &'a Chassis<'a>,
     pub allocation: &'a str,
@@ -158,49 +158,49 @@ pub struct Stage<'a> {
     /// Image of the last run that installed one.
     pub installed: &'a Option<String>,
     /// States that the earlier runs left, in order.
-    pub earlier: &'a [Memory],
+    pub earlier: &'a [BaselineState],
 }
 
 /// Result of a run.
-pub struct Played {
+pub struct RunResult {
     /// Outcome, if the scenario allows two.
     pub outcome: Outcome,
     /// Violated expectations.
     pub failures: Vec<String>,
-    pub memory: Memory,
+    pub memory: BaselineState,
 }
 
-impl Played {
-    fn broken(failure: String) -> Played {
-        Played { outcome: Outcome::Failed, failures: vec![failure], memory: Memory::default() }
+impl RunResult {
+    fn from_failure(failure: String) -> RunResult {
+        RunResult { outcome: Outcome::Failed, failures: vec![failure], memory: BaselineState::default() }
     }
 }
 
-impl Stage<'_> {
+impl RunContext<'_> {
     /// Runs the whole run.
     ///
     /// # Errors
     /// The run cannot continue.
-    pub fn play(&self) -> Result<Played> {
-        let before = self.fingerprints()?;
+    pub fn run_once(&self) -> Result<RunResult> {
+        let before = self.digest_disks()?;
         let mut seen = self.network_boot()?;
-        let after = self.fingerprints()?;
+        let after = self.digest_disks()?;
         let names = self.scenario.machine.disks.iter().map(|disk| disk.name.clone());
         let changed = names.zip(before.iter().zip(&after)).filter(|(_, (before, after))| before != after);
         seen.changed_disks = changed.map(|(name, _)| name).collect();
-        let expect = self.run.expect.settled(seen.over_network.is_some());
+        let expect = self.run.expect.select_outcome(seen.over_network.is_some());
         seen.named_as_listed = self.run.disks_order.is_empty() && self.run.absent.is_empty();
         for (name, text) in &expect.no_trace_of {
-            if disks::holds(&self.chassis.folder.join(format!("{name}.raw")), text)? {
+            if disks::contains_text(&self.chassis.folder.join(format!("{name}.raw")), text)? {
                 seen.traces.push(name.clone());
             }
         }
         if expect.outcome.comes_up() && expect.outcome != Outcome::Local {
-            let (facts, console) = self.disk_boot("disk", &Boot::Disk)?;
+            let (facts, console) = self.disk_boot("disk", &BootMethod::Disk)?;
             (seen.from_disk, seen.disk_console) = (Some(facts), console);
         }
         for name in &expect.boots_without {
-            let facts = self.disk_boot(&format!("without-{name}"), &Boot::DiskWithout(name));
+            let facts = self.disk_boot(&format!("without-{name}"), &BootMethod::DiskWithout(name));
             seen.without.push((name.clone(), facts.context(format!("without {name}"))?.0));
         }
         if expect.nothing_bootable {
@@ -208,36 +208,37 @@ impl Stage<'_> {
         }
         if !expect.inspect.asks_nothing() || baseline_state::needs_look(&self.scenario.runs, self.earlier.len() + 1) {
             let label = format!("{}-inspect", self.label);
-            seen.inspect = Some(inspection_ramdisk::look(self.chassis, self.artifacts, &label, &expect.inspect)?);
+            seen.inspect =
+                Some(inspection_ramdisk::inspect_disks(self.chassis, self.artifacts, &label, &expect.inspect)?);
         }
-        self.judge(&expect, &seen)
+        self.check_run(&expect, &seen)
     }
 
-    fn judge(&self, expect: &Expect, seen: &Seen) -> Result<Played> {
-        let memory = Memory::take(self.chassis, &self.scenario.runs, seen.inspect.as_ref())?;
-        let mut failures = expectation_check::failures(&self.scenario.machine, expect, seen);
-        failures.extend(baseline_state::failures(expect, &memory, self.earlier));
-        Ok(Played { outcome: expect.outcome, failures, memory })
+    fn check_run(&self, expect: &RunExpectations, seen: &RunObservations) -> Result<RunResult> {
+        let memory = BaselineState::record_run(self.chassis, &self.scenario.runs, seen.inspect.as_ref())?;
+        let mut failures = expectation_check::find_failures(&self.scenario.machine, expect, seen);
+        failures.extend(baseline_state::compare_with_baseline(expect, &memory, self.earlier));
+        Ok(RunResult { outcome: expect.outcome, failures, memory })
     }
 
-    fn fingerprints(&self) -> Result<Vec<String>> {
+    fn digest_disks(&self) -> Result<Vec<String>> {
         let disks = self.scenario.machine.disks.iter();
-        phase_times::timed("harness: digests of the disks", || {
-            disks.map(|disk| disks::fingerprint(&self.chassis.file(disk))).collect()
+        phase_times::measure_phase("harness: digests of the disks", || {
+            disks.map(|disk| disks::digest_disk(&self.chassis.disk_file(disk))).collect()
         })
     }
 
     /// Returns the id of the image that this run offers.
-    pub fn image(&self) -> String {
+    pub fn image_id(&self) -> String {
         format!("tiny-1.0.{}", self.label)
     }
 
     /// Returns the id of the installed system: that image, or the result of the `create` program of a definition.
-    pub fn system(&self) -> String {
+    pub fn system_id(&self) -> String {
         let os = self.run.allocation.get("os").and_then(Value::as_str);
         let files = |os: &str| self.run.os.get(os.split('+').next().unwrap_or_default());
         let makes_it = |os: &&str| files(os).is_some_and(|files| files.contains_key("create"));
-        os.filter(makes_it).map_or_else(|| self.image(), str::to_owned)
+        os.filter(makes_it).map_or_else(|| self.image_id(), str::to_owned)
     }
 
     /// Returns the id of the machine at the server.

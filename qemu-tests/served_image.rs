@@ -7,10 +7,10 @@ use std::path::PathBuf;
 /// Offered image: a file, its modifications, and how it is served.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Image {
+pub struct OfferedImage {
     /// System of the image, which prints the facts when it is up.
     #[serde(default)]
-    pub system: System,
+    pub system: TestSystem,
     /// File of the image, next to the scenario or among the artifacts. By default, the tiny OS is served.
     pub file: Option<PathBuf>,
     /// Length at which the tar is cut before it is compressed.
@@ -24,7 +24,7 @@ pub struct Image {
     #[serde(default)]
     pub missing: bool,
     #[serde(default)]
-    pub digest: Digest,
+    pub digest: DeclaredDigest,
     /// Lengths at which responses with the image break off: the first response at the first length, and so on.
     #[serde(default)]
     pub cut_connection_at: Vec<u64>,
@@ -32,15 +32,15 @@ pub struct Image {
     #[serde(default)]
     pub cut_for_ever: bool,
     /// Fault of every response that contains or describes the image; the file itself is intact.
-    pub lie: Option<Lie>,
+    pub lie: Option<ResponseFault>,
     /// Additional members at the end of the tar, in this order.
     #[serde(default)]
-    pub members: Vec<Member>,
+    pub members: Vec<TarMember>,
     /// True if `drophammer image pack` creates the image from the raw disk image in `file`, with its manifest.
     #[serde(default)]
     pub packed: bool,
     /// Signer of the files next to the image.
-    pub signed: Option<Signer>,
+    pub signed: Option<ImageSigner>,
     /// Layers of a registry image on top of the tar, which is the lowest layer: file contents by path.
     #[serde(default)]
     pub layers: Vec<BTreeMap<String, String>>,
@@ -48,7 +48,7 @@ pub struct Image {
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum System {
+pub enum TestSystem {
     /// busybox: up in seconds.
     #[default]
     Tiny,
@@ -56,19 +56,19 @@ pub enum System {
     Debian,
 }
 
-impl System {
+impl TestSystem {
     /// Name in the facts, and path among the artifacts.
     pub fn name(self) -> &'static str {
         match self {
-            System::Tiny => "tiny",
-            System::Debian => "debian",
+            TestSystem::Tiny => "tiny",
+            TestSystem::Debian => "debian",
         }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Signer {
+pub enum ImageSigner {
     /// `testdata/trust/one.key`.
     One,
     /// A key that is generated for this run.
@@ -77,7 +77,7 @@ pub enum Signer {
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Digest {
+pub enum DeclaredDigest {
     /// Digest of the file as it is served.
     #[default]
     Right,
@@ -91,7 +91,7 @@ pub enum Digest {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Lie {
+pub enum ResponseFault {
     /// The response has no length.
     Chunked,
     /// One bit in the middle of the image is flipped in every response.
@@ -105,7 +105,7 @@ pub enum Lie {
 /// Member of a tar, written exactly as specified. It has exactly one of the following types.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Member {
+pub struct TarMember {
     pub path: String,
     /// Contents of a regular file.
     pub text: Option<String>,

@@ -1,8 +1,8 @@
 //! `drophammer serve` as a child process, its folder, and its messages.
 
-use crate::host::{Context, Result, child, write};
+use crate::host::{Context, Result, tie_to_thread, write};
 use crate::proxy::Proxy;
-use crate::tls::{self, Ends};
+use crate::tls::{self, TlsEndpoints};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ pub struct Server {
     boot: PathBuf,
     cmdline: String,
     /// TLS endpoints between server and machine, if TLS is used.
-    ends: Option<Ends>,
+    ends: Option<TlsEndpoints>,
     said: Arc<Mutex<Vec<Value>>>,
 }
 
@@ -32,9 +32,9 @@ impl Server {
     ///
     /// # Errors
     /// The server does not print its port; its error message is included.
-    pub fn start(folder: &Path, boot: &Path, cmdline: &str, ends: Option<Ends>) -> Result<Server> {
+    pub fn start(folder: &Path, boot: &Path, cmdline: &str, ends: Option<TlsEndpoints>) -> Result<Server> {
         let said = Arc::default();
-        let process = spawn(folder, boot, cmdline, ends.as_ref(), &said)?;
+        let process = spawn_server(folder, boot, cmdline, ends.as_ref(), &said)?;
         let (folder, boot) = (folder.to_owned(), boot.to_owned());
         let mut server = Server { process, folder, boot, cmdline: cmdline.to_owned(), ends, said };
         server.wait_until_listening(0)?;
@@ -42,27 +42,27 @@ impl Server {
     }
 
     /// Returns all messages so far, in order, including those of earlier processes.
-    pub fn said(&self) -> Vec<Value> {
+    pub fn all_messages(&self) -> Vec<Value> {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the shared list of messages.
-    pub fn ear(&self) -> Arc<Mutex<Vec<Value>>> {
+    pub fn share_messages(&self) -> Arc<Mutex<Vec<Value>>> {
         Arc::clone(&self.said)
     }
 
     pub fn port(&self) -> Option<u16> {
-        self.listening().last().copied()
+        self.read_ports().last().copied()
     }
 
     /// Passes the current port to the proxy.
     ///
     /// # Errors
     /// The server does not print its port.
-    pub fn connect(&self, proxy: &Proxy) -> Result<()> {
+    pub fn connect_proxy(&self, proxy: &Proxy) -> Result<()> {
         let port = self.port().ok_or("drophammer serve did not print its port")?;
         if let Some(ends) = &self.ends {
-            let port = over_tls(&self.said()).last().copied();
+            let port = over_tls(&self.all_messages()).last().copied();
             ends.set_server(port.ok_or("drophammer serve did not print its TLS port")?);
             proxy.set_over_tls(ends.to_server);
         }
@@ -82,8 +82,8 @@ impl Server {
     /// # Errors
     /// See [`Server::start`].
     pub fn restart(&mut self) -> Result<()> {
-        let lives = self.listening().len();
-        self.process = spawn(&self.folder, &self.boot, &self.cmdline, self.ends.as_ref(), &self.said)?;
+        let lives = self.read_ports().len();
+        self.process = spawn_server(&self.folder, &self.boot, &self.cmdline, self.ends.as_ref(), &self.said)?;
         self.wait_until_listening(lives)
     }
 
@@ -91,20 +91,20 @@ impl Server {
     ///
     /// # Errors
     /// The process has exited.
-    pub fn freeze(&self, still: bool) -> Result<()> {
+    pub fn set_frozen(&self, still: bool) -> Result<()> {
         let signal = if still { Signal::SIGSTOP } else { Signal::SIGCONT };
         kill(Pid::from_raw(self.process.id() as i32), signal).context("drophammer serve")
     }
 
-    fn listening(&self) -> Vec<u16> {
-        let said = self.said();
+    fn read_ports(&self) -> Vec<u16> {
+        let said = self.all_messages();
         let addresses = said.iter().filter_map(|line| line["listening"].as_str());
         addresses.filter_map(|address| address.rsplit(':').next()?.trim_end_matches('/').parse().ok()).collect()
     }
 
     fn has_begun(&self, lives: usize) -> bool {
-        let speaks_tls = || self.ends.is_none() || over_tls(&self.said()).len() > lives;
-        self.listening().len() > lives && speaks_tls()
+        let speaks_tls = || self.ends.is_none() || over_tls(&self.all_messages()).len() > lives;
+        self.read_ports().len() > lives && speaks_tls()
     }
 
     fn wait_until_listening(&mut self, lives: usize) -> Result<()> {
@@ -134,11 +134,11 @@ fn over_tls(said: &[Value]) -> Vec<u16> {
     places.filter_map(|rest| rest.split(' ').next()?.parse().ok()).collect()
 }
 
-fn spawn(
+fn spawn_server(
     folder: &Path,
     boot: &Path,
     cmdline: &str,
-    ends: Option<&Ends>,
+    ends: Option<&TlsEndpoints>,
     said: &Arc<Mutex<Vec<Value>>>,
 ) -> Result<Child> {
     let errors = folder.join("serve.errors.log");
@@ -148,7 +148,7 @@ fn spawn(
         .append(true)
         .open(folder.join("serve.log"))
         .context(folder.join("serve.log").display())?;
-    let mut command = child(env!("CARGO_BIN_EXE_drophammer"));
+    let mut command = tie_to_thread(env!("CARGO_BIN_EXE_drophammer"));
     command.arg("serve").arg(folder).args(["--listen", "127.0.0.1:0", "--json", "--boot"]).arg(boot);
     // QEMU's user network does not preserve the source ports of machines.
     command.arg("--any-source-port");
@@ -158,7 +158,11 @@ fn spawn(
         command.args(["--cmdline", cmdline]);
     }
     if let Some(ends) = ends {
-        command.arg("--tls-cert").arg(tls::file("server.pem")).arg("--tls-key").arg(tls::file("server.key"));
+        command
+            .arg("--tls-cert")
+            .arg(tls::testdata_path("server.pem"))
+            .arg("--tls-key")
+            .arg(tls::testdata_path("server.key"));
         command.args(["--tls-listen", "127.0.0.1:0", "--url", &ends.url()]);
     }
     let mut process =
@@ -181,7 +185,7 @@ fn spawn(
 ///
 /// # Errors
 /// A file cannot be removed.
-pub fn forget(folder: &Path) -> Result<()> {
+pub fn forget_history(folder: &Path) -> Result<()> {
     for name in ["drophammer.sqlite", "drophammer.sqlite-wal", "drophammer.sqlite-shm", "operator.token"] {
         let path = folder.join(name);
         match std::fs::remove_file(&path) {
@@ -197,7 +201,7 @@ pub fn forget(folder: &Path) -> Result<()> {
 /// # Errors
 /// The server does not have it.
 pub fn start_script(port: u16) -> Result<String> {
-    match get(port, "/start.ipxe")? {
+    match send_get(port, "/start.ipxe")? {
         (200, body) if body.starts_with("#!ipxe") => Ok(body),
         (status, body) => Err(format!("drophammer serve has no /start.ipxe: {status} {body}")),
     }
@@ -209,7 +213,7 @@ pub fn start_script(port: u16) -> Result<String> {
 /// # Errors
 /// The server returns neither.
 pub fn next_boot(port: u16, uuid: &str, mac: &str) -> Result<Option<String>> {
-    let (status, body) = get(port, &format!("/boot.json?uuid={uuid}&mac={mac}"))?;
+    let (status, body) = send_get(port, &format!("/boot.json?uuid={uuid}&mac={mac}"))?;
     let cmdline = serde_json::from_str::<Value>(&body).ok().and_then(|it| it["cmdline"].as_str().map(str::to_owned));
     match (status, cmdline) {
         (200, Some(cmdline)) => Ok(Some(cmdline)),
@@ -220,7 +224,7 @@ pub fn next_boot(port: u16, uuid: &str, mac: &str) -> Result<Option<String>> {
 
 /// Boot script of iPXE.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Script {
+pub struct BootScript {
     /// Kernel command line.
     pub cmdline: String,
     /// True if the part of the ramdisk for encrypted filesystems is loaded.
@@ -232,20 +236,20 @@ pub struct Script {
 ///
 /// # Errors
 /// The server refuses.
-pub fn boot_script(port: u16, uuid: &str, mac: &str) -> Result<Option<Script>> {
-    match get(port, &format!("/boot.ipxe?uuid={uuid}&mac={mac}"))? {
+pub fn boot_script(port: u16, uuid: &str, mac: &str) -> Result<Option<BootScript>> {
+    match send_get(port, &format!("/boot.ipxe?uuid={uuid}&mac={mac}"))? {
         (200, script) => read_script(&script),
         (status, body) => Err(format!("GET /boot.ipxe: {status} {body}")),
     }
 }
 
-fn read_script(script: &str) -> Result<Option<Script>> {
+fn read_script(script: &str) -> Result<Option<BootScript>> {
     let kernel = script.lines().find_map(|line| line.strip_prefix("kernel "));
     match kernel.and_then(|line| line.split_once(" initrd=initrd ")) {
         Some((_, arguments)) => {
             let (arguments, _) = arguments.split_once(" || ").unwrap_or((arguments, ""));
             let with_luks = script.contains("/boot/initrd-luks ");
-            Ok(Some(Script { cmdline: arguments.to_owned(), with_luks }))
+            Ok(Some(BootScript { cmdline: arguments.to_owned(), with_luks }))
         }
         None if script.contains("sanboot") => Ok(None),
         None => Err(format!("the boot script has neither kernel nor disk: {script}")),
@@ -258,9 +262,9 @@ pub fn self_test() {
     let said = [json!({"listening": "http://127.0.0.1:1"}), json!({"note": note}), json!({"note": "x"})];
     assert_eq!(over_tls(&said), [4711]);
     let ramdisk = "#!ipxe\nkernel http://h/boot/vmlinuz initrd=initrd a.b=c panic=-1 || goto failed\ninitrd --name initrd http://h/boot/initrd || goto failed\nboot ||\n";
-    let told = |with_luks| Ok(Some(Script { cmdline: "a.b=c panic=-1".to_owned(), with_luks }));
-    assert_eq!(read_script(ramdisk), told(false));
-    assert_eq!(read_script(&ramdisk.replace("boot/initrd", "boot/initrd-luks")), told(true));
+    let script = |with_luks| Ok(Some(BootScript { cmdline: "a.b=c panic=-1".to_owned(), with_luks }));
+    assert_eq!(read_script(ramdisk), script(false));
+    assert_eq!(read_script(&ramdisk.replace("boot/initrd", "boot/initrd-luks")), script(true));
     assert_eq!(read_script("#!ipxe\necho x\nsanboot --no-describe --drive 0x80 || exit\n"), Ok(None));
     assert!(read_script("#!ipxe\nshell\n").is_err());
 }
@@ -299,7 +303,7 @@ pub fn kept_report(folder: &Path, machine: &str) -> Result<Option<Value>> {
 ///
 /// # Errors
 /// The server refuses.
-pub fn preview(port: u16, folder: &Path, id: &str) -> Result<Value> {
+pub fn preview_machine(port: u16, folder: &Path, id: &str) -> Result<Value> {
     let token = folder.join("operator.token");
     let token = std::fs::read_to_string(&token).context(token.display())?;
     let path = format!("/v1/machine/{id}/preview");
@@ -310,28 +314,28 @@ pub fn preview(port: u16, folder: &Path, id: &str) -> Result<Value> {
 }
 
 /// Returns status and body of a request, sent as by a machine behind QEMU's network.
-fn get(port: u16, path: &str) -> Result<(u16, String)> {
+fn send_get(port: u16, path: &str) -> Result<(u16, String)> {
     get_with(port, path, "")
 }
 
 /// Returns status and body of a request with additional header lines.
 fn get_with(port: u16, path: &str, headers: &str) -> Result<(u16, String)> {
-    ask(port, &format!("GET {path}"), headers, "")
+    send_request(port, &format!("GET {path}"), headers, "")
 }
 
 /// Sends a JSON request, as the agent with this token does.
 ///
 /// # Errors
 /// There is no response.
-pub fn call(port: u16, token: &str, method: &str, path: &str, body: &Value) -> Result<(u16, String)> {
+pub fn send_json(port: u16, token: &str, method: &str, path: &str, body: &Value) -> Result<(u16, String)> {
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let length = body.len();
     let headers =
         format!("Authorization: Bearer {token}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n");
-    ask(port, &format!("{method} {path}"), &headers, &body)
+    send_request(port, &format!("{method} {path}"), &headers, &body)
 }
 
-fn ask(port: u16, what: &str, headers: &str, body: &str) -> Result<(u16, String)> {
+fn send_request(port: u16, what: &str, headers: &str, body: &str) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).context("drophammer serve")?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).context("drophammer serve")?;
     let request = format!("{what} HTTP/1.0\r\nHost: 10.0.2.2:{port}\r\n{headers}\r\n{body}");
@@ -347,7 +351,7 @@ fn ask(port: u16, what: &str, headers: &str, body: &str) -> Result<(u16, String)
 ///
 /// # Errors
 /// The folder cannot be written.
-pub fn put(folder: &Path, kind: &str, id: &str, content: impl AsRef<[u8]>) -> Result<()> {
+pub fn write_object(folder: &Path, kind: &str, id: &str, content: impl AsRef<[u8]>) -> Result<()> {
     let folder = folder.join(kind);
     std::fs::create_dir_all(&folder).context(folder.display())?;
     write(&folder.join(format!("{id}.yaml")), content)

@@ -1,8 +1,8 @@
 //! Comparison of arrays, volume groups, logical volumes, and signatures.
 
 use crate::expectation_check::has_lines;
-use crate::expectations::Tiny;
-use crate::facts::{Facts, fields_match, matches};
+use crate::expectations::SystemExpectations;
+use crate::facts::{Facts, fields_match, matches_pattern};
 use std::collections::BTreeSet;
 
 /// Checks that the section consists of matching lines, in any order.
@@ -36,7 +36,7 @@ pub fn these_lines(facts: &Facts, section: &str, patterns: Option<&[String]>, fa
 }
 
 /// Checks the types of all signatures on a device, each counted once: a GPT has three signatures, a vfat up to three.
-pub fn signatures(device: &str, wanted: &[String], facts: &Facts, failures: &mut Vec<String>) {
+pub fn check_signatures(device: &str, wanted: &[String], facts: &Facts, failures: &mut Vec<String>) {
     let Some(lines) = facts.section("signatures") else {
         return failures.push("section signatures is missing".to_owned());
     };
@@ -52,7 +52,7 @@ pub fn signatures(device: &str, wanted: &[String], facts: &Facts, failures: &mut
 }
 
 /// Checks a system with a disk removed: everything must be mounted, but devices may have other names.
-pub fn degraded(expect: &Tiny, facts: &Facts, failures: &mut Vec<String>) {
+pub fn check_degraded(expect: &SystemExpectations, facts: &Facts, failures: &mut Vec<String>) {
     let lines = facts.section("mounts").unwrap_or_default();
     for mount in &expect.mounts {
         let mut fields = mount.split_whitespace().skip(1);
@@ -61,7 +61,7 @@ pub fn degraded(expect: &Tiny, facts: &Facts, failures: &mut Vec<String>) {
             failures.push(format!("{path} is not mounted as {kind}"));
         }
     }
-    if !facts.section("boot").unwrap_or_default().iter().any(|via| matches("disk", via)) {
+    if !facts.section("boot").unwrap_or_default().iter().any(|via| matches_pattern("disk", via)) {
         failures.push("it did not boot from disk".to_owned());
     }
 }
@@ -99,7 +99,12 @@ pub fn self_test() {
 
     let kinds = |device: &str, wanted: &[&str]| {
         let mut failures = Vec::new();
-        signatures(device, &wanted.iter().map(|kind| (*kind).to_owned()).collect::<Vec<_>>(), &facts, &mut failures);
+        check_signatures(
+            device,
+            &wanted.iter().map(|kind| (*kind).to_owned()).collect::<Vec<_>>(),
+            &facts,
+            &mut failures,
+        );
         failures.is_empty()
     };
     assert!(kinds("sda", &["gpt", "PMBR"]) && kinds("sda2", &["linux_raid_member"]) && kinds("sda1", &[]));
@@ -109,7 +114,11 @@ pub fn self_test() {
         [("/dev/md0 / ext4", ""), ("/dev/md0 /data ext4", "/data is not"), ("/dev/md0 / xfs", "as xfs")]
     {
         let mut failures = Vec::new();
-        degraded(&Tiny { mounts: vec![mount.to_owned()], ..Tiny::default() }, &facts, &mut failures);
+        check_degraded(
+            &SystemExpectations { mounts: vec![mount.to_owned()], ..SystemExpectations::default() },
+            &facts,
+            &mut failures,
+        );
         let failures = failures.join("\n");
         assert!(failures.contains(words) && failures.is_empty() == words.is_empty(), "{mount}: {failures}");
     }

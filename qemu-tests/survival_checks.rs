@@ -1,24 +1,24 @@
 //! Guarantees after a power cut: files by their digests, and ranges of the disks that must not be written.
 
 use crate::facts::Facts;
-use crate::host::{Context, Result, tool};
+use crate::host::{Context, Result, run_tool};
 use crate::machine::Chassis;
 use crate::reinstall;
 use serde_json::Value;
 use std::process::Stdio;
 
 /// State before the first cut, and the two images that may run after each cut.
-pub struct Promise {
+pub struct SurvivalGuarantees {
     /// Lines `PATH SHA256`, sorted, as the tiny OS prints them.
     proofs: Vec<String>,
-    regions: Vec<Region>,
+    regions: Vec<ProtectedRegion>,
     old: String,
     new: String,
 }
 
 /// Bytes of a disk that must not be written.
 #[derive(Debug, PartialEq)]
-struct Region {
+struct ProtectedRegion {
     disk: String,
     start: u64,
     length: u64,
@@ -27,7 +27,7 @@ struct Region {
 
 /// Result of one cut.
 #[derive(Default)]
-pub struct Verdict {
+pub struct CutVerdict {
     pub number: usize,
     pub planned: String,
     pub was_cut: bool,
@@ -38,12 +38,12 @@ pub struct Verdict {
     pub seconds: u64,
 }
 
-impl Verdict {
+impl CutVerdict {
     pub fn is_good(&self) -> bool {
         self.intact && self.converged
     }
 
-    pub fn line(&self) -> String {
+    pub fn format_line(&self) -> String {
         let data = if self.intact { "data intact" } else { "DATA NOT INTACT" };
         let end = if self.converged { "converged" } else { "NOT CONVERGED" };
         let words = if self.words.is_empty() { String::new() } else { format!(": {}", self.words.join("; ")) };
@@ -52,24 +52,24 @@ impl Verdict {
     }
 }
 
-impl Promise {
+impl SurvivalGuarantees {
     /// Parses the output of the script that prepares the disks: `proof: PATH SHA256` and `region: DISK START LENGTH WHAT`.
     ///
     /// # Errors
     /// The output contains neither.
-    pub fn read(console: &str, old: String, new: String) -> Result<Promise> {
+    pub fn read(console: &str, old: String, new: String) -> Result<SurvivalGuarantees> {
         let lines = |word: &'static str| console.lines().filter_map(move |line| line.trim().strip_prefix(word));
         let mut proofs: Vec<String> = lines("proof: ").map(str::to_owned).collect();
         proofs.sort();
-        let regions: Vec<Region> = lines("region: ").map(region).collect::<Result<_>>()?;
+        let regions: Vec<ProtectedRegion> = lines("region: ").map(parse_region).collect::<Result<_>>()?;
         if proofs.is_empty() || regions.is_empty() {
             return Err(format!("the prepare script printed neither proofs nor regions:\n{console}"));
         }
-        Ok(Promise { proofs, regions, old, new })
+        Ok(SurvivalGuarantees { proofs, regions, old, new })
     }
 
     /// Returns the images that may run: the installed one, and the ordered one.
-    pub fn images(&self) -> [String; 2] {
+    pub fn allowed_images(&self) -> [String; 2] {
         [self.old.clone(), self.new.clone()]
     }
 
@@ -77,17 +77,17 @@ impl Promise {
     ///
     /// # Errors
     /// An overlay cannot be read.
-    pub fn touched(&self, chassis: &Chassis) -> Result<Vec<String>> {
+    pub fn find_touched_regions(&self, chassis: &Chassis) -> Result<Vec<String>> {
         let mut touched = Vec::new();
         for disk in &chassis.disks {
-            let map = tool(
-                &["qemu-img", "map", "-U", "--output=json", &chassis.file(disk).to_string_lossy()],
+            let map = run_tool(
+                &["qemu-img", "map", "-U", "--output=json", &chassis.disk_file(disk).to_string_lossy()],
                 Stdio::null(),
             )?;
             let map: Value = serde_json::from_slice(&map).context("qemu-img map")?;
-            let written = written(&map);
+            let written = list_written_ranges(&map);
             for region in self.regions.iter().filter(|region| region.disk == disk.name) {
-                if let Some((start, _)) = written.iter().find(|(start, end)| region.meets(*start, *end)) {
+                if let Some((start, _)) = written.iter().find(|(start, end)| region.overlaps_range(*start, *end)) {
                     touched.push(format!("{} on {} was written to at byte {start}", region.about, disk.name));
                 }
             }
@@ -96,7 +96,7 @@ impl Promise {
     }
 
     /// Compares the system that came up, and the server, with the guarantees.
-    pub fn judge(&self, facts: &Facts, touched: Vec<String>, order_is_open: bool, verdict: &mut Verdict) {
+    pub fn check_survival(&self, facts: &Facts, touched: Vec<String>, order_is_open: bool, verdict: &mut CutVerdict) {
         let mut words = touched;
         let mut data = facts.section("data").unwrap_or_default().to_vec();
         data.sort();
@@ -114,22 +114,22 @@ impl Promise {
     }
 }
 
-impl Region {
-    fn meets(&self, start: u64, end: u64) -> bool {
+impl ProtectedRegion {
+    fn overlaps_range(&self, start: u64, end: u64) -> bool {
         start < self.start + self.length && self.start < end
     }
 }
 
-fn region(line: &str) -> Result<Region> {
+fn parse_region(line: &str) -> Result<ProtectedRegion> {
     let mut fields = line.splitn(4, ' ');
     let mut field = || fields.next().ok_or(format!("region: {line}"));
     let (disk, start, length) = (field()?.to_owned(), field()?, field()?);
     let number = |text: &str| text.parse().context(format!("region: {line}"));
-    Ok(Region { disk, start: number(start)?, length: number(length)?, about: field()?.to_owned() })
+    Ok(ProtectedRegion { disk, start: number(start)?, length: number(length)?, about: field()?.to_owned() })
 }
 
 /// Returns the ranges that the overlay itself contains, from `qemu-img map --output=json`. Zeros and holes are writes too.
-fn written(map: &Value) -> Vec<(u64, u64)> {
+fn list_written_ranges(map: &Value) -> Vec<(u64, u64)> {
     let entries = map.as_array().into_iter().flatten().filter(|entry| entry["depth"] == 0);
     let bounds = |entry: &Value| Some((entry["start"].as_u64()?, entry["start"].as_u64()? + entry["length"].as_u64()?));
     entries.filter_map(bounds).collect()
@@ -138,27 +138,27 @@ fn written(map: &Value) -> Vec<(u64, u64)> {
 /// Regions, detection of writes, and each violation of a guarantee.
 pub fn self_test() {
     let console = "noise\n+ echo proof: no\nproof: /srv/b 2\nproof: /srv/a 1\r\nregion: vdb 100 50 the table\n";
-    let promise = Promise::read(console, "old".to_owned(), "new".to_owned()).expect("a promise");
+    let promise = SurvivalGuarantees::read(console, "old".to_owned(), "new".to_owned()).expect("a promise");
     assert_eq!(promise.proofs, ["/srv/a 1", "/srv/b 2"]);
     let region = &promise.regions[0];
     assert_eq!((region.disk.as_str(), region.about.as_str()), ("vdb", "the table"));
-    assert!(region.meets(149, 200) && region.meets(0, 101) && region.meets(0, 999));
-    assert!(!region.meets(150, 200) && !region.meets(0, 100));
-    assert!(Promise::read("proof: /a 1\n", String::new(), String::new()).is_err());
-    assert!(Promise::read("proof: /a 1\nregion: vdb 1 x y\n", String::new(), String::new()).is_err());
+    assert!(region.overlaps_range(149, 200) && region.overlaps_range(0, 101) && region.overlaps_range(0, 999));
+    assert!(!region.overlaps_range(150, 200) && !region.overlaps_range(0, 100));
+    assert!(SurvivalGuarantees::read("proof: /a 1\n", String::new(), String::new()).is_err());
+    assert!(SurvivalGuarantees::read("proof: /a 1\nregion: vdb 1 x y\n", String::new(), String::new()).is_err());
     let map = serde_json::json!([
         {"start": 0, "length": 100, "depth": 1, "data": true},
         {"start": 100, "length": 20, "depth": 0, "data": false, "zero": true},
     ]);
-    assert_eq!(written(&map), [(100, 120)]);
+    assert_eq!(list_written_ranges(&map), [(100, 120)]);
 
     let judged = |image: &str, data: &str, touched: &[&str], open| {
         let text = format!(
             "=== facts begin tiny\n--- marker\n{{\"image\": \"{image}\"}}\n--- data\n{data}\n=== facts end tiny\n"
         );
         let facts = Facts::read(&text, "tiny").expect("facts");
-        let mut verdict = Verdict::default();
-        promise.judge(&facts, touched.iter().map(|text| (*text).to_owned()).collect(), open, &mut verdict);
+        let mut verdict = CutVerdict::default();
+        promise.check_survival(&facts, touched.iter().map(|text| (*text).to_owned()).collect(), open, &mut verdict);
         (verdict.intact, verdict.converged)
     };
     let data = "/srv/a 1\n/srv/b 2";

@@ -1,7 +1,7 @@
 //! Additional members of a tar, written exactly as the scenario specifies: libraries refuse to create some of them.
 
 use crate::host::{Context, Result};
-use crate::served_image::Member;
+use crate::served_image::TarMember;
 use tar::{EntryType, Header};
 
 const BLOCK: usize = 512;
@@ -10,10 +10,10 @@ const BLOCK: usize = 512;
 ///
 /// # Errors
 /// The tar cannot be read, or a member does not fit into a header.
-pub fn append(mut tar: Vec<u8>, members: &[Member]) -> Result<Vec<u8>> {
-    tar.truncate(end(&tar)?);
+pub fn append_members(mut tar: Vec<u8>, members: &[TarMember]) -> Result<Vec<u8>> {
+    tar.truncate(find_end(&tar)?);
     for member in members {
-        tar.extend(header(member)?.as_bytes());
+        tar.extend(build_header(member)?.as_bytes());
         tar.extend(member.text.iter().flat_map(|text| text.bytes()));
         tar.resize(tar.len().next_multiple_of(BLOCK), 0);
     }
@@ -22,7 +22,7 @@ pub fn append(mut tar: Vec<u8>, members: &[Member]) -> Result<Vec<u8>> {
 }
 
 /// Returns the end of the last member.
-fn end(tar: &[u8]) -> Result<usize> {
+fn find_end(tar: &[u8]) -> Result<usize> {
     let mut archive = tar::Archive::new(tar);
     let mut end = 0;
     for entry in archive.entries().context("the tar")?.raw(true) {
@@ -33,7 +33,7 @@ fn end(tar: &[u8]) -> Result<usize> {
     Ok(end)
 }
 
-fn header(member: &Member) -> Result<Header> {
+fn build_header(member: &TarMember) -> Result<Header> {
     let mut header = Header::new_ustar();
     let mode = member.mode.as_deref().unwrap_or("0644");
     header.set_mode(u32::from_str_radix(mode, 8).context(format!("{}: mode {mode}", member.path))?);
@@ -42,16 +42,16 @@ fn header(member: &Member) -> Result<Header> {
     header.set_mtime(0);
     header.set_size(member.text.as_ref().map_or(0, |text| text.len() as u64));
     // `set_path` refuses the paths of hostile members.
-    put(&mut header.as_old_mut().name, &member.path)?;
+    fill_field(&mut header.as_old_mut().name, &member.path)?;
     let link = member.symlink.as_ref().or(member.hard_link.as_ref());
     if let Some(link) = link {
-        put(&mut header.as_old_mut().linkname, link)?;
+        fill_field(&mut header.as_old_mut().linkname, link)?;
     }
     let kind = match member {
-        Member { symlink: Some(_), .. } => EntryType::Symlink,
-        Member { hard_link: Some(_), .. } => EntryType::Link,
-        Member { device: Some(device), .. } => device_node(&mut header, device)?,
-        Member { directory: true, .. } => EntryType::Directory,
+        TarMember { symlink: Some(_), .. } => EntryType::Symlink,
+        TarMember { hard_link: Some(_), .. } => EntryType::Link,
+        TarMember { device: Some(device), .. } => device_node(&mut header, device)?,
+        TarMember { directory: true, .. } => EntryType::Directory,
         _ => EntryType::Regular,
     };
     header.set_entry_type(kind);
@@ -59,7 +59,7 @@ fn header(member: &Member) -> Result<Header> {
     Ok(header)
 }
 
-fn put(field: &mut [u8], text: &str) -> Result<()> {
+fn fill_field(field: &mut [u8], text: &str) -> Result<()> {
     let place = field.get_mut(..text.len()).ok_or(format!("{text}: too long for a tar header"))?;
     place.copy_from_slice(text.as_bytes());
     Ok(())
@@ -80,9 +80,9 @@ fn device_node(header: &mut Header, device: &str) -> Result<EntryType> {
 }
 
 /// Returns whether the member has exactly one type.
-pub fn fits(member: &Member) -> bool {
-    let told = [&member.text, &member.symlink, &member.hard_link, &member.device];
-    told.iter().filter(|kind| kind.is_some()).count() + usize::from(member.directory) == 1
+pub fn has_one_type(member: &TarMember) -> bool {
+    let fields = [&member.text, &member.symlink, &member.hard_link, &member.device];
+    fields.iter().filter(|kind| kind.is_some()).count() + usize::from(member.directory) == 1
 }
 
 /// Every type is written as specified, after the existing members, including zeros at the end.
@@ -94,15 +94,15 @@ pub fn self_test() {
     first.set_mode(0);
     tar.append_data(&mut first, "first", &zeros[..]).expect("a member");
     let tar = tar.into_inner().expect("a tar");
-    let path = |path: &str| Member { path: path.to_owned(), ..Member::default() };
+    let path = |path: &str| TarMember { path: path.to_owned(), ..TarMember::default() };
     let members = [
-        Member { text: Some("x".to_owned()), mode: Some("4755".to_owned()), ..path("../../evil") },
-        Member { symlink: Some("/etc".to_owned()), ..path("a, b") },
-        Member { hard_link: Some("/etc/shadow".to_owned()), uid: 7, ..path("link") },
-        Member { device: Some("b 8 1".to_owned()), ..path("/dev/sda") },
-        Member { directory: true, ..path("folder") },
+        TarMember { text: Some("x".to_owned()), mode: Some("4755".to_owned()), ..path("../../evil") },
+        TarMember { symlink: Some("/etc".to_owned()), ..path("a, b") },
+        TarMember { hard_link: Some("/etc/shadow".to_owned()), uid: 7, ..path("link") },
+        TarMember { device: Some("b 8 1".to_owned()), ..path("/dev/sda") },
+        TarMember { directory: true, ..path("folder") },
     ];
-    let whole = append(tar, &members).expect("a tar");
+    let whole = append_members(tar, &members).expect("a tar");
     let mut archive = tar::Archive::new(&whole[..]);
     let found: Vec<String> = archive
         .entries()
@@ -127,9 +127,11 @@ pub fn self_test() {
             "folder Directory 644 0 None None",
         ]
     );
-    assert!(append(vec![], &[path(&"x".repeat(101))]).expect_err("too long").contains("too long for a tar header"));
-    let bad = Member { device: Some("p 1".to_owned()), ..path("p") };
-    assert!(append(vec![], &[bad]).expect_err("no device").contains("MAJOR"));
-    assert!(members.iter().all(fits) && !fits(&path("nothing")));
-    assert!(!fits(&Member { text: Some(String::new()), directory: true, ..path("both") }));
+    assert!(
+        append_members(vec![], &[path(&"x".repeat(101))]).expect_err("too long").contains("too long for a tar header")
+    );
+    let bad = TarMember { device: Some("p 1".to_owned()), ..path("p") };
+    assert!(append_members(vec![], &[bad]).expect_err("no device").contains("MAJOR"));
+    assert!(members.iter().all(has_one_type) && !has_one_type(&path("nothing")));
+    assert!(!has_one_type(&TarMember { text: Some(String::new()), directory: true, ..path("both") }));
 }

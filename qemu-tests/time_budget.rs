@@ -10,34 +10,34 @@ const RUN: Duration = Duration::from_secs(45);
 
 /// Durations measured so far.
 #[derive(Debug, Default)]
-pub struct Budget {
+pub struct TimeBudget {
     until: Option<SystemTime>,
-    seen: Mutex<Seen>,
+    seen: Mutex<MeasuredRuns>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-struct Seen {
+struct MeasuredRuns {
     runs: u32,
     time: Duration,
 }
 
-impl Budget {
+impl TimeBudget {
     /// Reads the budget from the environment; without the variable there is no limit.
-    pub fn from_env() -> Budget {
+    pub fn from_env() -> TimeBudget {
         let said = std::env::var("DROPHAMMER_UNTIL").ok().and_then(|said| said.parse().ok());
         let until = said.map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
-        Budget { until, ..Budget::default() }
+        TimeBudget { until, ..TimeBudget::default() }
     }
 
     /// Returns the reason why a case with this number of runs is not started; `None` if it is started.
-    pub fn refusal(&self, runs: usize) -> Option<String> {
+    pub fn explain_refusal(&self, runs: usize) -> Option<String> {
         let left = self.until?.duration_since(SystemTime::now()).unwrap_or_default();
         let needs = self.a_run() * u32::try_from(runs).unwrap_or(u32::MAX);
         (needs > left).then(|| format!("not run: {} s are left, it takes about {} s", left.as_secs(), needs.as_secs()))
     }
 
     /// Records the duration of a case with this number of runs.
-    pub fn note(&self, runs: usize, time: Duration) {
+    pub fn record_runs(&self, runs: usize, time: Duration) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.runs += u32::try_from(runs).unwrap_or(u32::MAX);
         seen.time += time;
@@ -51,15 +51,19 @@ impl Budget {
 
 /// Checks that no case is refused without a limit, and that the measured durations decide with a limit.
 pub fn self_test() {
-    assert_eq!(Budget::default().refusal(1000), None);
+    assert_eq!(TimeBudget::default().explain_refusal(1000), None);
     let within =
-        |seconds| Budget { until: Some(SystemTime::now() + Duration::from_secs(seconds)), ..Budget::default() };
+        |seconds| TimeBudget { until: Some(SystemTime::now() + Duration::from_secs(seconds)), ..TimeBudget::default() };
     let (short, long) = (within(1), within(100_000));
-    assert!(short.refusal(1).is_some_and(|words| words.starts_with("not run: ")), "a second is not enough");
-    assert_eq!(long.refusal(2), None);
-    long.note(2, Duration::from_secs(80_000));
-    assert_eq!(long.refusal(2), None);
-    assert!(long.refusal(3).is_some_and(|words| words.ends_with("takes about 120000 s")), "{:?}", long.refusal(3));
-    let over = Budget { until: Some(SystemTime::UNIX_EPOCH), ..Budget::default() };
-    assert!(over.refusal(1).is_some(), "the time is over");
+    assert!(short.explain_refusal(1).is_some_and(|words| words.starts_with("not run: ")), "a second is not enough");
+    assert_eq!(long.explain_refusal(2), None);
+    long.record_runs(2, Duration::from_secs(80_000));
+    assert_eq!(long.explain_refusal(2), None);
+    assert!(
+        long.explain_refusal(3).is_some_and(|words| words.ends_with("takes about 120000 s")),
+        "{:?}",
+        long.explain_refusal(3)
+    );
+    let over = TimeBudget { until: Some(SystemTime::UNIX_EPOCH), ..TimeBudget::default() };
+    assert!(over.explain_refusal(1).is_some(), "the time is over");
 }

@@ -23,7 +23,7 @@ const OF_MACHINES: &str = "10.0.2.2";
 const OF_TESTS: &str = "127.0.0.1";
 
 /// TLS endpoints; they end when this is dropped.
-pub struct Ends {
+pub struct TlsEndpoints {
     /// Port that the machine connects to.
     port: u16,
     /// Port for plain text that is forwarded to the server over TLS.
@@ -33,28 +33,28 @@ pub struct Ends {
 }
 
 /// Returns the path of a file in `testdata/tls`.
-pub fn file(name: &str) -> PathBuf {
+pub fn testdata_path(name: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata/tls").join(name)
 }
 
-impl Ends {
+impl TlsEndpoints {
     /// Starts the endpoints. Data from the machine are forwarded to the proxy at that port.
     ///
     /// # Errors
     /// No port is available, or the certificate cannot be used.
-    pub fn start(wire: u16) -> Result<Ends> {
+    pub fn start(wire: u16) -> Result<TlsEndpoints> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_io().build();
         let runtime = runtime.context("the ends of the wire")?;
-        let (acceptor, connector) = (acceptor()?, connector()?);
+        let (acceptor, connector) = (build_acceptor()?, build_connector()?);
         let server = Arc::new(AtomicU16::new(0));
-        let (machines, port) = listen(&runtime)?;
-        let (plain, to_server) = listen(&runtime)?;
+        let (machines, port) = open_listener(&runtime)?;
+        let (plain, to_server) = open_listener(&runtime)?;
         runtime.spawn(async move {
             while let Ok((client, _)) = machines.accept().await {
                 let acceptor = acceptor.clone();
                 tokio::spawn(async move {
                     let client = acceptor.accept(client).await?;
-                    join(client, TcpStream::connect((OF_TESTS, wire)).await?).await
+                    join_connections(client, TcpStream::connect((OF_TESTS, wire)).await?).await
                 });
             }
         });
@@ -65,11 +65,11 @@ impl Ends {
                 tokio::spawn(async move {
                     let name = ServerName::try_from(OF_TESTS).map_err(std::io::Error::other)?;
                     let server = TcpStream::connect((OF_TESTS, port)).await?;
-                    join(client, connector.connect(name, server).await?).await
+                    join_connections(client, connector.connect(name, server).await?).await
                 });
             }
         });
-        Ok(Ends { port, to_server, server, _runtime: runtime })
+        Ok(TlsEndpoints { port, to_server, server, _runtime: runtime })
     }
 
     /// Sets the TLS port of the server.
@@ -83,7 +83,7 @@ impl Ends {
     }
 }
 
-fn listen(runtime: &Runtime) -> Result<(tokio::net::TcpListener, u16)> {
+fn open_listener(runtime: &Runtime) -> Result<(tokio::net::TcpListener, u16)> {
     let listener = TcpListener::bind((OF_TESTS, 0)).context(OF_TESTS)?;
     listener.set_nonblocking(true).context(OF_TESTS)?;
     let port = listener.local_addr().context(OF_TESTS)?.port();
@@ -92,25 +92,25 @@ fn listen(runtime: &Runtime) -> Result<(tokio::net::TcpListener, u16)> {
 }
 
 /// An error on either side ends both connections, which the other side then sees.
-async fn join(
+async fn join_connections(
     mut one: impl AsyncRead + AsyncWrite + Unpin,
     mut other: impl AsyncRead + AsyncWrite + Unpin,
 ) -> std::io::Result<()> {
     copy_bidirectional(&mut one, &mut other).await.map(|_| ())
 }
 
-fn acceptor() -> Result<TlsAcceptor> {
+fn build_acceptor() -> Result<TlsAcceptor> {
     let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
     let config = config.with_safe_default_protocol_versions().context("TLS")?.with_no_client_auth();
-    let certificate = CertificateDer::from_pem_file(file("server.pem")).context("server.pem")?;
-    let key = PrivateKeyDer::from_pem_file(file("server.key")).context("server.key")?;
+    let certificate = CertificateDer::from_pem_file(testdata_path("server.pem")).context("server.pem")?;
+    let key = PrivateKeyDer::from_pem_file(testdata_path("server.key")).context("server.key")?;
     let config = config.with_single_cert(vec![certificate], key).context("server.pem")?;
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-fn connector() -> Result<TlsConnector> {
+fn build_connector() -> Result<TlsConnector> {
     let mut authorities = RootCertStore::empty();
-    let authority = CertificateDer::from_pem_file(file("ca.pem")).context("ca.pem")?;
+    let authority = CertificateDer::from_pem_file(testdata_path("ca.pem")).context("ca.pem")?;
     authorities.add(authority).context("ca.pem")?;
     let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
     let config = config.with_safe_default_protocol_versions().context("TLS")?;
@@ -122,8 +122,8 @@ pub fn self_test() {
     use std::io::{Read, Write};
     use std::net::TcpStream;
     let server = TcpListener::bind((OF_TESTS, 0)).expect("a port");
-    let of_server = Ends::start(server.local_addr().expect("an address").port()).expect("ends");
-    let of_machine = Ends::start(0).expect("ends");
+    let of_server = TlsEndpoints::start(server.local_addr().expect("an address").port()).expect("ends");
+    let of_machine = TlsEndpoints::start(0).expect("ends");
     of_machine.set_server(of_server.port);
     let answers = std::thread::spawn(move || {
         let (mut client, _) = server.accept().expect("a client");

@@ -1,6 +1,6 @@
 //! TPM 2 of a machine: swtpm, whose state is preserved in the machine's folder across power cuts.
 
-use crate::host::{Context, Result, child, patience};
+use crate::host::{Context, Result, patience, tie_to_thread};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -30,18 +30,21 @@ impl Tpm {
     /// # Errors
     /// swtpm is not installed, or does not start.
     pub fn start(folder: &Path) -> Result<Tpm> {
-        let state = state(folder);
+        let state = state_folder(folder);
         if !state.exists() {
             fs::create_dir_all(&state).context(state.display())?;
             let commands = folder.join("tpm.commands");
             let more = format!("type=unixio,path={}", commands.display());
-            drop(Tpm::spawn(folder, &["--server", &more, "--flags", "not-need-init,startup-clear"])?.told(&commands)?);
+            drop(
+                Tpm::spawn_swtpm(folder, &["--server", &more, "--flags", "not-need-init,startup-clear"])?
+                    .set_lockout_tries(&commands)?,
+            );
         }
-        Tpm::spawn(folder, &[])
+        Tpm::spawn_swtpm(folder, &[])
     }
 
     /// Sets the number of tries of a new TPM.
-    fn told(self, commands: &Path) -> Result<Tpm> {
+    fn set_lockout_tries(self, commands: &Path) -> Result<Tpm> {
         let mut stream = UnixStream::connect(commands).context(commands.display())?;
         stream.set_read_timeout(Some(START_DEADLINE)).context("swtpm")?;
         for command in [TRIES, SHUTDOWN] {
@@ -55,15 +58,15 @@ impl Tpm {
         Ok(self)
     }
 
-    fn spawn(folder: &Path, more: &[&str]) -> Result<Tpm> {
-        let (state, socket) = (state(folder), folder.join("tpm.sock"));
+    fn spawn_swtpm(folder: &Path, more: &[&str]) -> Result<Tpm> {
+        let (state, socket) = (state_folder(folder), folder.join("tpm.sock"));
         let log = folder.join("swtpm.log");
         let deadline = Instant::now() + START_DEADLINE * patience() as u32;
         loop {
             // Leftovers of an earlier process.
             let _ = fs::remove_file(&socket);
             let words = File::create(&log).context(log.display())?;
-            let mut process = child("swtpm")
+            let mut process = tie_to_thread("swtpm")
                 .args(["socket", "--tpm2", "--terminate", "--tpmstate"])
                 .arg(format!("dir={}", state.display()))
                 .arg("--ctrl")
@@ -91,7 +94,7 @@ impl Tpm {
     }
 
     /// Adds the TPM to the QEMU command line.
-    pub fn add(&self, command: &mut Command) {
+    pub fn add_device(&self, command: &mut Command) {
         command.arg("-chardev").arg(format!("socket,id=tpm,path={}", self.socket.display()));
         command.args(["-tpmdev", "emulator,id=tpm0,chardev=tpm", "-device", "tpm-crb,tpmdev=tpm0"]);
     }
@@ -105,7 +108,7 @@ impl Drop for Tpm {
     }
 }
 
-fn state(folder: &Path) -> PathBuf {
+fn state_folder(folder: &Path) -> PathBuf {
     folder.join("tpm")
 }
 
@@ -113,8 +116,8 @@ fn state(folder: &Path) -> PathBuf {
 ///
 /// # Errors
 /// The state cannot be removed.
-pub fn renew(folder: &Path) -> Result<()> {
-    let state = state(folder);
+pub fn renew_state(folder: &Path) -> Result<()> {
+    let state = state_folder(folder);
     match fs::remove_dir_all(&state) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).context(state.display()),
         _ => Ok(()),

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 /// Returns the names of the disks that the system does not use, according to its own facts. The names are kernel names, so the disks must
 /// be plugged in in the order of the machine.
-pub fn unused<'a>(machine: &'a Machine, facts: &Facts) -> Vec<&'a str> {
+pub fn find_unused<'a>(machine: &'a Machine, facts: &Facts) -> Vec<&'a str> {
     let lines = |section: &str| facts.section(section).unwrap_or_default().iter();
     // The facts do not show which disk holds an open LUKS container, so no disk is treated as unused.
     let is_open = |line: &String| line.starts_with("/dev/mapper/luks-");
@@ -19,7 +19,7 @@ pub fn unused<'a>(machine: &'a Machine, facts: &Facts) -> Vec<&'a str> {
     for line in lines("mounts").chain(lines("swaps")) {
         let device = line.split_whitespace().next().unwrap_or_default();
         match device.strip_prefix("/dev/mapper/") {
-            Some(volume) => devices.extend(volumes_of(group(volume), facts)),
+            Some(volume) => devices.extend(volumes_of(volume_group(volume), facts)),
             None => devices.extend(device.strip_prefix("/dev/").map(str::to_owned)),
         }
     }
@@ -49,7 +49,7 @@ fn is_of(device: &str, disk: &str) -> bool {
 }
 
 /// Returns the volume group in a device mapper name, in which `-` separates group and volume, and `--` is a hyphen within one of the names.
-fn group(volume: &str) -> String {
+fn volume_group(volume: &str) -> String {
     let name = volume.replace("--", "\n");
     name.split('-').next().unwrap_or_default().replace('\n', "-")
 }
@@ -75,12 +75,12 @@ pub fn self_test() {
     let disks = disks + "- {name: sdy, bus: scsi, size_mib: 1}\n- {name: sdz, bus: scsi, path_of: sdy}\n";
     let text = format!("about: x\nfirmware: bios\nlayout: x\nexpect: {{}}\ndisks:\n{disks}");
     let scenario = crate::scenario_parser::parse(&text, "x".into(), ".".into()).expect("a scenario");
-    assert_eq!(unused(&scenario.machine, &facts), ["vdd", "vde", "sdc", "nvme1n1"]);
+    assert_eq!(find_unused(&scenario.machine, &facts), ["vdd", "vde", "sdc", "nvme1n1"]);
     let text = "=== facts begin tiny\n--- mounts\n/dev/vda1 / ext4 rw 0 0\n/dev/mapper/luks-7 /srv ext4 rw 0 0\n=== facts end tiny\n";
-    assert!(unused(&scenario.machine, &Facts::read(text, "tiny").expect("facts")).is_empty());
+    assert!(find_unused(&scenario.machine, &Facts::read(text, "tiny").expect("facts")).is_empty());
     let text = "=== facts begin tiny\n--- mounts\n/dev/vda1 / ext4 rw 0 0\n/dev/mapper/vault-srv /srv ext4 rw 0 0\n\
                 --- groups\nvault - mapper/luks-7,mapper/luks-8\n=== facts end tiny\n";
-    assert!(unused(&scenario.machine, &Facts::read(text, "tiny").expect("facts")).is_empty());
+    assert!(find_unused(&scenario.machine, &Facts::read(text, "tiny").expect("facts")).is_empty());
     for (device, disk) in [("sda", "sda"), ("sda12", "sda"), ("nvme0n1p2", "nvme0n1"), ("nvme0n1", "nvme0n1")] {
         assert!(is_of(device, disk), "{device} {disk}");
     }

@@ -18,7 +18,7 @@ const MOST_BYTES: u32 = 68 * 1024;
 ///
 /// # Errors
 /// No port is available on this host.
-pub fn add(command: &mut Command, id: &str, vlan: u16) -> Result<()> {
+pub fn add_trunk(command: &mut Command, id: &str, vlan: u16) -> Result<()> {
     let listen = || TcpListener::bind("127.0.0.1:0").context("a port of the switch");
     let (tagged, plain) = (listen()?, listen()?);
     let port = |listener: &TcpListener| listener.local_addr().context("a port of the switch").map(|place| place.port());
@@ -32,20 +32,24 @@ pub fn add(command: &mut Command, id: &str, vlan: u16) -> Result<()> {
     ] {
         command.arg("-netdev").arg(netdev);
     }
-    thread::spawn(move || switch(&tagged, &plain, vlan));
+    thread::spawn(move || forward_between(&tagged, &plain, vlan));
     Ok(())
 }
 
 /// Forwards frames until one side disconnects.
-fn switch(tagged: &TcpListener, plain: &TcpListener, vlan: u16) -> std::io::Result<()> {
+fn forward_between(tagged: &TcpListener, plain: &TcpListener, vlan: u16) -> std::io::Result<()> {
     let ((tagged, _), (plain, _)) = (tagged.accept()?, plain.accept()?);
     let (from_machine, to_network) = (tagged.try_clone()?, plain.try_clone()?);
-    thread::spawn(move || pass(from_machine, to_network, |frame| without_tag(frame, vlan)));
-    pass(plain, tagged, |frame| with_tag(frame, vlan))
+    thread::spawn(move || forward_frames(from_machine, to_network, |frame| without_tag(frame, vlan)));
+    forward_frames(plain, tagged, |frame| with_tag(frame, vlan))
 }
 
 /// Forwards frames in QEMU's format, each preceded by its length.
-fn pass(mut from: TcpStream, mut to: TcpStream, through: impl Fn(&[u8]) -> Option<Vec<u8>>) -> std::io::Result<()> {
+fn forward_frames(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    through: impl Fn(&[u8]) -> Option<Vec<u8>>,
+) -> std::io::Result<()> {
     loop {
         let mut length = [0; 4];
         from.read_exact(&mut length)?;

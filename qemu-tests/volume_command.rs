@@ -1,7 +1,7 @@
 //! End-to-end tests of `drophammer volume` against `drophammer serve`: its output and exit code.
 
-use crate::host::{Result, child, write};
-use crate::server::{Server, boot_script, call, put};
+use crate::host::{Result, tie_to_thread, write};
+use crate::server::{Server, boot_script, send_json, write_object};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::path::Path;
@@ -13,7 +13,7 @@ const UID: &str = "9474cda7-0dbe-40fc-9842-3cb0404a7401";
 const OTHER: &str = "9474cda7-0dbe-40fc-9842-3cb0404a7402";
 
 /// Returns a list as `kubectl get volumes,storageclasses -o yaml` prints it.
-fn listed(names: &[(&str, &str)]) -> String {
+fn list_volumes(names: &[(&str, &str)]) -> String {
     let volume = |(name, uid): &(&str, &str)| {
         format!(
             "- apiVersion: storage.metalk8s.scality.com/v1alpha1\n  kind: Volume\n  metadata: {{name: {name}, uid: {uid}}}\n  \
@@ -27,7 +27,7 @@ fn listed(names: &[(&str, &str)]) -> String {
     )
 }
 
-fn folder() -> tempfile::TempDir {
+fn create_folder() -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a folder");
     for folder in ["machines", "layouts", "images", "boot"] {
         std::fs::create_dir(dir.path().join(folder)).expect(folder);
@@ -44,7 +44,7 @@ fn folder() -> tempfile::TempDir {
         ("machines", "bare", bare),
         ("images", "os", "id: os\nfile: os.tar\n"),
     ] {
-        put(dir.path(), kind, id, text).expect(id);
+        write_object(dir.path(), kind, id, text).expect(id);
     }
     for file in ["images/os.tar", "boot/vmlinuz", "boot/initrd"] {
         write(&dir.path().join(file), "x").expect(file);
@@ -55,14 +55,14 @@ fn folder() -> tempfile::TempDir {
 /// Runs a command of the program with this standard input. Returns exit code, output and error output.
 fn run_command(port: u16, token: &Path, words: &[&str], input: Stdio) -> (Option<i32>, String, String) {
     let server = format!("http://127.0.0.1:{port}");
-    let mut command = child(env!("CARGO_BIN_EXE_drophammer"));
+    let mut command = tie_to_thread(env!("CARGO_BIN_EXE_drophammer"));
     command.args(words).args(["--server", &server, "--token-file"]).arg(token).stdin(input);
     let output = command.output().expect("drophammer");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-fn volume(port: u16, token: &Path, words: &[&str]) -> (Option<i32>, String, String) {
+fn run_volume(port: u16, token: &Path, words: &[&str]) -> (Option<i32>, String, String) {
     run_command(port, token, &[&["volume"], words].concat(), Stdio::null())
 }
 
@@ -79,10 +79,10 @@ fn test_standard_input(port: u16, token: &Path, folder: &Path) {
         (&["layout", "create", "-"][..], layout, Some(0), "Layout piped was created."),
         (&["layout", "apply", "-"], layout, Some(0), "Layout piped was updated from the file."),
         (&["layout", "create", "-"], "id: piped\ndisks: 7\n", Some(2), "-:2:8: disks: "),
-        (&["volume", "add", "node", "-"], &listed(&[("db-1", UID)]), Some(0), "db-1"),
+        (&["volume", "add", "node", "-"], &list_volumes(&[("db-1", UID)]), Some(0), "db-1"),
         (
             &["volume", "add", "node", "-"],
-            &listed(&[("db-1", "x")]),
+            &list_volumes(&[("db-1", "x")]),
             Some(2),
             "-:6:31: Volume db-1: metadata.uid: must be",
         ),
@@ -93,7 +93,7 @@ fn test_standard_input(port: u16, token: &Path, folder: &Path) {
 }
 
 /// Simulates an installation whose agent reports these volumes.
-fn installed(port: u16, volumes: &Value) -> Result<()> {
+fn simulate_installation(port: u16, volumes: &Value) -> Result<()> {
     let script = boot_script(port, MACHINE, MAC)?.ok_or("the server does not install the machine")?;
     let token = script.cmdline.split(' ').find_map(|word| word.strip_prefix("drophammer.token="));
     let token = token.ok_or("the agent receives no token")?;
@@ -110,7 +110,7 @@ fn installed(port: u16, volumes: &Value) -> Result<()> {
         ("POST", &format!("{machine}/point-of-no-return"), begins),
         ("POST", &format!("{machine}/report"), report),
     ] {
-        let (status, said) = call(port, token, method, path, &body)?;
+        let (status, said) = send_json(port, token, method, path, &body)?;
         if status != 200 {
             return Err(format!("{method} {path}: {status} {said}"));
         }
@@ -120,11 +120,11 @@ fn installed(port: u16, volumes: &Value) -> Result<()> {
 
 /// From a list in a file to the removal of a volume, with all refusals on the way.
 pub fn self_test() {
-    let dir = folder();
+    let dir = create_folder();
     let server = Server::start(dir.path(), &dir.path().join("boot"), "", None).expect("drophammer serve");
     let port = server.port().expect("its port");
     let token = dir.path().join("operator.token");
-    let run = |words: &[&str]| volume(port, &token, words);
+    let run = |words: &[&str]| run_volume(port, &token, words);
     let file = |name: &str, text: &str| {
         let path = dir.path().join(name);
         write(&path, text).expect(name);
@@ -148,10 +148,10 @@ pub fn self_test() {
 
     // A refused command does not change the machine file.
     let before = std::fs::read(dir.path().join("machines/node.yaml")).expect("the machine file");
-    let list = file("list.yaml", &listed(&[("db-1", UID)]));
+    let list = file("list.yaml", &list_volumes(&[("db-1", UID)]));
     refused(&["add", "node", "/nowhere/list.yaml"], "read /nowhere/list.yaml");
     refused(&["add", "node", &file("bad.yaml", "items: [\n")], "bad.yaml:");
-    refused(&["add", "node", &file("wrong.yaml", &listed(&[("db-1", "x")]))], "must be a UUID");
+    refused(&["add", "node", &file("wrong.yaml", &list_volumes(&[("db-1", "x")]))], "must be a UUID");
     refused(&["add", "nobody", &list], "nobody");
     refused(&["add", "bare", &list], "is not allocated");
     refused(&["rm", "node", "db-1", "--persistent-volume", "none"], "db-1");
@@ -162,21 +162,22 @@ pub fn self_test() {
     assert_eq!(lines(&good(&["add", MACHINE, &list])), std::slice::from_ref(&pending), "what is there stays");
     assert_eq!(lines(&good(&["ls"])), [pending]);
     test_standard_input(port, &token, dir.path());
-    let empty: Value = manifests(&good(&["list", "--manifests"]));
+    let empty: Value = parse_manifests(&good(&["list", "--manifests"]));
     assert_eq!(empty["items"], json!([]));
 
     let path = format!("/dev/disk/by-uuid/{UID}");
-    installed(port, &json!([{"name": "db-1", "uid": UID, "path": path, "size_bytes": 134217728}])).expect("installed");
+    simulate_installation(port, &json!([{"name": "db-1", "uid": UID, "path": path, "size_bytes": 134217728}]))
+        .expect("installed");
     assert_eq!(lines(&good(&["list"])), [format!("node db-1 rawBlockDevice ext4 Available 134 MB {path}")]);
     let shown: Value = serde_json::from_str(&good(&["list", "--json"])).expect("JSON");
     assert_eq!((&shown[0]["state"], &shown[0]["path"]), (&json!("Available"), &json!(path)));
-    let made = manifests(&good(&["list", "--manifests"]));
+    let made = parse_manifests(&good(&["list", "--manifests"]));
     let spec = &made["items"][0]["spec"];
     assert_eq!((&made["items"][0]["kind"], &spec["local"]["path"]), (&json!("PersistentVolume"), &json!(path)));
     assert!(spec["nodeAffinity"].to_string().contains("kubernetes.io/hostname"), "{spec}");
 
     // This volume is added too late for the current installation.
-    let more = file("more.yaml", &listed(&[("db-1", UID), ("db-2", OTHER)]));
+    let more = file("more.yaml", &list_volumes(&[("db-1", UID), ("db-2", OTHER)]));
     let two = lines(&good(&["add", "node", &more]));
     assert!(two[1].contains("db-2 rawBlockDevice ext4 Pending - - will be prepared by the next reinstall"), "{two:?}");
 
@@ -191,17 +192,17 @@ pub fn self_test() {
     good(&["rm", "node", "db-2", "--persistent-volume", "none"]);
     let left = lines(&good(&["rm", "node", "db-1", "--persistent-volume", "released"]));
     assert!(left.len() == 1 && left[0].starts_with("node db-1 - Terminating 134 MB"), "{left:?}");
-    assert_eq!(manifests(&good(&["list", "--manifests"]))["items"], json!([]));
+    assert_eq!(parse_manifests(&good(&["list", "--manifests"]))["items"], json!([]));
     let text = std::fs::read_to_string(dir.path().join("machines/node.yaml")).expect("the machine file");
     assert!(!text.contains(UID) && !text.contains(OTHER), "{text}");
     // The file is only accessible to its owner.
     let other = file("other.token", &"0".repeat(64));
-    let (code, printed, said) = volume(port, Path::new(&other), &["list"]);
+    let (code, printed, said) = run_volume(port, Path::new(&other), &["list"]);
     assert!(code != Some(0) && printed.is_empty(), "{printed} {said}");
 }
 
 /// Parses JSON after a comment, as `kubectl apply` does.
-fn manifests(text: &str) -> Value {
+fn parse_manifests(text: &str) -> Value {
     let (comment, list) = text.split_once('\n').expect("two lines");
     assert!(comment.starts_with('#'), "{text}");
     serde_json::from_str(list).expect("a list")

@@ -1,12 +1,12 @@
 //! Assigns writes to steps, by the console output before and after them, and checks whether these steps may write
 //! there.
 
-use crate::write_log::Entry;
+use crate::write_log::LoggedWrite;
 use serde_json::Value;
 
 /// State of the agent according to its output.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct State {
+pub struct AgentState {
     /// True if the agent runs.
     pub started: bool,
     /// True if a script that may write ran before the agent.
@@ -21,9 +21,9 @@ pub struct State {
     pub gone: bool,
 }
 
-impl State {
+impl AgentState {
     /// Processes a line of the console. A kernel message may precede the agent's output on the same line.
-    pub fn hear(&mut self, line: &str) {
+    pub fn process_line(&mut self, line: &str) {
         let said = |event: &str| {
             let (_, rest) = line.split_once(&format!("{event:<18}  "))?;
             Some(rest.trim_end().to_owned())
@@ -48,22 +48,22 @@ impl State {
 
 /// Console state before and after the logs of all disks were counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sample {
-    pub before: State,
+pub struct ConsoleSample {
+    pub before: AgentState,
     pub counts: Vec<u64>,
-    pub after: State,
+    pub after: AgentState,
 }
 
 /// Disk of the machine, with all identifiers that a plan may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Known {
+pub struct DiskIdentity {
     pub name: String,
     pub serial: String,
     /// Names of its other paths.
     pub paths: Vec<String>,
 }
 
-impl Known {
+impl DiskIdentity {
     fn is_called(&self, device: &Value) -> bool {
         let mut names = std::iter::once(&self.name).chain(&self.paths);
         names.any(|name| *device == format!("/dev/{name}"))
@@ -71,29 +71,29 @@ impl Known {
 }
 
 /// Extents of the plan by step: `extents` of `drophammer plan --json`.
-pub struct Law<'a> {
+pub struct WritePolicy<'a> {
     /// Names of the steps in order, and the disks that they may write.
     steps: Vec<(&'a str, &'a [Value])>,
-    disks: &'a [Known],
+    disks: &'a [DiskIdentity],
     /// True if the kernel has named the disks as they are listed.
     named_as_listed: bool,
 }
 
-impl<'a> Law<'a> {
+impl<'a> WritePolicy<'a> {
     /// Parses the extents of a plan. Without extents, no step may write.
-    pub fn new(extents: Option<&'a Value>, disks: &'a [Known], named_as_listed: bool) -> Law<'a> {
+    pub fn new(extents: Option<&'a Value>, disks: &'a [DiskIdentity], named_as_listed: bool) -> WritePolicy<'a> {
         let groups = extents.and_then(Value::as_array).into_iter().flatten();
         let steps = groups.flat_map(|group| {
             let disks = group["disks"].as_array().map(Vec::as_slice).unwrap_or_default();
             let names = group["steps"].as_array().into_iter().flatten();
             names.filter_map(move |name| Some((name.as_str()?, disks)))
         });
-        Law { steps: steps.collect(), disks, named_as_listed }
+        WritePolicy { steps: steps.collect(), disks, named_as_listed }
     }
 
     /// Returns the steps that ran between two samples, and the step after them, because the console lags behind.
-    fn between(&self, earlier: &State, later: &State) -> &[(&'a str, &'a [Value])] {
-        let place = |state: &State| {
+    fn steps_between(&self, earlier: &AgentState, later: &AgentState) -> &[(&'a str, &'a [Value])] {
+        let place = |state: &AgentState| {
             let step = state.step.as_deref()?;
             self.steps.iter().position(|(name, _)| *name == step)
         };
@@ -107,9 +107,9 @@ impl<'a> Law<'a> {
     }
 
     /// Returns whether the plan refers to this disk: by its serial number, or by its name if there is no unique serial number.
-    fn means(&self, planned: &Value, disk: &Known) -> bool {
+    fn refers_to(&self, planned: &Value, disk: &DiskIdentity) -> bool {
         let (device, serial) = (&planned["device"], planned["serial"].as_str().unwrap_or_default());
-        let with_serial: Vec<&Known> = self.disks.iter().filter(|known| known.serial == serial).collect();
+        let with_serial: Vec<&DiskIdentity> = self.disks.iter().filter(|known| known.serial == serial).collect();
         match with_serial.as_slice() {
             [one] if !serial.is_empty() => one.name == disk.name,
             _ if self.named_as_listed => disk.is_called(device),
@@ -119,8 +119,8 @@ impl<'a> Law<'a> {
     }
 
     /// Returns the ranges of the disk that these steps may write.
-    fn ranges(&self, steps: &[(&str, &[Value])], disk: &Known) -> Vec<(u64, u64)> {
-        let planned = steps.iter().flat_map(|(_, disks)| disks.iter()).filter(|planned| self.means(planned, disk));
+    fn allowed_ranges(&self, steps: &[(&str, &[Value])], disk: &DiskIdentity) -> Vec<(u64, u64)> {
+        let planned = steps.iter().flat_map(|(_, disks)| disks.iter()).filter(|planned| self.refers_to(planned, disk));
         let ranges = planned.flat_map(|planned| planned["ranges"].as_array().into_iter().flatten());
         let ranges = ranges.filter_map(|range| {
             let start = range["start"].as_u64()?;
@@ -134,7 +134,7 @@ impl<'a> Law<'a> {
 
     /// Returns the reason why the observations are insufficient: the agent has `acted`, but none of its steps was seen; or all logs are
     /// empty after a complete installation.
-    pub fn is_blind(&self, acted: bool, samples: &[Sample]) -> Option<String> {
+    pub fn is_blind(&self, acted: bool, samples: &[ConsoleSample]) -> Option<String> {
         if acted && !samples.iter().any(|sample| sample.after.started) {
             return Some(
                 "the witness: the agent has acted, but the console does not show its start: nothing was judged"
@@ -154,12 +154,13 @@ impl<'a> Law<'a> {
     pub fn broken_by(
         &self,
         number: usize,
-        disk: &Known,
-        writes: &[Entry],
-        samples: &[Sample],
+        disk: &DiskIdentity,
+        writes: &[LoggedWrite],
+        samples: &[ConsoleSample],
         from_the_start: bool,
     ) -> Vec<String> {
-        let nothing = Sample { before: State::default(), counts: vec![0; number + 1], after: State::default() };
+        let nothing =
+            ConsoleSample { before: AgentState::default(), counts: vec![0; number + 1], after: AgentState::default() };
         let starts = samples.iter().any(|sample| sample.after.started);
         let prepared = samples.iter().any(|sample| sample.after.prepared);
         let mut broken = Vec::new();
@@ -169,11 +170,13 @@ impl<'a> Law<'a> {
             if !starts || earlier.before.leaves || later.after.gone || (is_before && (prepared || !from_the_start)) {
                 continue;
             }
-            let ranges = self.ranges(self.between(&earlier.before, &later.after), disk);
-            let is_within = |is: &&Entry| (earlier.counts[number]..later.counts[number]).contains(&is.number);
-            let may =
-                |is: &&Entry| !ranges.iter().any(|(start, end)| *start <= is.start && is.start + is.length <= *end);
-            let outside: Vec<&Entry> = writes.iter().filter(is_within).filter(may).collect();
+            let ranges = self.allowed_ranges(self.steps_between(&earlier.before, &later.after), disk);
+            let is_within =
+                |write: &&LoggedWrite| (earlier.counts[number]..later.counts[number]).contains(&write.number);
+            let may = |write: &&LoggedWrite| {
+                !ranges.iter().any(|(start, end)| *start <= write.start && write.start + write.length <= *end)
+            };
+            let outside: Vec<&LoggedWrite> = writes.iter().filter(is_within).filter(may).collect();
             broken.extend(in_words(disk, &outside, &earlier.before, &later.after));
         }
         broken
@@ -181,7 +184,7 @@ impl<'a> Law<'a> {
 }
 
 /// Describes the first of these writes and their number.
-fn in_words(disk: &Known, outside: &[&Entry], earlier: &State, later: &State) -> Option<String> {
+fn in_words(disk: &DiskIdentity, outside: &[&LoggedWrite], earlier: &AgentState, later: &AgentState) -> Option<String> {
     let first = outside.first()?;
     let (sector, length) = (first.start / 512, first.length);
     let what = if first.discard { "discarded" } else { "written" };
@@ -201,9 +204,9 @@ fn in_words(disk: &Known, outside: &[&Entry], earlier: &State, later: &State) ->
     ))
 }
 
-fn state(lines: &[&str]) -> State {
-    let mut state = State::default();
-    lines.iter().for_each(|line| state.hear(line));
+fn state_after(lines: &[&str]) -> AgentState {
+    let mut state = AgentState::default();
+    lines.iter().for_each(|line| state.process_line(line));
     state
 }
 
@@ -218,9 +221,9 @@ pub fn self_test() {
 }
 
 fn marks_are_read() {
-    assert_eq!(state(&["Installing          storage.wipe"]), State::default());
-    assert!(state(&["drophammer: before-agent: status 0", START]).prepared);
-    let step = |lines: &[&str]| state(&[&[START][..], lines].concat()).step;
+    assert_eq!(state_after(&["Installing          storage.wipe"]), AgentState::default());
+    assert!(state_after(&["drophammer: before-agent: status 0", START]).prepared);
+    let step = |lines: &[&str]| state_after(&[&[START][..], lines].concat()).step;
     assert_eq!(step(&["[    1.2] md: x Installing          storage.wipe"]), Some("storage.wipe".to_owned()));
     for other in
         ["Installing          tiny-1.0.run1 as machine", "    4  storage.wipe       sda", "storage.wipe   1.2 s"]
@@ -230,17 +233,20 @@ fn marks_are_read() {
     let took = "Installing          storage.wipe took 1.2 s";
     let failed = "Installing          storage.wipe failed after 1.2 s";
     let begun = [START, "Installing          storage.wipe"];
-    assert!(!state(&[&begun[..], &[took][..]].concat()).failed && state(&[&begun[..], &[failed][..]].concat()).failed);
-    assert!(state(&[START, "Booting New Kernel  leaving the ramdisk"]).leaves);
-    assert!(state(&[START, "Installing          boot.kexec"]).leaves);
-    assert!(!state(&[START, "Installing          report.final"]).leaves);
-    assert!(state(&[START, "Planned Reboot      back into the installed system"]).leaves);
-    assert!(state(&[START, "[    0.0] Linux version 6.1"]).gone);
-    assert!(!state(&["[    0.0] Linux version 6.1", START]).gone);
+    assert!(
+        !state_after(&[&begun[..], &[took][..]].concat()).failed
+            && state_after(&[&begun[..], &[failed][..]].concat()).failed
+    );
+    assert!(state_after(&[START, "Booting New Kernel  leaving the ramdisk"]).leaves);
+    assert!(state_after(&[START, "Installing          boot.kexec"]).leaves);
+    assert!(!state_after(&[START, "Installing          report.final"]).leaves);
+    assert!(state_after(&[START, "Planned Reboot      back into the installed system"]).leaves);
+    assert!(state_after(&[START, "[    0.0] Linux version 6.1"]).gone);
+    assert!(!state_after(&["[    0.0] Linux version 6.1", START]).gone);
 }
 
 /// Returns the extents of a plan whose wipe and burn may write the first MiB of sda.
-fn extents() -> Value {
+fn plan_extents() -> Value {
     let wiped = serde_json::json!({"device": "/dev/sda", "serial": "A", "ranges": [{"start": 0, "length": 1 << 20}]});
     serde_json::json!([
         {"steps": ["storage.lock", "report.begin"], "disks": []},
@@ -249,24 +255,30 @@ fn extents() -> Value {
     ])
 }
 
-fn known(name: &str, serial: &str) -> Known {
-    Known { name: name.to_owned(), serial: serial.to_owned(), paths: vec![] }
+fn identify_disk(name: &str, serial: &str) -> DiskIdentity {
+    DiskIdentity { name: name.to_owned(), serial: serial.to_owned(), paths: vec![] }
 }
 
-fn at(step: &str, count: u64) -> Sample {
+fn sample_at(step: &str, count: u64) -> ConsoleSample {
     let mark = format!("Installing          {step}");
-    let state = if step.is_empty() { state(&[START]) } else { state(&[START, &mark]) };
-    Sample { before: state.clone(), counts: vec![count], after: state }
+    let state = if step.is_empty() { state_after(&[START]) } else { state_after(&[START, &mark]) };
+    ConsoleSample { before: state.clone(), counts: vec![count], after: state }
 }
 
 fn writes_are_judged() {
-    let (extents, disks) = (extents(), [known("sda", "A"), known("sdb", "B")]);
-    let law = Law::new(Some(&extents), &disks, true);
-    let write = |number, start| [Entry { number, start, length: 4096, discard: false }];
-    let samples = [at("", 1), at("storage.lock", 2), at("report.begin", 3), at("storage.wipe", 4), at("image.burn", 5)];
-    let more = [at("report.final", 6), at("boot.kexec", 7)];
-    let samples: Vec<Sample> = samples.into_iter().chain(more).collect();
-    let broken = |entry: &[Entry], disk: usize| law.broken_by(0, &disks[disk], entry, &samples, true);
+    let (extents, disks) = (plan_extents(), [identify_disk("sda", "A"), identify_disk("sdb", "B")]);
+    let law = WritePolicy::new(Some(&extents), &disks, true);
+    let write = |number, start| [LoggedWrite { number, start, length: 4096, discard: false }];
+    let samples = [
+        sample_at("", 1),
+        sample_at("storage.lock", 2),
+        sample_at("report.begin", 3),
+        sample_at("storage.wipe", 4),
+        sample_at("image.burn", 5),
+    ];
+    let more = [sample_at("report.final", 6), sample_at("boot.kexec", 7)];
+    let samples: Vec<ConsoleSample> = samples.into_iter().chain(more).collect();
+    let broken = |entry: &[LoggedWrite], disk: usize| law.broken_by(0, &disks[disk], entry, &samples, true);
     // The step that was seen, the previous one and the next one.
     for (number, may) in [(0, false), (1, false), (2, true), (3, true), (4, true), (5, true), (6, false), (7, true)] {
         assert_eq!(broken(&write(number, 0), 0).is_empty(), may, "{number}");
@@ -277,47 +289,54 @@ fn writes_are_judged() {
     let expected = "the witness: 4096 bytes of disk sda were written at sector 2047 between the start of report.begin and the start of storage.wipe, outside of the extents of the plan";
     assert_eq!(words, [expected]);
     // A refusal has no plan; the agent is distinguished from programs before and after it.
-    let refused = Law::new(None, &disks, true);
-    let judged = |samples: &[Sample], from_the_start| {
+    let refused = WritePolicy::new(None, &disks, true);
+    let judged = |samples: &[ConsoleSample], from_the_start| {
         refused.broken_by(0, &disks[0], &write(0, 0), samples, from_the_start).len()
     };
-    assert_eq!((judged(&[at("", 1)], true), judged(&[at("", 1)], false)), (1, 0));
-    assert_eq!(judged(&[at("", 0), at("storage.lock", 1)], false), 1);
-    let mut other_kernel = at("boot.kexec", 1);
+    assert_eq!((judged(&[sample_at("", 1)], true), judged(&[sample_at("", 1)], false)), (1, 0));
+    assert_eq!(judged(&[sample_at("", 0), sample_at("storage.lock", 1)], false), 1);
+    let mut other_kernel = sample_at("boot.kexec", 1);
     other_kernel.after.gone = true;
-    assert_eq!(judged(&[at("", 0), other_kernel], true), 0);
-    let mut leaving = at("boot.kexec", 0);
+    assert_eq!(judged(&[sample_at("", 0), other_kernel], true), 0);
+    let mut leaving = sample_at("boot.kexec", 0);
     leaving.before.leaves = true;
-    assert_eq!(judged(&[leaving, at("boot.kexec", 1)], true), 0);
-    let silent = Sample { before: State::default(), counts: vec![1], after: State::default() };
+    assert_eq!(judged(&[leaving, sample_at("boot.kexec", 1)], true), 0);
+    let silent = ConsoleSample { before: AgentState::default(), counts: vec![1], after: AgentState::default() };
     assert_eq!(judged(&[silent], true), 0);
     // An agent that has failed does not begin another step.
-    let mut failed = at("report.begin", 3);
+    let mut failed = sample_at("report.begin", 3);
     failed.after.failed = true;
-    assert_eq!(law.broken_by(0, &disks[0], &write(2, 0), &[at("storage.lock", 2), failed], true).len(), 1);
+    assert_eq!(law.broken_by(0, &disks[0], &write(2, 0), &[sample_at("storage.lock", 2), failed], true).len(), 1);
 }
 
 fn blindness_is_told() {
-    let (extents, disks) = (extents(), [known("sda", "A")]);
-    let (law, refused) = (Law::new(Some(&extents), &disks, true), Law::new(None, &disks, true));
-    let silent = Sample { before: State::default(), counts: vec![1], after: State::default() };
-    let words =
-        |law: &Law, acted, sample: &Sample| law.is_blind(acted, std::slice::from_ref(sample)).unwrap_or_default();
+    let (extents, disks) = (plan_extents(), [identify_disk("sda", "A")]);
+    let (law, refused) = (WritePolicy::new(Some(&extents), &disks, true), WritePolicy::new(None, &disks, true));
+    let silent = ConsoleSample { before: AgentState::default(), counts: vec![1], after: AgentState::default() };
+    let words = |law: &WritePolicy, acted, sample: &ConsoleSample| {
+        law.is_blind(acted, std::slice::from_ref(sample)).unwrap_or_default()
+    };
     // A machine that went off before its agent began.
     assert_eq!(words(&law, false, &silent), "");
     assert!(words(&law, true, &silent).contains("does not show its start"));
-    assert_eq!(words(&law, true, &at("storage.lock", 0)), "");
-    assert!(words(&law, true, &at("boot.kexec", 0)).contains("the logs contain no writes"));
-    assert_eq!(words(&law, true, &at("boot.kexec", 1)), "");
-    assert_eq!(words(&refused, true, &at("boot.kexec", 0)), "");
+    assert_eq!(words(&law, true, &sample_at("storage.lock", 0)), "");
+    assert!(words(&law, true, &sample_at("boot.kexec", 0)).contains("the logs contain no writes"));
+    assert_eq!(words(&law, true, &sample_at("boot.kexec", 1)), "");
+    assert_eq!(words(&refused, true, &sample_at("boot.kexec", 0)), "");
 }
 
 fn disks_are_told_apart() {
     let planned = |device: &str, serial: &str| serde_json::json!({"device": device, "serial": serial, "ranges": []});
-    let disks = [known("sda", "A"), known("sdb", "B"), known("sdc", ""), known("sdd", ""), known("sde", "B")];
+    let disks = [
+        identify_disk("sda", "A"),
+        identify_disk("sdb", "B"),
+        identify_disk("sdc", ""),
+        identify_disk("sdd", ""),
+        identify_disk("sde", "B"),
+    ];
     let meant = |planned: &Value, as_listed| -> Vec<&str> {
-        let law = Law::new(None, &disks, as_listed);
-        disks.iter().filter(|disk| law.means(planned, disk)).map(|disk| disk.name.as_str()).collect()
+        let law = WritePolicy::new(None, &disks, as_listed);
+        disks.iter().filter(|disk| law.refers_to(planned, disk)).map(|disk| disk.name.as_str()).collect()
     };
     assert_eq!(meant(&planned("/dev/sdb", "A"), true), ["sda"]);
     assert_eq!(meant(&planned("/dev/sdd", ""), true), ["sdd"]);
@@ -326,9 +345,10 @@ fn disks_are_told_apart() {
     assert_eq!(meant(&planned("/dev/sda", ""), false), ["sdc", "sdd"]);
     assert_eq!(meant(&planned("/dev/sdb", "X"), true), ["sdb"]);
     assert_eq!(meant(&planned("/dev/sdb", "X"), false).len(), 5);
-    let two_paths = [Known { paths: vec!["sdb".to_owned()], ..known("sda", "") }, known("sdc", "")];
-    let law = Law::new(None, &two_paths, true);
+    let two_paths =
+        [DiskIdentity { paths: vec!["sdb".to_owned()], ..identify_disk("sda", "") }, identify_disk("sdc", "")];
+    let law = WritePolicy::new(None, &two_paths, true);
     for (device, is_meant) in [("/dev/sda", true), ("/dev/sdb", true), ("/dev/sdc", false)] {
-        assert_eq!(law.means(&planned(device, ""), &two_paths[0]), is_meant, "{device}");
+        assert_eq!(law.refers_to(&planned(device, ""), &two_paths[0]), is_meant, "{device}");
     }
 }

@@ -18,7 +18,7 @@ const UNDER_WAY: u64 = 1024;
 
 /// Write or discard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Entry {
+pub struct LoggedWrite {
     /// Index in the log, including flushes, from 0.
     pub number: u64,
     /// Offset on the disk, in bytes.
@@ -31,14 +31,14 @@ pub struct Entry {
 ///
 /// # Errors
 /// The file cannot be read, or is not a log.
-pub fn count(path: &Path) -> Result<u64> {
-    Ok(open(path)?.map_or(0, |log| log.count))
+pub fn count_entries(path: &Path) -> Result<u64> {
+    Ok(open_log(path)?.map_or(0, |log| log.count))
 }
 
 /// Entry with all details of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Record {
-    /// See [`Entry::number`].
+pub struct LogRecord {
+    /// See [`LoggedWrite::number`].
     pub number: u64,
     /// Offset on the disk, in bytes. A flush has no length.
     pub start: u64,
@@ -55,9 +55,10 @@ pub struct Record {
 ///
 /// # Errors
 /// The file cannot be read, or is not a log.
-pub fn writes(path: &Path) -> Result<Vec<Entry>> {
-    let writes = records(path)?.into_iter().filter(|record| record.length > 0);
-    let entry = |Record { number, start, length, data, .. }| Entry { number, start, length, discard: data.is_none() };
+pub fn read_writes(path: &Path) -> Result<Vec<LoggedWrite>> {
+    let writes = read_records(path)?.into_iter().filter(|record| record.length > 0);
+    let entry =
+        |LogRecord { number, start, length, data, .. }| LoggedWrite { number, start, length, discard: data.is_none() };
     Ok(writes.map(entry).collect())
 }
 
@@ -65,14 +66,14 @@ pub fn writes(path: &Path) -> Result<Vec<Entry>> {
 ///
 /// # Errors
 /// The file cannot be read, or is not a log.
-pub fn records(path: &Path) -> Result<Vec<Record>> {
-    let Some(log) = open(path)? else { return Ok(Vec::new()) };
+pub fn read_records(path: &Path) -> Result<Vec<LogRecord>> {
+    let Some(log) = open_log(path)? else { return Ok(Vec::new()) };
     let mut records = Vec::new();
     let mut place = log.sector_bytes;
     for number in 0..log.count {
         let mut head = [0; 32];
         let read = log.file.read_exact_at(&mut head, place);
-        let [sector, sectors, flags, _] = words(&head);
+        let [sector, sectors, flags, _] = parse_words(&head);
         if read.is_err() || (sectors, flags) == (0, 0) {
             match log.count - number {
                 ..=UNDER_WAY => break,
@@ -82,10 +83,10 @@ pub fn records(path: &Path) -> Result<Vec<Record>> {
         let length = sectors * log.sector_bytes;
         let has_data = flags & (DISCARD | MARK) == 0;
         if flags & MARK == 0 {
-            let flush = Record { number, start: 0, length: 0, data: None, is_flush: true, is_forced: false };
+            let flush = LogRecord { number, start: 0, length: 0, data: None, is_flush: true, is_forced: false };
             records.extend((flags & FLUSH != 0).then_some(flush));
             let (start, data) = (sector * log.sector_bytes, has_data.then_some(place + log.sector_bytes));
-            let write = Record { number, start, length, data, is_flush: false, is_forced: flags & FUA != 0 };
+            let write = LogRecord { number, start, length, data, is_flush: false, is_forced: flags & FUA != 0 };
             records.extend((length > 0).then_some(write));
         }
         place += log.sector_bytes + if has_data { length } else { 0 };
@@ -93,30 +94,30 @@ pub fn records(path: &Path) -> Result<Vec<Record>> {
     Ok(records)
 }
 
-struct Log {
+struct WriteLog {
     file: File,
     count: u64,
     sector_bytes: u64,
 }
 
-fn open(path: &Path) -> Result<Option<Log>> {
+fn open_log(path: &Path) -> Result<Option<WriteLog>> {
     let file = File::open(path).context(path.display())?;
     let mut head = [0; 32];
     if file.metadata().context(path.display())?.len() < head.len() as u64 {
         return Ok(None);
     }
     file.read_exact_at(&mut head, 0).context(path.display())?;
-    match words(&head) {
+    match parse_words(&head) {
         [0, 0, 0, 0] => Ok(None),
         [MAGIC, 1, count, sector] if sector as u32 >= 512 => {
-            Ok(Some(Log { file, count, sector_bytes: u64::from(sector as u32) }))
+            Ok(Some(WriteLog { file, count, sector_bytes: u64::from(sector as u32) }))
         }
         other => Err(format!("{}: not a log of writes: {other:x?}", path.display())),
     }
 }
 
 /// Parses four little-endian numbers.
-fn words(bytes: &[u8; 32]) -> [u64; 4] {
+fn parse_words(bytes: &[u8; 32]) -> [u64; 4] {
     std::array::from_fn(|index| {
         let mut word = [0; 8];
         word.copy_from_slice(&bytes[index * 8..][..8]);
@@ -152,18 +153,18 @@ pub fn self_test() {
     let folder = test_folder("witness-log");
     let path = folder.join("by-hand.writes");
     File::create(&path).expect("a file");
-    assert_eq!((count(&path), writes(&path)), (Ok(0), Ok(vec![])));
+    assert_eq!((count_entries(&path), read_writes(&path)), (Ok(0), Ok(vec![])));
     let heads = [(2048, 16, 0), (0, 0, FLUSH), (6144, 2048, DISCARD), (7, 1, MARK), (1, 1, 2)];
     write_log(&path, 5, &heads);
-    let entry = |number, start, length, discard| Entry { number, start, length, discard };
+    let entry = |number, start, length, discard| LoggedWrite { number, start, length, discard };
     let expected = vec![entry(0, 1 << 20, 8192, false), entry(2, 3 << 20, 1 << 20, true), entry(4, 512, 512, false)];
-    assert_eq!((count(&path), writes(&path)), (Ok(5), Ok(expected.clone())));
+    assert_eq!((count_entries(&path), read_writes(&path)), (Ok(5), Ok(expected.clone())));
     write_log(&path, 9, &heads);
-    assert_eq!(writes(&path), Ok(expected));
+    assert_eq!(read_writes(&path), Ok(expected));
     write_log(&path, 5 + UNDER_WAY + 1, &heads);
-    assert!(writes(&path).is_err_and(|words| words.contains("entry 5 of 1030 is damaged")));
+    assert!(read_writes(&path).is_err_and(|words| words.contains("entry 5 of 1030 is damaged")));
     std::fs::write(&path, [7; 64]).expect("written");
-    assert!(count(&path).is_err_and(|words| words.contains("not a log of writes")));
+    assert!(count_entries(&path).is_err_and(|words| words.contains("not a log of writes")));
     by_qemu(&folder);
     std::fs::remove_dir_all(&folder).expect("removed");
 }
@@ -174,7 +175,7 @@ fn by_qemu(folder: &Path) {
     File::create(&disk).and_then(|file| file.set_len(16 << 20)).expect("a file");
     File::create(&log).expect("a file");
     let file = format!("file.file.driver=file,file.file.filename={}", disk.display());
-    let options = format!("{},{file},discard=unmap", blklogwrites(&log, "raw"));
+    let options = format!("{},{file},discard=unmap", blklogwrites_options(&log, "raw"));
     let mut command = std::process::Command::new("qemu-io");
     for order in ["write -P 65 1M 8k", "write -z 2M 64k", "discard 3M 1M", "flush", "write -f 512 512"] {
         command.args(["-c", order]);
@@ -184,15 +185,16 @@ fn by_qemu(folder: &Path) {
         output => output.expect("qemu-io"),
     };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let found: Vec<_> = writes(&log).expect("a log").iter().map(|is| (is.start, is.length, is.discard)).collect();
+    let found: Vec<_> =
+        read_writes(&log).expect("a log").iter().map(|write| (write.start, write.length, write.discard)).collect();
     let expected = [(1 << 20, 8192, false), (2 << 20, 65536, false), (3 << 20, 1 << 20, true), (512, 512, false)];
     assert_eq!(found, expected);
-    assert!(count(&log).expect("a log") > 4, "flushes count");
+    assert!(count_entries(&log).expect("a log") > 4, "flushes count");
 }
 
 /// Returns QEMU's options for a disk in this format whose writes are logged; the options of its file follow, below `file.file`. The count
 /// is updated with every write, and the log is never flushed.
-pub fn blklogwrites(log: &Path, format: &str) -> String {
+pub fn blklogwrites_options(log: &Path, format: &str) -> String {
     let log = log.display();
     format!(
         "driver=blklogwrites,log.driver=file,log.filename={log},log.cache.no-flush=on,log-super-update-interval=1,file.driver={format}"

@@ -1,12 +1,12 @@
 //! Witness: all writes to a machine's disks while the agent runs, compared with the extents that the plan allows for each step.
 //!
-//! QEMU logs the writes (`witness_log`). A thread counts them whenever the console shows another step; in the end, each
-//! write is compared with the extents of the steps that ran when it occurred (`witness_judge`).
+//! QEMU logs the writes (`write_log`). A thread counts them whenever the console shows another step; in the end, each
+//! write is compared with the extents of the steps that ran when it occurred (`write_attribution`).
 
 use crate::host::{Context, Result, write};
-use crate::machine::{Boot, Chassis};
+use crate::machine::{BootMethod, Chassis};
 use crate::scenario::Disk;
-use crate::write_attribution::{Known, Law, Sample, State};
+use crate::write_attribution::{AgentState, ConsoleSample, DiskIdentity, WritePolicy};
 use crate::{qemu_disks, write_log};
 use serde_json::{Value, json};
 use std::fs::File;
@@ -21,63 +21,63 @@ use std::time::Duration;
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Witness of a machine from the moment it is switched on.
-pub struct Witness {
-    logs: Vec<Logged>,
-    all: Vec<Known>,
+pub struct WriteWitness {
+    logs: Vec<PathLog>,
+    all: Vec<DiskIdentity>,
     named_as_listed: bool,
     /// True if only the agent's ramdisk may have written.
     from_the_start: bool,
     ended: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Result<Vec<Sample>>>>,
+    thread: Option<JoinHandle<Result<Vec<ConsoleSample>>>>,
 }
 
 /// Log of the writes over one path of a disk.
-struct Logged {
+struct PathLog {
     /// Name of the path; the name of the disk if there is no other path.
     path: String,
-    disk: Known,
+    disk: DiskIdentity,
     log: PathBuf,
 }
 
-impl Witness {
+impl WriteWitness {
     /// Creates the logs, which QEMU opens next, and starts to watch. `None` for boots without the agent.
     ///
     /// # Errors
     /// A file cannot be created.
-    pub fn start(chassis: &Chassis, label: &str, boot: &Boot, console: &Path) -> Result<Option<Witness>> {
+    pub fn start(chassis: &Chassis, label: &str, boot: &BootMethod, console: &Path) -> Result<Option<WriteWitness>> {
         let from_the_start = match boot {
-            Boot::Network(_) | Boot::Direct { network: true, .. } => true,
-            Boot::DiskThen(_) => false,
-            Boot::Disk | Boot::DiskWithout(_) | Boot::Direct { .. } => return Ok(None),
+            BootMethod::Network(_) | BootMethod::Direct { network: true, .. } => true,
+            BootMethod::DiskThen(_) => false,
+            BootMethod::Disk | BootMethod::DiskWithout(_) | BootMethod::Direct { .. } => return Ok(None),
         };
         let plugged = chassis.disks.iter().filter(|disk| !chassis.absent.contains(&disk.name));
         // A write-protected disk cannot be written.
         let writable = plugged.clone().filter(|disk| !disk.read_only);
-        let logged = writable.map(|disk| Logged {
+        let logged = writable.map(|disk| PathLog {
             path: disk.name.clone(),
-            disk: known(chassis, disk),
+            disk: identify_disk(chassis, disk),
             log: chassis.folder.join(format!("{label}-{}.writes", disk.name)),
         });
-        let logged: Vec<Logged> = logged.collect();
+        let logged: Vec<PathLog> = logged.collect();
         let logs: Vec<PathBuf> = logged.iter().map(|logged| logged.log.clone()).collect();
         for log in &logs {
             write(log, "")?;
         }
-        let mut all: Vec<Known> = Vec::new();
-        for disk in plugged.map(|disk| known(chassis, disk)) {
+        let mut all: Vec<DiskIdentity> = Vec::new();
+        for disk in plugged.map(|disk| identify_disk(chassis, disk)) {
             if !all.contains(&disk) {
                 all.push(disk);
             }
         }
         let ended = Arc::new(AtomicBool::new(false));
-        let console = Console {
+        let console = ConsoleReader {
             file: File::open(console).context(console.display())?,
             rest: Vec::new(),
-            state: State::default(),
+            state: AgentState::default(),
         };
         let stop = Arc::clone(&ended);
-        let thread = std::thread::spawn(move || watch(console, logs, &stop));
-        Ok(Some(Witness {
+        let thread = std::thread::spawn(move || collect_samples(console, logs, &stop));
+        Ok(Some(WriteWitness {
             logs: logged,
             all,
             named_as_listed: chassis.is_as_listed(),
@@ -88,7 +88,7 @@ impl Witness {
     }
 
     /// Returns the write log of that path; a disk is its own path.
-    pub fn log(&self, path: &str) -> Option<&Path> {
+    pub fn find_log(&self, path: &str) -> Option<&Path> {
         self.logs.iter().find(|logged| logged.path == path).map(|logged| logged.log.as_path())
     }
 
@@ -97,14 +97,14 @@ impl Witness {
     ///
     /// # Errors
     /// A log cannot be read.
-    pub fn testify(&mut self, extents: Option<&Value>, acted: bool) -> Result<Vec<String>> {
+    pub fn finish_watch(&mut self, extents: Option<&Value>, acted: bool) -> Result<Vec<String>> {
         self.ended.store(true, Ordering::Relaxed);
         let Some(thread) = self.thread.take() else { return Ok(Vec::new()) };
         let samples = thread.join().map_err(|_| "the witness panicked")??;
-        let law = Law::new(extents, &self.all, self.named_as_listed);
+        let law = WritePolicy::new(extents, &self.all, self.named_as_listed);
         let mut broken: Vec<String> = law.is_blind(acted, &samples).into_iter().collect();
-        for (number, Logged { path, disk, log }) in self.logs.iter().enumerate() {
-            let writes = write_log::writes(log)?;
+        for (number, PathLog { path, disk, log }) in self.logs.iter().enumerate() {
+            let writes = write_log::read_writes(log)?;
             let outside = law.broken_by(number, disk, &writes, &samples, self.from_the_start).into_iter();
             broken.extend(outside.map(|words| match *path == disk.name {
                 true => words,
@@ -112,13 +112,13 @@ impl Witness {
             }));
         }
         if broken.is_empty() && std::env::var_os("DROPHAMMER_KEEP").is_none() {
-            self.logs.iter().try_for_each(|Logged { log, .. }| std::fs::remove_file(log).context(log.display()))?;
+            self.logs.iter().try_for_each(|PathLog { log, .. }| std::fs::remove_file(log).context(log.display()))?;
         }
         Ok(broken)
     }
 }
 
-impl Drop for Witness {
+impl Drop for WriteWitness {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -129,10 +129,10 @@ impl Drop for Witness {
 }
 
 /// Returns the disk of a path: writes over any of its paths are compared with the extents of the disk.
-fn known(chassis: &Chassis, disk: &Disk) -> Known {
-    let real = qemu_disks::real(chassis, disk);
+fn identify_disk(chassis: &Chassis, disk: &Disk) -> DiskIdentity {
+    let real = qemu_disks::find_disk(chassis, disk);
     let paths = chassis.machine.disks.iter().filter(|other| other.path_of.as_ref() == Some(&real.name));
-    Known {
+    DiskIdentity {
         name: real.name.clone(),
         serial: qemu_disks::shown_serial(chassis, real),
         paths: paths.map(|path| path.name.clone()).collect(),
@@ -140,32 +140,32 @@ fn known(chassis: &Chassis, disk: &Disk) -> Known {
 }
 
 /// Growing console file.
-struct Console {
+struct ConsoleReader {
     file: File,
     /// Incomplete last line.
     rest: Vec<u8>,
-    state: State,
+    state: AgentState,
 }
 
-impl Console {
-    fn look(&mut self) -> Result<State> {
+impl ConsoleReader {
+    fn read_state(&mut self) -> Result<AgentState> {
         self.file.read_to_end(&mut self.rest).context("the console")?;
         while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.rest.drain(..=end).collect();
-            self.state.hear(String::from_utf8_lossy(&line).trim_end());
+            self.state.process_line(String::from_utf8_lossy(&line).trim_end());
         }
         Ok(self.state.clone())
     }
 }
 
 /// Takes a sample whenever the console shows new output, and one at the end.
-fn watch(mut console: Console, logs: Vec<PathBuf>, stop: &AtomicBool) -> Result<Vec<Sample>> {
-    let mut samples: Vec<Sample> = Vec::new();
+fn collect_samples(mut console: ConsoleReader, logs: Vec<PathBuf>, stop: &AtomicBool) -> Result<Vec<ConsoleSample>> {
+    let mut samples: Vec<ConsoleSample> = Vec::new();
     loop {
         let is_last = stop.load(Ordering::Relaxed);
-        let before = console.look()?;
-        let counts = logs.iter().map(|log| write_log::count(log)).collect::<Result<_>>()?;
-        let sample = Sample { before, counts, after: console.look()? };
+        let before = console.read_state()?;
+        let counts = logs.iter().map(|log| write_log::count_entries(log)).collect::<Result<_>>()?;
+        let sample = ConsoleSample { before, counts, after: console.read_state()? };
         let is_new = samples.last().is_none_or(|last| (&last.before, &last.after) != (&sample.before, &sample.after));
         if is_new || is_last {
             samples.push(sample);
@@ -184,23 +184,23 @@ pub fn self_test() {
     write(&console, "Preparing           drophammer 0.1.0\r\nInstalling          stor").expect("written");
     write_log::write_log(&log, 1, &[(0, 8, 0)]);
     let file = File::open(&console).expect("a file");
-    let mut seen = Console { file, rest: Vec::new(), state: State::default() };
-    assert_eq!(seen.look().map(|state| (state.started, state.step)), Ok((true, None)));
+    let mut seen = ConsoleReader { file, rest: Vec::new(), state: AgentState::default() };
+    assert_eq!(seen.read_state().map(|state| (state.started, state.step)), Ok((true, None)));
     let mut more = File::options().append(true).open(&console).expect("a file");
     std::io::Write::write_all(&mut more, b"age.lock\r\n").expect("written");
-    assert_eq!(seen.look().map(|state| state.step), Ok(Some("storage.lock".to_owned())));
-    let samples = watch(seen, vec![log.clone()], &AtomicBool::new(true)).expect("samples");
+    assert_eq!(seen.read_state().map(|state| state.step), Ok(Some("storage.lock".to_owned())));
+    let samples = collect_samples(seen, vec![log.clone()], &AtomicBool::new(true)).expect("samples");
     assert_eq!(samples.iter().map(|sample| sample.counts.clone()).collect::<Vec<_>>(), [[1]]);
-    let disk = Known { name: "sda".to_owned(), serial: "A".to_owned(), paths: vec![] };
-    let mut witness = Witness {
-        logs: vec![Logged { path: "sda".to_owned(), disk: disk.clone(), log: log.clone() }],
+    let disk = DiskIdentity { name: "sda".to_owned(), serial: "A".to_owned(), paths: vec![] };
+    let mut witness = WriteWitness {
+        logs: vec![PathLog { path: "sda".to_owned(), disk: disk.clone(), log: log.clone() }],
         all: vec![disk],
         named_as_listed: true,
         from_the_start: true,
         ended: Arc::default(),
         thread: Some(std::thread::spawn(|| Ok(samples))),
     };
-    let broken = witness.testify(None, true).expect("a testimony");
+    let broken = witness.finish_watch(None, true).expect("readable logs");
     assert!(broken.len() == 1 && broken[0].contains("4096 bytes of disk sda were written at sector 0"), "{broken:?}");
     assert!(log.exists());
     two_paths_are_one_disk(&folder);
@@ -221,9 +221,9 @@ fn two_paths_are_one_disk(folder: &Path) {
             let scenario = crate::scenario_parser::parse(&text, "x".into(), ".".into()).expect("a scenario");
             let chassis = Chassis::new(&scenario.machine, folder);
             write(&console, "").expect("written");
-            let witness = Witness::start(&chassis, "two", &Boot::Network(folder), &console);
+            let witness = WriteWitness::start(&chassis, "two", &BootMethod::Network(folder), &console);
             let mut witness = witness.expect("a witness").expect("a boot that is watched");
-            let log = |path: &str| witness.log(path).expect("a log").to_owned();
+            let log = |path: &str| witness.find_log(path).expect("a log").to_owned();
             let (one, other) = (log("sda"), log("sdb"));
             assert_ne!(one, other);
             write(&console, "Preparing           drophammer 0.1.0\r\nInstalling          storage.wipe\r\n")
@@ -232,7 +232,7 @@ fn two_paths_are_one_disk(folder: &Path) {
             let ranges = json!([{"start": 0, "length": 1 << 20}]);
             let disk = json!({"device": format!("/dev/{named}"), "serial": serial, "ranges": ranges});
             let extents = json!([{"steps": ["storage.wipe"], "disks": [disk]}]);
-            let broken = witness.testify(Some(&extents), true).expect("a testimony");
+            let broken = witness.finish_watch(Some(&extents), true).expect("readable logs");
             let is_told =
                 |words: &[String]| words.len() == 1 && words[0].contains("of disk sda ") && words[0].contains(expected);
             assert!(

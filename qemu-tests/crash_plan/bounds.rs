@@ -1,8 +1,8 @@
 //! Limits of a plan: the agent may write anywhere on wiped disks, but only the announced extents of other disks.
 
 use super::{BOOT, REINSTALL, is_on};
-use crate::crash_record::Record;
-use crate::crash_states::Ranges;
+use crate::crash_record::ReinstallRecord;
+use crate::crash_states::ByteRanges;
 use model::allocation::{Allocation, AssignedMachine, OrderedReinstall};
 use model::device_name::DevicePath;
 use model::inventory::Inventory;
@@ -16,7 +16,12 @@ use std::path::Path;
 use uuid::Uuid;
 
 /// Builds the agent's plan request for this response of the server.
-fn request(machine: &AssignedMachine, allocation: &Allocation, layout: &Layout, found: &Inventory) -> PlanRequest {
+fn build_request(
+    machine: &AssignedMachine,
+    allocation: &Allocation,
+    layout: &Layout,
+    found: &Inventory,
+) -> PlanRequest {
     let mut allocation = allocation.clone();
     request_from_allocation::clear_begun_if_intact(&machine.id, &mut allocation, layout, found);
     request_from_allocation::build_request(machine, &machine.id, &allocation, &[])
@@ -24,15 +29,15 @@ fn request(machine: &AssignedMachine, allocation: &Allocation, layout: &Layout, 
 
 /// Limits of a plan: it may write anywhere on wiped disks, but only the extents of other disks that the recorded agent
 /// announced.
-pub struct Bounds {
+pub struct PlanBounds {
     pub wiped: Vec<String>,
     /// Ranges that a preserved filesystem, array or group may change, by disk.
-    pub open: BTreeMap<String, Ranges>,
+    pub open: BTreeMap<String, ByteRanges>,
 }
 
-impl Bounds {
+impl PlanBounds {
     /// Builds the limits from the announcement at the point of no return.
-    pub fn new(record: &Record, layout: &Layout) -> Bounds {
+    pub fn new(record: &ReinstallRecord, layout: &Layout) -> PlanBounds {
         let wiped = layout.disks.iter().filter(|disk| disk.wipeonreinstall);
         let wiped: Vec<String> =
             wiped.map(|disk| disk.device.as_str().trim_start_matches("/dev/").to_owned()).collect();
@@ -42,24 +47,24 @@ impl Bounds {
             let own = disks.iter().filter(|disk| disk["device"] == format!("/dev/{name}"));
             let ranges = own.flat_map(|disk| disk["ranges"].as_array().into_iter().flatten());
             let ranges = ranges.filter_map(|range| Some((range["start"].as_u64()?, range["length"].as_u64()?)));
-            (name.clone(), Ranges::new(ranges))
+            (name.clone(), ByteRanges::new(ranges))
         });
-        Bounds { wiped, open: open.collect() }
+        PlanBounds { wiped, open: open.collect() }
     }
 
     /// Returns the next action of the agent, or the violation of the limits.
-    pub fn judge(
+    pub fn check_plan(
         &self,
         machine: &AssignedMachine,
         layout: &Layout,
         found: &Inventory,
     ) -> std::result::Result<String, String> {
         let allocation = machine.allocation.as_ref().ok_or("the server has no allocation")?;
-        match plan::make_plan(layout, found, request(machine, allocation, layout, found), &mut Uuid::new_v4) {
+        match plan::make_plan(layout, found, build_request(machine, allocation, layout, found), &mut Uuid::new_v4) {
             Err(refusal) => {
                 Ok(format!("refuse: {}", refusal.problems.first().map(ToString::to_string).unwrap_or_default()))
             }
-            Ok(plan) => match self.harm(&plan) {
+            Ok(plan) => match self.find_violation(&plan) {
                 Some(words) => Err(words),
                 None if plan.already.is_some() => Ok(BOOT.to_owned()),
                 None if plan.mode == InstallMode::Reinstall => Ok(REINSTALL.to_owned()),
@@ -68,7 +73,7 @@ impl Bounds {
         }
     }
 
-    fn harm(&self, plan: &Plan) -> Option<String> {
+    fn find_violation(&self, plan: &Plan) -> Option<String> {
         let is_wiped = |device: &DevicePath| self.wiped.iter().any(|name| is_on(device.as_str(), name));
         let disks = plan.disks.iter().filter(|disk| !self.wiped.iter().any(|name| disk.name == *name));
         let mut disks = disks.filter(|disk| matches!(disk.verdict, DiskVerdict::Wipe | DiskVerdict::Make));
@@ -76,7 +81,7 @@ impl Bounds {
             return Some(format!("{} would be {:?}", disk.device, disk.verdict));
         }
         for operation in plan.stages.iter().flat_map(|step| &step.operations) {
-            let others = targets(operation).into_iter().find(|device| !is_wiped(device));
+            let others = list_targets(operation).into_iter().find(|device| !is_wiped(device));
             if let Some(device) = others {
                 return Some(format!("{device} would be written: {operation:?}"));
             }
@@ -86,9 +91,9 @@ impl Bounds {
             if self.wiped.iter().any(|wiped| wiped == name) {
                 continue;
             }
-            let ranges = Ranges::new(extents.ranges.iter().map(|range| (range.start, range.length)));
+            let ranges = ByteRanges::new(extents.ranges.iter().map(|range| (range.start, range.length)));
             let open = self.open.get(name).cloned().unwrap_or_default();
-            if let Some((start, length)) = ranges.without(&open).iter().next() {
+            if let Some((start, length)) = ranges.exclude_ranges(&open).iter().next() {
                 return Some(format!("{length} bytes at {start} of {name} would be writable"));
             }
         }
@@ -97,7 +102,7 @@ impl Bounds {
 }
 
 /// Returns the devices on which an operation creates something.
-fn targets(operation: &Operation) -> Vec<&DevicePath> {
+fn list_targets(operation: &Operation) -> Vec<&DevicePath> {
     match operation {
         Operation::Device(operation) => match operation {
             DeviceOp::WipeDisk(wipe) => vec![&wipe.device],
@@ -168,8 +173,10 @@ pub(super) fn plans_are_judged() {
     let found: Inventory = serde_json::from_str(&text).expect("an inventory");
     let layout = fs::read_to_string(folder.join("layouts/default.yaml")).expect("a layout");
     let layout = model::layout::read_yaml(&layout).expect("a layout").layout;
-    let bounds =
-        |wiped: &[&str]| Bounds { wiped: wiped.iter().map(|name| (*name).to_owned()).collect(), open: BTreeMap::new() };
+    let bounds = |wiped: &[&str]| PlanBounds {
+        wiped: wiped.iter().map(|name| (*name).to_owned()).collect(),
+        open: BTreeMap::new(),
+    };
     let order = OrderedReinstall {
         id: "o".to_owned(),
         attempt: 1,
@@ -183,10 +190,10 @@ pub(super) fn plans_are_judged() {
         ..AssignedMachine::default()
     };
     let ordered = machine(true, Some(OrderedReinstall { begun: true, ..order }));
-    assert_eq!(bounds(&["sda"]).judge(&ordered, &layout, &found), Ok(REINSTALL.to_owned()));
-    let beyond = bounds(&[]).judge(&ordered, &layout, &found);
+    assert_eq!(bounds(&["sda"]).check_plan(&ordered, &layout, &found), Ok(REINSTALL.to_owned()));
+    let beyond = bounds(&[]).check_plan(&ordered, &layout, &found);
     assert!(beyond.as_ref().is_err_and(|words| words.contains("/dev/sda would be")), "{beyond:?}");
-    let forgotten = bounds(&["sda"]).judge(&machine(false, None), &layout, &found);
+    let forgotten = bounds(&["sda"]).check_plan(&machine(false, None), &layout, &found);
     assert!(forgotten.as_ref().is_err_and(|words| words.contains("would install")), "{forgotten:?}");
-    assert!(bounds(&["sda"]).judge(&AssignedMachine::default(), &layout, &found).is_err());
+    assert!(bounds(&["sda"]).check_plan(&AssignedMachine::default(), &layout, &found).is_err());
 }

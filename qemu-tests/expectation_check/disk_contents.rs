@@ -1,23 +1,23 @@
 //! Comparison of the disk contents that the inspection ramdisk reports with the expectations.
 
 use crate::disks::kind_guid;
-use crate::expectations::{File, Inspect};
-use crate::facts::{Facts, matches};
+use crate::expectations::{DiskExpectations, FileExpectations};
+use crate::facts::{Facts, matches_pattern};
 use crate::scenario::Partition;
 use crate::storage_comparison;
 use serde_json::Value;
 
 const MIB: u64 = 1024 * 1024;
 
-pub(super) fn inspect(expect: &Inspect, facts: &Facts, failures: &mut Vec<String>) {
+pub(super) fn check_inspection(expect: &DiskExpectations, facts: &Facts, failures: &mut Vec<String>) {
     for (section, lines) in [("arrays", &expect.arrays), ("groups", &expect.groups), ("volumes", &expect.volumes)] {
         storage_comparison::all_lines(facts, section, lines.as_deref(), failures);
     }
     for (device, wanted) in &expect.signatures {
-        storage_comparison::signatures(device, wanted, facts, failures);
+        storage_comparison::check_signatures(device, wanted, facts, failures);
     }
     for (disk, wanted) in &expect.partitions {
-        table(disk, wanted, facts, failures);
+        check_partitions(disk, wanted, facts, failures);
     }
     for (device, wanted) in &expect.blkid {
         let Some(found) = facts.blkid(device) else {
@@ -26,7 +26,7 @@ pub(super) fn inspect(expect: &Inspect, facts: &Facts, failures: &mut Vec<String
         };
         for (key, pattern) in wanted {
             let value = found.get(key.as_str()).copied().unwrap_or_default();
-            if !matches(pattern, value) {
+            if !matches_pattern(pattern, value) {
                 failures.push(format!("blkid {device}: {key} is {value:?}, expected {pattern:?}"));
             }
         }
@@ -38,11 +38,11 @@ pub(super) fn inspect(expect: &Inspect, facts: &Facts, failures: &mut Vec<String
         }
     }
     for (path, wanted) in &expect.files {
-        file(path, wanted, facts, failures);
+        check_file(path, wanted, facts, failures);
     }
 }
 
-pub(super) fn table(disk: &str, wanted: &[Partition], facts: &Facts, failures: &mut Vec<String>) {
+pub(super) fn check_partitions(disk: &str, wanted: &[Partition], facts: &Facts, failures: &mut Vec<String>) {
     let text = facts.section(&format!("sfdisk {disk}")).unwrap_or_default().join("\n");
     let Ok(json) = serde_json::from_str::<Value>(&text) else {
         return failures.push(format!("sfdisk finds no partition table on {disk}: {text}"));
@@ -81,7 +81,7 @@ fn compare_partition(disk: &str, wanted: &Partition, entry: &Value, table: &Valu
     compare("reaches the end of the disk", reaches, wanted.to_end.then(|| "true".to_owned()));
 }
 
-pub(super) fn file(path: &str, wanted: &File, facts: &Facts, failures: &mut Vec<String>) {
+pub(super) fn check_file(path: &str, wanted: &FileExpectations, facts: &Facts, failures: &mut Vec<String>) {
     let lines = facts.section("stat").unwrap_or_default();
     let stat = lines.iter().find_map(|line| stat_of(path, line)).unwrap_or("not looked at");
     if wanted.missing != (stat == "missing") {
@@ -107,7 +107,7 @@ pub(super) fn file(path: &str, wanted: &File, facts: &Facts, failures: &mut Vec<
     compare("sha256", sum, &wanted.sha256);
     let content = facts.section(&format!("cat {path}")).unwrap_or_default().join("\n");
     for text in &wanted.contains {
-        if !matches(&format!("*{text}*"), &content) {
+        if !matches_pattern(&format!("*{text}*"), &content) {
             failures.push(format!("{path} does not contain {text:?}:\n{content}"));
         }
     }
@@ -115,9 +115,9 @@ pub(super) fn file(path: &str, wanted: &File, facts: &Facts, failures: &mut Vec<
 
 /// Returns the fields of a stat line if it belongs to this path. A longer path that continues with a blank does not match.
 fn stat_of<'a>(path: &str, line: &'a str) -> Option<&'a str> {
-    let told = line.strip_prefix(path)?.strip_prefix(' ')?;
-    let fields: Vec<&str> = told.splitn(6, ' ').collect();
+    let state = line.strip_prefix(path)?.strip_prefix(' ')?;
+    let fields: Vec<&str> = state.splitn(6, ' ').collect();
     let is_number = |field: &&str| field.bytes().all(|byte| byte.is_ascii_digit());
     let is_whole = fields.len() == 6 && fields[..5].iter().all(is_number) && !is_number(&&fields[5][..1]);
-    (is_whole || told == "missing").then_some(told)
+    (is_whole || state == "missing").then_some(state)
 }

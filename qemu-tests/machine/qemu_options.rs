@@ -15,7 +15,7 @@ const OVMF_VARS: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
 /// Returns the accelerators. The existence of `/dev/kvm` proves nothing, because the CPU must support it; QEMU uses the first one that
 /// works. Its default CPU lacks RDRAND, which every server has; without RDRAND the kernel may need minutes for its
 /// first random byte.
-fn accelerators() -> &'static [&'static str] {
+fn list_accelerators() -> &'static [&'static str] {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
     let virtual_machines = flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm");
@@ -31,16 +31,16 @@ fn accelerators() -> &'static [&'static str] {
 ///
 /// A machine with a maximum of one CPU is emulated without memory barriers (QEMU 7.2, `tcg_gen_mb`), but QEMU's own threads read data that
 /// the CPU writes: an NVMe disk then occasionally misses a doorbell, and the machine hangs.
-pub(super) fn base(command: &mut Command, machine: &Machine) {
+pub(super) fn add_basics(command: &mut Command, machine: &Machine) {
     command.args(["-nodefaults", "-machine", "q35,graphics=off", "-display", "none", "-no-reboot"]);
-    command.args(accelerators()).args(["-qmp", "stdio", "-m", &machine.memory_mib.to_string()]);
+    command.args(list_accelerators()).args(["-qmp", "stdio", "-m", &machine.memory_mib.to_string()]);
     if let Some(date) = &machine.clock {
         command.args(["-rtc", &format!("base={date}")]);
     }
     command.args(["-smp", &format!("{},maxcpus={}", machine.processors, machine.processors.max(2))]);
 }
 
-pub(super) fn uefi(command: &mut Command, folder: &Path) -> Result<()> {
+pub(super) fn add_firmware(command: &mut Command, folder: &Path) -> Result<()> {
     let vars = folder.join("efivars.fd");
     if !vars.exists() {
         fs::copy(OVMF_VARS, &vars).context(format!("{OVMF_VARS} (package ovmf)"))?;
@@ -68,7 +68,7 @@ pub(super) fn add_nics(command: &mut Command, chassis: &Chassis, tftp: Option<&P
             None => String::new(),
         };
         match chassis.machine.vlan.filter(|_| index == 0) {
-            Some(vlan) => vlan_trunk::add(command, "net0", vlan)?,
+            Some(vlan) => vlan_trunk::add_trunk(command, "net0", vlan)?,
             None => drop(command.arg("-netdev").arg(format!("user,id=net{index}{boot}"))),
         }
         let known = (index == boot_nic).then_some(&chassis.mac);

@@ -1,10 +1,10 @@
 //! Faults of the proxy: responses that are cut, delayed or altered, and traps that are triggered by a response.
 
-use super::{Wire, lock};
-use crate::facts::matches;
-use crate::faulty_responses::Told;
-use crate::scenario::Act;
-use crate::served_image::Lie;
+use super::{ProxyState, lock_shared};
+use crate::facts::matches_pattern;
+use crate::faulty_responses::FaultyResponse;
+use crate::scenario::EventAction;
+use crate::served_image::ResponseFault;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::VecDeque;
@@ -15,14 +15,14 @@ use std::time::{Duration, Instant};
 
 /// Active faults.
 #[derive(Default)]
-pub(super) struct Broken {
+pub(super) struct ActiveFaults {
     pub errors_until: Option<Instant>,
     pub cuts: VecDeque<u64>,
     /// True if the last cut applies to every response.
     pub cut_for_ever: bool,
-    pub lie: Option<Lie>,
-    pub traps: Vec<Trap>,
-    pub sprung: Vec<Trap>,
+    pub lie: Option<ResponseFault>,
+    pub traps: Vec<ResponseTrap>,
+    pub sprung: Vec<ResponseTrap>,
     /// Offsets in an image after which the response waits to be released.
     pub holds: Vec<u64>,
     /// Offsets that a response has reached.
@@ -31,46 +31,56 @@ pub(super) struct Broken {
 
 /// Event at the response to a request: the server is killed, the machine loses its power, or the operator cancels the order.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Trap {
+pub struct ResponseTrap {
     /// `METHOD PATH`.
     pub request: String,
     /// True if the response is not delivered to the machine.
     pub swallow: bool,
-    pub act: Act,
+    pub act: EventAction,
     /// Time until the server returns.
     pub time: Duration,
 }
 
-impl Wire {
-    pub(super) fn trap(&self, request: &str) -> Option<Trap> {
-        let mut broken = lock(&self.broken);
-        let index = broken.traps.iter().position(|trap| matches(&trap.request, request))?;
+impl ProxyState {
+    pub(super) fn take_trap(&self, request: &str) -> Option<ResponseTrap> {
+        let mut broken = lock_shared(&self.broken);
+        let index = broken.traps.iter().position(|trap| matches_pattern(&trap.request, request))?;
         Some(broken.traps.remove(index))
     }
 
     /// Executes the trap once the server's response is complete, because the server has processed the request by then.
-    pub(super) fn spring(&self, trap: &Trap, server: &mut TcpStream, client: &mut TcpStream) -> std::io::Result<()> {
+    pub(super) fn execute_trap(
+        &self,
+        trap: &ResponseTrap,
+        server: &mut TcpStream,
+        client: &mut TcpStream,
+    ) -> std::io::Result<()> {
         let mut answer = Vec::new();
         let whole = server.read_to_end(&mut answer);
         // Before the response is delivered, because its reader may send another request immediately.
         self.away.store(true, Ordering::Release);
         let passed = if trap.swallow { Ok(()) } else { client.write_all(&answer) };
-        if trap.act == Act::ServerKill {
+        if trap.act == EventAction::ServerKill {
             // Fails only if the process has exited already.
             let _ = kill(Pid::from_raw(self.process.load(Ordering::Relaxed)), Signal::SIGKILL);
         }
-        lock(&self.broken).sprung.push(trap.clone());
+        lock_shared(&self.broken).sprung.push(trap.clone());
         whole.and(passed)
     }
 
     /// Keeps the connection open until the machine has lost its power: if the connection ended, the machine would send
     /// the request again.
-    pub(super) fn darken(&self, trap: &Trap, server: &mut TcpStream, client: &mut TcpStream) -> std::io::Result<()> {
+    pub(super) fn hold_until_blackout(
+        &self,
+        trap: &ResponseTrap,
+        server: &mut TcpStream,
+        client: &mut TcpStream,
+    ) -> std::io::Result<()> {
         let before = self.blackouts.load(Ordering::Acquire);
         let mut answer = Vec::new();
         let whole = server.read_to_end(&mut answer);
         let passed = if trap.swallow { Ok(()) } else { client.write_all(&answer) };
-        lock(&self.broken).sprung.push(trap.clone());
+        lock_shared(&self.broken).sprung.push(trap.clone());
         let patience = Instant::now() + Duration::from_secs(60);
         while self.blackouts.load(Ordering::Acquire) == before && Instant::now() < patience {
             std::thread::sleep(Duration::from_millis(5));
@@ -79,27 +89,27 @@ impl Wire {
     }
 
     /// Sends the response, with its faults.
-    pub(super) fn tell(
+    pub(super) fn send_response(
         &self,
-        lie: Option<Lie>,
+        lie: Option<ResponseFault>,
         image: bool,
         from: &mut impl Read,
         client: &mut TcpStream,
     ) -> std::io::Result<()> {
         match lie {
-            None => self.answer(from, client, image),
+            None => self.forward_response(from, client, image),
             Some(lie) => {
                 let number = self.lies.fetch_add(1, Ordering::Relaxed);
-                self.answer(&mut Told::new(lie, from, image, number), client, image)
+                self.forward_response(&mut FaultyResponse::new(lie, from, image, number), client, image)
             }
         }
     }
 
     /// Forwards the response. A cut beyond the end of a response has no effect, and remains for the next response.
-    fn answer(&self, server: &mut impl Read, client: &mut TcpStream, image: bool) -> std::io::Result<()> {
+    fn forward_response(&self, server: &mut impl Read, client: &mut TcpStream, image: bool) -> std::io::Result<()> {
         let mut sent = 0;
         let mut buffer = [0; 16 * 1024];
-        let most = self.most(image);
+        let most = self.length_limit(image);
         loop {
             let room = most.map_or(buffer.len(), |most| buffer.len().min((most - sent) as usize));
             let count = server.read(&mut buffer[..room])?;
@@ -109,9 +119,9 @@ impl Wire {
             client.write_all(&buffer[..count])?;
             sent += count as u64;
             if image {
-                self.hold(sent);
+                self.wait_for_release(sent);
             }
-            let mut broken = lock(&self.broken);
+            let mut broken = lock_shared(&self.broken);
             if most.is_none() && image && broken.cuts.front().is_some_and(|cut| sent >= *cut) {
                 broken.cuts.pop_front();
                 return Ok(());
@@ -120,17 +130,17 @@ impl Wire {
     }
 
     /// Returns the length at which every response with an image ends: the last cut, if it applies to every response.
-    fn most(&self, image: bool) -> Option<u64> {
-        let broken = lock(&self.broken);
+    fn length_limit(&self, image: bool) -> Option<u64> {
+        let broken = lock_shared(&self.broken);
         let last = (broken.cuts.len() == 1).then(|| broken.cuts.front().copied()).flatten();
         last.filter(|_| broken.cut_for_ever && image)
     }
 
     /// Waits while a response of this length is held back. Gives up if it is not released in time.
-    fn hold(&self, sent: u64) {
+    fn wait_for_release(&self, sent: u64) {
         let patience = Instant::now() + Duration::from_secs(60);
         loop {
-            let mut broken = lock(&self.broken);
+            let mut broken = lock_shared(&self.broken);
             let Some(hold) = broken.holds.iter().copied().find(|hold| sent >= *hold) else { return };
             if !broken.held.contains(&hold) {
                 broken.held.push(hold);

@@ -202,6 +202,14 @@ impl From<&InstallResult> for InstallReport {
 }
 
 impl InstallReport {
+    /// Returns the message without the name of the failed stage. The agent puts that name in front of the message, but
+    /// [`InstallReport::step`] contains that name already.
+    pub fn reason(&self) -> &str {
+        let step = self.step.as_deref().filter(|step| !step.is_empty());
+        let rest = step.and_then(|step| self.message.strip_prefix(step)?.strip_prefix(':'));
+        rest.map_or(self.message.as_str(), str::trim_start)
+    }
+
     fn with_failure(self, failed: FailureSummary) -> InstallReport {
         InstallReport { step: Some(failed.stage), marker: failed.unbelieved, ..self }
     }

@@ -35,8 +35,12 @@ pub enum CliCommand {
         drophammer machine list --server http://10.0.0.1:8080\n  \
         drophammer machine reinstall storage-7 --image debian-13.1.20261101\n  \
         drophammer machine reinstall storage-7 --cancel\n\n\
-        Create the file of a machine that has registered, without an allocation\n  \
-        drophammer machine add UUID --name storage-7\n\n\
+        Show one machine, and follow its console log\n  \
+        drophammer machine show storage-7\n  \
+        drophammer machine logs -f storage-7\n\n\
+        Create the file of the only new machine: without an allocation, or with one, which installs the machine\n  \
+        drophammer machine add --name storage-7\n  \
+        drophammer machine add --name storage-7 --image debian-13.1.20261101 --layout default --ssh-key id.pub\n\n\
         Power-cycle a machine, or reinstall it immediately, through `bmc:` of its file\n  \
         drophammer machine power cycle storage-7\n  \
         drophammer machine reinstall storage-7 --image debian-13.1.20261101 --now\n\n\

@@ -6,6 +6,7 @@ pub(crate) mod check;
 #[cfg(test)]
 mod check_fuzz;
 pub mod plan;
+mod plan_forecast;
 mod plan_registered;
 mod plan_templates;
 pub mod rack;

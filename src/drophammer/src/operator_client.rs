@@ -1,5 +1,6 @@
 //! `drophammer machine`, `layout`, `os`, `volume`, `image list` and `image modify`: the operator's client of `drophammer serve`.
 
+mod add_machine;
 mod adopt;
 mod api_client;
 mod boot_digest;
@@ -10,6 +11,7 @@ pub mod contexts;
 pub mod images;
 pub mod layouts;
 pub mod login;
+mod machine_details;
 mod machine_list;
 mod migration;
 mod options;
@@ -28,7 +30,7 @@ pub(crate) use options::{
 };
 pub(crate) use reinstall::describe_differences;
 
-use ::server::machine_file_creation::{CreatedMachineFile, MachineFileRequest};
+use crate::commands::plan::{PlanArgs, run_plan};
 use ::server::operator::{MachineSummary, RenameRequest};
 use common::encoding::percent_encode;
 use common::error::Result;
@@ -55,7 +57,12 @@ pub fn run_machine_command(options: &MachineOptions) -> Result<CommandOutcome> {
     };
     match &options.command {
         MachineCommand::List(asked) => machine_list::list_machines(&server, &all, asked, options.json),
-        MachineCommand::Add(asked) => add_machine(&server, asked, options.json),
+        MachineCommand::Add(asked) => add_machine::add_machine(&server, &all, asked, options.json),
+        MachineCommand::Show(asked) => machine_details::show_machine(&server, &all, &asked.machine, options.json),
+        MachineCommand::Events(asked) => machine_details::show_events(&server, &all, &asked.machine, options.json),
+        MachineCommand::History(asked) => machine_details::show_history(&server, &all, &asked.machine, options.json),
+        MachineCommand::Logs(asked) => machine_details::show_logs(&server, &all, asked, options.json),
+        MachineCommand::Plan(asked) => plan_machine(options, asked),
         MachineCommand::Rename(asked) => rename_machine(&server, asked, options.json),
         MachineCommand::Modify(asked) => match find_machine(&all, &asked.machine) {
             Ok(machine) => {
@@ -75,23 +82,16 @@ pub fn run_machine_command(options: &MachineOptions) -> Result<CommandOutcome> {
     }
 }
 
-fn add_machine(server: &OperatorClient, asked: &options::AddOptions, json: bool) -> Result<CommandOutcome> {
-    let request = server.request(Method::POST, &format!("/v1/machine/{}/file", asked.machine.to_lowercase()));
-    let body = MachineFileRequest { name: asked.name.clone(), size: asked.size.clone() };
-    match server.send_json::<CreatedMachineFile>(request.json(&body))? {
-        OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
-        OperatorResponse::Good(added) if json => print_json(&added),
-        OperatorResponse::Good(CreatedMachineFile { file, name, size, macs, omitted, .. }) => {
-            let size = size.map(|size| format!(", size {size}")).unwrap_or_default();
-            let omitted: String =
-                omitted.iter().map(|omitted| format!("MAC {} {}: omitted.\n", omitted.mac, omitted.reason)).collect();
-            print_text(&format!(
-                "{file} in the server's directory describes {name} now: MACs {}{size}.\n{omitted}Add an `allocation` to this file to install the machine.\n",
-                if macs.is_empty() { "none".to_owned() } else { macs.join(" ") }
-            ))?;
-            Ok(CommandOutcome::Good)
-        }
-    }
+/// Runs `drophammer plan --machine`.
+fn plan_machine(options: &MachineOptions, asked: &machine_details::PlanMachineOptions) -> Result<CommandOutcome> {
+    run_plan(&PlanArgs {
+        machine: Some(asked.machine.clone()),
+        of: options.of.clone(),
+        reinstall: asked.reinstall,
+        inventory: asked.inventory.clone(),
+        json: options.json,
+        ..PlanArgs::default()
+    })
 }
 
 /// Moves the records of a machine to its new id. The old id is not looked up in the list of machines, because the old

@@ -159,11 +159,21 @@ pub struct TransferProgress {
     pub seconds_left: Option<u64>,
 }
 
+impl TransferProgress {
+    /// Returns whether all bytes were transferred. The last data are then being decoded, written and flushed to disk.
+    pub fn is_flushing(&self) -> bool {
+        self.total_bytes.is_some_and(|total| total > 0 && self.bytes >= total)
+    }
+}
+
 impl std::fmt::Display for TransferProgress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&format::format_bytes(self.bytes))?;
         if let Some(total) = self.total_bytes {
             write!(f, " of {}", format::format_bytes(total))?;
+        }
+        if self.is_flushing() {
+            return f.write_str(", flushing");
         }
         write!(f, ", {}/s", format::format_bytes(self.bytes_per_second))?;
         if let Some(left) = self.seconds_left {

@@ -3,7 +3,7 @@
 //! disk is identified by the identifiers that are printed on it, and is listed with its current content. Other objects
 //! are identified by their names in the layout. Random ids of new objects and kernel names are not included.
 //!
-//! A table in docs/rack.md describes the format. A change of the format or of its texts requires a new [`VERSION`].
+//! A table in docs/approval.md describes the format. A change of the format or of its texts requires a new [`VERSION`].
 
 mod disks;
 

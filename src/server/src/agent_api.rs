@@ -215,13 +215,19 @@ pub(crate) async fn post_event(
     // Progress events arrive every second and are not stored. An unregistered boot must not create the record of a
     // machine.
     let is_recorded = boot.address.is_some() || app.state.is_recorded(&id).await?;
+    // Events are sent while the agent sends its report, and may arrive after the report.
+    let is_late = boot.over.is_some();
     if event.progress.is_none() && is_recorded {
-        app.state.store_event(&id, &event).await?;
+        app.state.store_event(&id, &event, is_late).await?;
     }
     if event.event == EventName::PhonedHome && boot.address.is_some() {
         machine_requests::record_phoned_home(&app, &id, boot.hash).await?;
     }
-    app.watch.log_event(MachineOrigin::new(&id, app.directory().display_name(&id), peer), event);
+    let who = MachineOrigin::new(&id, app.directory().display_name(&id), peer);
+    match is_late {
+        true => app.watch.log_late_event(who, event),
+        false => app.watch.log_event(who, event),
+    }
     Ok(Json(json!({})))
 }
 

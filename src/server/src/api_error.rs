@@ -1,5 +1,6 @@
 //! Error responses.
 
+use crate::server_health::ErrorMessage;
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -58,7 +59,9 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let body =
             ErrorBody { statuscode: self.status.as_u16(), message: self.message, code: self.code.map(str::to_owned) };
+        let message = ErrorMessage(body.message.clone());
         let mut response = (self.status, Json(body)).into_response();
+        response.extensions_mut().insert(message);
         set_retry_after(&mut response);
         response
     }

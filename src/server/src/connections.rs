@@ -6,12 +6,13 @@ use super::body_drain::DrainedBody;
 use super::quotas::{ClientQuotas, ConnectionInfo, QuotaShare};
 use super::rate_limited_log::RateLimitedLog;
 use super::request_context::{self, RequestContext};
+use super::server_health::ServerHealth;
 use super::server_log::{AnsweredRequest, StatusLog};
 use super::tls::{self, ServerTls};
 use super::write_timeout::{STALLED, WriteTimeoutStream};
 use axum::Router;
 use axum::body::Body;
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use hyper::server::conn::http1;
@@ -57,6 +58,7 @@ pub(crate) struct ConnectionLimiter {
     peers: ClientQuotas,
     watch: StatusLog,
     alarms: RateLimitedLog,
+    health: ServerHealth,
     is_full: AtomicBool,
     has_refused: AtomicBool,
 }
@@ -67,9 +69,18 @@ impl ConnectionLimiter {
         peers: ClientQuotas,
         watch: StatusLog,
         alarms: RateLimitedLog,
+        health: ServerHealth,
     ) -> ConnectionLimiter {
         let (is_full, has_refused) = (AtomicBool::new(false), AtomicBool::new(false));
-        ConnectionLimiter { places: Arc::new(Semaphore::new(places)), peers, watch, alarms, is_full, has_refused }
+        ConnectionLimiter {
+            places: Arc::new(Semaphore::new(places)),
+            peers,
+            watch,
+            alarms,
+            health,
+            is_full,
+            has_refused,
+        }
     }
 
     /// Accepts the next connection once a permit is free. Until then, connections wait in the kernel.
@@ -119,9 +130,11 @@ impl ConnectionLimiter {
                     router: front.router.clone(),
                     peers: self.peers.clone(),
                     watch: self.watch.clone(),
+                    alarms: self.alarms.clone(),
+                    health: self.health.clone(),
                     running: running.watcher(),
                 };
-                tokio::spawn(handle_connection(stream, client, front.tls.clone(), self.alarms.clone(), (place, share)));
+                tokio::spawn(handle_connection(stream, client, front.tls.clone(), (place, share)));
             }
             None if !self.has_refused.swap(true, Ordering::Relaxed) => self.watch.log_problem(format!(
                 "{address} has reached the limit of connections per address: further connections are closed (if this is the address of a proxy, specify it with --proxy)"
@@ -138,6 +151,8 @@ struct ConnectionClient {
     router: Router,
     peers: ClientQuotas,
     watch: StatusLog,
+    alarms: RateLimitedLog,
+    health: ServerHealth,
     running: Watcher,
 }
 
@@ -147,13 +162,12 @@ async fn handle_connection(
     stream: TcpStream,
     client: ConnectionClient,
     tls: Option<ServerTls>,
-    alarms: RateLimitedLog,
     places: ConnectionPermits,
 ) {
     // Responses are small and sent immediately; a failure to set the option costs a few milliseconds.
     let _ = stream.set_nodelay(true);
     let stream = WriteTimeoutStream::new(stream, STALLED);
-    let client_address = client.address;
+    let (client_address, alarms) = (client.address, client.alarms.clone());
     match tls {
         None => serve_connection(stream, client, false).await,
         Some(tls) => match tls.accept_tls(stream).await {
@@ -173,7 +187,7 @@ async fn serve_connection(
     client: ConnectionClient,
     over_tls: bool,
 ) {
-    let ConnectionClient { address, port, router, peers, watch, running } = client;
+    let ConnectionClient { address, port, router, peers, watch, alarms, health, running } = client;
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         let (id, began) = (request_context::request_id(request.headers()), Instant::now());
@@ -182,6 +196,7 @@ async fn serve_connection(
         request.extensions_mut().insert(connected);
         let client = peers.find_origin(connected, request.headers()).address;
         let (router, watch, turns) = (router.clone(), watch.clone(), peers.turns.clone());
+        let (alarms, health) = (alarms.clone(), health.clone());
         let request = request.map(|body| Body::new(DrainedBody::new(body)));
         // A panic can leave only the state of this request inconsistent: shared state is in the database, or behind
         // locks that ignore poisoning.
@@ -189,14 +204,10 @@ async fn serve_connection(
         let answer = async move {
             let response = match answer.await {
                 Ok(Ok(response)) => response,
-                Err(_) => {
-                    watch.log_problem(format!(
-                        "{method} {path} from {address} panicked: responded with status 500; other requests are not affected"
-                    ));
-                    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal error: this request panicked")
-                        .into_response()
-                }
+                Err(_) => answer_panic(&watch, &method, &path, address),
             };
+            let failed = health.record_response(&method, &path, address, &response);
+            failed.into_iter().for_each(|line| alarms.log_problem(line));
             watch.log_request(AnsweredRequest {
                 from: address,
                 method,
@@ -219,6 +230,14 @@ async fn serve_connection(
         .serve_connection(TokioIo::new(stream), service);
     // An error means that the client has disconnected, does not read the response, or does not speak HTTP.
     drop(running.watch(connection).await);
+}
+
+/// Logs a request that has panicked, and returns the response to the client.
+fn answer_panic(watch: &StatusLog, method: &Method, path: &str, address: IpAddr) -> Response {
+    watch.log_problem(format!(
+        "{method} {path} from {address} panicked: responded with status 500; other requests are not affected"
+    ));
+    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal error: this request panicked").into_response()
 }
 
 #[cfg(test)]

@@ -33,6 +33,7 @@ pub(crate) async fn receive_log(
     let LogPart { start, log } =
         serde_json::from_slice(&sent).map_err(|error| ApiError::bad_request(format!("request body: {error}")))?;
     let part = LogChunk {
+        number: 0,
         boot: boot.hash,
         start,
         bytes: log.len() as u64,
@@ -58,14 +59,20 @@ pub(crate) async fn show_log(
 
 /// Formats the log, with a line at the start of each boot, and a note for each gap.
 pub(crate) fn format_log(log: &[LogChunk]) -> String {
+    format_log_after(log, 0)
+}
+
+/// Formats the part of the log that follows the chunk with this number.
+pub(crate) fn format_log_after(log: &[LogChunk], number: i64) -> String {
     let mut text = String::new();
-    let mut before: Option<&LogChunk> = None;
-    for part in log {
+    let seen = log.partition_point(|part| part.number <= number && number > 0);
+    let mut before = seen.checked_sub(1).and_then(|last| log.get(last));
+    for part in log.iter().skip(seen) {
         let same = before.filter(|before| before.boot == part.boot);
         let said = same.map_or(0, LogChunk::end_offset);
         if same.is_none() {
             let time = part.time.get(..19).unwrap_or(&part.time).replace('T', " ");
-            text += &format!("{}── {time} ──\n", if text.is_empty() { "" } else { "\n" });
+            text += &format!("{}── {time} ──\n", if before.is_none() { "" } else { "\n" });
         }
         if part.start > said {
             text += &format!("[{} bytes are missing]\n", part.start - said);
@@ -83,6 +90,7 @@ mod tests {
     #[test]
     fn another_boot_and_a_gap_are_seen() {
         let part = |boot: u8, start, text: &str, bytes| LogChunk {
+            number: 0,
             boot: [boot; 32],
             start,
             bytes,
@@ -94,5 +102,10 @@ mod tests {
                         ── 2026-11-24 10:00:00 ──\n[7 bytes are missing]\nagain\n";
         assert_eq!(format_log(&log), expected);
         assert_eq!(format_log(&[]), "");
+        let log: Vec<LogChunk> = (1..).zip(log).map(|(number, chunk)| LogChunk { number, ..chunk }).collect();
+        assert_eq!(format_log_after(&log, 0), expected);
+        assert_eq!(format_log_after(&log, 1), expected.strip_prefix("── 2026-11-24 10:00:00 ──\none\ntwo\n").unwrap());
+        assert_eq!(format_log_after(&log, 2), "\n── 2026-11-24 10:00:00 ──\n[7 bytes are missing]\nagain\n");
+        assert_eq!(format_log_after(&log, 3), "");
     }
 }

@@ -1,6 +1,7 @@
 //! Properties of the server's host and of its network. Tests replace these properties.
 
 use super::arp::{self, MacLookup};
+use super::server_health::{FreeSpace, read_free_space};
 use super::source_port_check::FIRST_UNPRIVILEGED_PORT;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,7 @@ pub(crate) struct HostEnvironment {
     /// See [`store::boot_activity::QUIET`].
     pub quiet: Duration,
     pub neighbours: MacLookup,
+    pub free_space: FreeSpace,
     /// Lowest source port that an unprivileged process can bind.
     pub first_unprivileged_port: u16,
 }
@@ -24,6 +26,7 @@ impl Default for HostEnvironment {
             look_every: LOOK_EVERY,
             quiet: store::boot_activity::QUIET,
             neighbours: Arc::new(arp::look_up_macs),
+            free_space: Arc::new(read_free_space),
             first_unprivileged_port: FIRST_UNPRIVILEGED_PORT,
         }
     }

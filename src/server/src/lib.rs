@@ -14,12 +14,13 @@
 //!   precede an installation, and `pxe` runs DHCP and TFTP.
 //! * Operators: `operator` is the operator's API, `metal_api` is compatible with metal-api, and `web` is the web page.
 //!   `routes` is the table of all endpoints, and `openapi` describes the endpoints. `machine_file_creation` creates machine
-//!   files, `power` and `freed_machine_shutdown` switch machines on and off, `plan_input` and `boot_digest` serve commands, and
-//!   `server_log` prints the log.
-//! * Connections: `listeners` binds sockets to each `listen_address`, `tls` encrypts connections, `connections` accepts them, `accepted_host_names` and
-//!   `request_guard` check requests, `request_context` assigns request ids, and `base_url` determines URLs. `quotas`,
-//!   `request_turns`, `fd_limit`, `rate_limited_log` and `anonymous_event_limit` limit clients, `metrics` counts events, and
-//!   `systemd_notify` reports to systemd.
+//!   files, `machine_details` and `install_timeline` describe one machine, `power` and `freed_machine_shutdown` switch
+//!   machines on and off, `plan_input` and `boot_digest` serve commands, and `server_log` prints the log.
+//! * Connections: `listeners` binds sockets to each `listen_address`, `tls` encrypts connections, `connections` accepts
+//!   them, `accepted_host_names` and `request_guard` check requests, `request_context` assigns request ids, and
+//!   `base_url` determines URLs. `quotas`, `request_turns`, `fd_limit`, `rate_limited_log` and `anonymous_event_limit`
+//!   limit clients, `metrics` counts events, `server_health` finds problems of the server itself, and `systemd_notify`
+//!   reports to systemd.
 
 mod accepted_host_names;
 mod agent_api;
@@ -38,9 +39,11 @@ mod downloads;
 mod fd_limit;
 mod freed_machine_shutdown;
 mod host_environment;
+pub mod install_timeline;
 mod listen_address;
 mod listeners;
 mod machine_auth;
+pub mod machine_details;
 pub mod machine_file_creation;
 mod machine_identification;
 pub mod metal_api;
@@ -62,6 +65,7 @@ mod request_context;
 mod request_guard;
 mod request_turns;
 mod routes;
+mod server_health;
 mod server_lifecycle;
 mod server_log;
 mod site_check;

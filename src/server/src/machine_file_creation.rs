@@ -3,6 +3,8 @@
 use super::AppState;
 use super::agent_api::request_body::{EVENT_BYTES, read_operator_document};
 use super::api_error::ApiError;
+use super::metal_api::ApiRefusal;
+use super::metal_api::machine_file::check_templates;
 use super::operator::OperatorAuth;
 use super::quotas::ClientAddress;
 use axum::Json;
@@ -14,7 +16,7 @@ use model::machine_identity::usable_mac;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use site::boot_value_validation;
-use site::operator_files::DEFAULT_ID;
+use site::operator_files::{DEFAULT_ID, MachineSpec, replace_positions};
 use site::snapshot::SiteSnapshot;
 use site::{operator_files, sizes};
 use std::fs::{File, Permissions};
@@ -22,6 +24,7 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path as FilePath;
 use std::sync::Arc;
+use uuid::Uuid;
 
 /// Request body: name and size of the new machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -30,6 +33,19 @@ pub struct MachineFileRequest {
     /// Id of the size. If absent, the size whose constraints match the hardware is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<String>,
+    /// Id of the image. With an image, the file contains an allocation: the machine is installed at once if it waits in
+    /// the ramdisk, and otherwise at its next boot over PXE. The hostname is the name of the machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// Id of the allocation. If absent, a new id is generated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocation: Option<String>,
+    /// Id of the layout. If absent, the layout for the machine's size and the image is used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layout: Option<String>,
+    /// SSH public keys that may log in to the installed system.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ssh_pub_keys: Vec<String>,
 }
 
 /// Machine whose file was created.
@@ -44,6 +60,9 @@ pub struct CreatedMachineFile {
     pub omitted: Vec<OmittedMac>,
     /// Path of the machine file, relative to the server's directory.
     pub file: String,
+    /// Id of the image that will be installed; absent if the file has no allocation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
 }
 
 /// MAC address that does not identify a machine.
@@ -62,8 +81,30 @@ pub(crate) async fn create_machine_file(
     body: Body,
 ) -> Result<Json<CreatedMachineFile>, ApiError> {
     let asked: MachineFileRequest = read_operator_document(&app, peer, body, EVENT_BYTES).await?;
+    let prepared = prepare_machine_file(&app, &id, &asked).await?;
+    write_machine_file(&app, peer, prepared).map(Json)
+}
+
+/// Machine file that is complete and valid, but not written yet.
+pub(crate) struct PreparedMachineFile {
+    pub added: CreatedMachineFile,
+    /// Machine that the file describes.
+    pub machine: MachineSpec,
+    text: String,
+}
+
+/// Composes and validates the file of a machine that has registered.
+///
+/// # Errors
+/// Returns an error if the machine has not registered or has a file already, or if the file would be invalid or its
+/// allocation could not be carried out.
+pub(crate) async fn prepare_machine_file(
+    app: &AppState,
+    id: &str,
+    asked: &MachineFileRequest,
+) -> Result<PreparedMachineFile, ApiError> {
     let default = || ApiError::bad_request(format!("{id} {DEFAULT_ID}"));
-    let id = boot_value_validation::parse_uuid(&id).map_err(ApiError::bad_request)?.ok_or_else(default)?;
+    let id = boot_value_validation::parse_uuid(id).map_err(ApiError::bad_request)?.ok_or_else(default)?;
     let row = app.state.find_registration(&id).await?;
     let unknown = || {
         ApiError::not_found(format!(
@@ -74,18 +115,34 @@ pub(crate) async fn create_machine_file(
     let register: RegisterRequest = serde_json::from_str(&row.document)
         .map_err(|error| conflict_error(format!("the registration of machine {id} cannot be parsed: {error}")))?;
     let directory = app.directory();
-    let macs = find_identifying_macs(&app, &directory, &id, &register).await?;
-    let added = validate_new_machine(&directory, id, &asked, &register.hardware, macs).map_err(conflict_error)?;
-    let text = render_machine_file(&added);
+    let macs = find_identifying_macs(app, &directory, &id, &register).await?;
+    let added = validate_new_machine(&directory, id, asked, &register.hardware, macs).map_err(conflict_error)?;
+    let text = render_machine_file(&added, asked).map_err(conflict_error)?;
     // The new file is validated by the same code as files that the operator writes.
-    operator_files::parse_machine(&text).map_err(|why| conflict_error(format!("the file would be invalid: {why}")))?;
+    let named = |why: String| replace_positions(&text, &why, str::to_owned);
+    let invalid = |why: String| conflict_error(format!("the file would be invalid: {}", named(why)));
+    let machine = operator_files::parse_machine(&text).map_err(invalid)?;
+    let resolved = check_templates(app, &machine, &directory.known).await.map_err(ApiRefusal::into_error)?;
+    resolved.map_err(|why| conflict_error(named(why)))?;
+    Ok(PreparedMachineFile { added, machine, text })
+}
+
+/// Writes the file. The machine is in effect after the next scan of the directory.
+///
+/// # Errors
+/// Returns an error if a file with this name exists already, or the file cannot be written.
+pub(crate) fn write_machine_file(
+    app: &AppState,
+    peer: ClientAddress,
+    PreparedMachineFile { added, text, .. }: PreparedMachineFile,
+) -> Result<CreatedMachineFile, ApiError> {
     write_new_file(&app.machines, &format!("{}.yaml", added.name), &text).map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => conflict_error(format!("{} already exists: choose another name", added.file)),
         _ => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("write {}: {error}", added.file)),
     })?;
     app.watch.log_note(format!("created {} for machine {} on request of {peer}", added.file, added.id));
     app.request_reload();
-    Ok(Json(added))
+    Ok(added)
 }
 
 fn conflict_error(why: String) -> ApiError {
@@ -121,7 +178,8 @@ fn validate_new_machine(
             first.mac, first.reason
         ));
     }
-    Ok(CreatedMachineFile { id, name: name.to_owned(), size, macs, omitted, file: format!("machines/{name}.yaml") })
+    let (image, file) = (asked.image.clone(), format!("machines/{name}.yaml"));
+    Ok(CreatedMachineFile { id, name: name.to_owned(), size, macs, omitted, file, image })
 }
 
 /// Beginning of the message about a MAC that is omitted because the file of another machine lists this MAC.
@@ -160,7 +218,10 @@ async fn find_identifying_macs(
 }
 
 /// Formats the machine file. Strings are written as JSON strings, which are valid YAML.
-fn render_machine_file(added: &CreatedMachineFile) -> String {
+///
+/// # Errors
+/// Returns an error if the request contains a layout or SSH keys, but no image.
+fn render_machine_file(added: &CreatedMachineFile, asked: &MachineFileRequest) -> Result<String, String> {
     let CreatedMachineFile { id, name, size, macs, .. } = added;
     let mut text = format!("id: {id}\nname: {}\n", json!(name));
     if !macs.is_empty() {
@@ -169,7 +230,26 @@ fn render_machine_file(added: &CreatedMachineFile) -> String {
     if let Some(size) = size {
         text += &format!("size: {}\n", json!(size));
     }
-    text
+    let Some(image) = &asked.image else {
+        let has_more = asked.layout.is_some() || !asked.ssh_pub_keys.is_empty();
+        let message = "the allocation would have a layout or SSH keys, but no image; add an image";
+        return if has_more { Err(message.to_owned()) } else { Ok(text) };
+    };
+    let allocation = asked.allocation.clone().unwrap_or_else(|| Uuid::new_v4().to_string());
+    text += &format!(
+        "allocation:\n  id: {}\n  hostname: {}\n  image: {}\n",
+        json!(allocation),
+        json!(name.to_lowercase()),
+        json!(image)
+    );
+    if let Some(layout) = &asked.layout {
+        text += &format!("  filesystemlayout: {}\n", json!(layout));
+    }
+    if !asked.ssh_pub_keys.is_empty() {
+        text += "  ssh_pub_keys:\n";
+        asked.ssh_pub_keys.iter().for_each(|key| text += &format!("    - {}\n", json!(key.trim())));
+    }
+    Ok(text)
 }
 
 /// Writes the file atomically. Fails if the file already exists.

@@ -11,7 +11,7 @@ pub(crate) mod image_states;
 pub(crate) mod images;
 pub(crate) mod layouts;
 mod machine_choice;
-mod machine_file;
+pub(crate) mod machine_file;
 pub(crate) mod machine_response;
 pub(crate) mod machines;
 pub mod os_definitions;

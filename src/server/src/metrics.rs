@@ -5,6 +5,7 @@ mod prometheus;
 
 pub(crate) use monitoring_endpoints::{get_livez, get_metrics, get_readyz};
 
+use crate::server_health::ServerHealth;
 use common::sync::lock_mutex;
 use control::api_types::InstallReport;
 use std::collections::BTreeMap;
@@ -30,6 +31,8 @@ pub(crate) struct Metrics {
     /// Number of pending requests of machines that wait for their allocation.
     waiting: AtomicU64,
     phases: monitoring_endpoints::CachedPhases,
+    /// Problems of the server itself.
+    pub health: ServerHealth,
     /// End of the validity of the server's certificates, in seconds since 1970.
     certificates: OnceLock<Vec<i64>>,
 }

@@ -394,7 +394,7 @@ async fn record_event(
     if !agent_api::is_event_within_quota(app, peer) {
         return Ok(());
     }
-    app.state.store_event(id, &event).await?;
+    app.state.store_event(id, &event, false).await?;
     app.watch.log_event(MachineOrigin::new(id, app.directory().display_name(id), peer), event);
     Ok(())
 }

@@ -12,12 +12,13 @@ use super::machine_auth::bearer_hash;
 use super::migration_requests::migration_role::MachineMigration;
 use super::out_of_band::progress::OutOfBandProgress;
 use super::quotas::ClientAddress;
+use super::web::phase::DisplayPhase;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
-pub use machine_summary::{MachineSummary, WaitingMarker};
+pub use machine_summary::{MachineFailure, MachineSummary, WaitingMarker};
 use serde::{Deserialize, Serialize};
 use site::boot_value_validation;
 use site::effective_allocation::{find_allocation_differences, is_unrecorded};
@@ -62,12 +63,42 @@ impl FromRequestParts<Arc<AppState>> for OperatorAuth {
     }
 }
 
-/// `GET /v1/machines`: lists the machines that have a machine file, sorted by name.
+/// `GET /v1/machines`: lists the machines, sorted by name. Machines without a machine file follow.
 pub(crate) async fn get_machines(
     State(app): State<Arc<AppState>>,
     _: OperatorAuth,
 ) -> Result<Json<Vec<MachineSummary>>, ApiError> {
-    list_machines(&app).await.map(Json)
+    list_with_new_machines(&app).await.map(Json)
+}
+
+/// Returns the machines that have a machine file, sorted by name, followed by the machines that have registered without
+/// a machine file, sorted by id.
+pub(crate) async fn list_with_new_machines(app: &AppState) -> Result<Vec<MachineSummary>, ApiError> {
+    let mut all = list_machines(app).await?;
+    let directory = app.directory();
+    for id in app.state.list_unknown_machines().await? {
+        if directory.find_machine(&id).is_none() {
+            all.extend(summarize_new_machine(app, &id).await?);
+        }
+    }
+    Ok(all)
+}
+
+/// Returns the summary of a machine that has registered, but has no machine file. Returns `None` if the machine has not
+/// registered.
+pub(crate) async fn summarize_new_machine(app: &AppState, id: &str) -> Result<Option<MachineSummary>, ApiError> {
+    if !app.state.is_recorded(id).await? {
+        return Ok(None);
+    }
+    let contact = app.state.read_contact(id).await?;
+    let summary = MachineSummary { new: true, ..MachineSummary::from_contact(id, contact) };
+    Ok(Some(add_phase(app, summary)))
+}
+
+/// Sets the phase of a machine.
+fn add_phase(app: &AppState, summary: MachineSummary) -> MachineSummary {
+    let phase = DisplayPhase::current(app, &summary).word.to_owned();
+    MachineSummary { phase, ..summary }
 }
 
 /// Returns the machines that have a machine file, sorted by name.
@@ -86,7 +117,7 @@ pub(crate) async fn summarize_machine(app: &AppState, machine: &MachineSpec) -> 
     // Machines without an allocation may need confirmation too, so their state is read as well.
     let standing = app.state.read_install_state(&machine.id, allocation.as_deref().unwrap_or_default()).await?;
     let allocation_id = machine.allocation.as_ref().map(|allocation| &**allocation.id);
-    let (last_seen, last_event) = app.state.last_event(&machine.id).await?.unzip();
+    let contact = app.state.read_contact(&machine.id).await?;
     let moving =
         app.state.find_live_migration(&machine.id).await?.map(|is| MachineMigration::from_migration(&machine.id, is));
     let reported =
@@ -99,10 +130,10 @@ pub(crate) async fn summarize_machine(app: &AppState, machine: &MachineSpec) -> 
     let run = run.filter(|run| run.is_for(allocation.as_deref().unwrap_or_default(), order));
     let out_of_band = run.as_ref().and_then(OutOfBandProgress::from_run);
     let differences = machine.allocation.as_ref().map(|file| find_allocation_differences(file, &standing));
-    Ok(MachineSummary {
+    let failure = standing.failure.clone();
+    let summary = MachineSummary {
         differences: differences.unwrap_or_default(),
         allocation_unrecorded: is_unrecorded(&standing),
-        id: machine.id.clone(),
         name: machine.name.clone(),
         size: machine.size.clone(),
         allocation,
@@ -120,12 +151,11 @@ pub(crate) async fn summarize_machine(app: &AppState, machine: &MachineSpec) -> 
         out_of_band,
         order: standing.order,
         moving,
-        attempts: ATTEMPTS,
-        last_seen,
-        // An event that a newer version has stored may have another format.
-        last_event: last_event.and_then(|event| serde_json::from_str(&event).ok()),
         outcome: standing.outcome,
-    })
+        ..MachineSummary::from_contact(&machine.id, contact)
+    };
+    let failure = failure.map(|attempt| MachineFailure::new(attempt, &summary));
+    Ok(add_phase(app, MachineSummary { failure, ..summary }))
 }
 
 /// `POST /v1/machine/{id}/adopt`: records that the machine's allocation is installed, if the server has lost its record

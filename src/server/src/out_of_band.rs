@@ -363,7 +363,7 @@ async fn fail_run(app: &AppState, run: &OutOfBandRun, why: String) -> Result<boo
 /// Stores the end of a step in the machine's events. The run continues even if the event cannot be stored.
 async fn record_event(app: &AppState, machine: &str, event: EventName, message: String) {
     let event = ProgressEvent { event, message, stage: None, seconds: None, progress: None };
-    if app.state.store_event(machine, &event).await.is_ok() {
+    if app.state.store_event(machine, &event, false).await.is_ok() {
         app.watch.live.record_event(machine, &event);
     }
 }

@@ -1,6 +1,7 @@
 //! Table of the JSON endpoints, from which both the routers and `/openapi.json` are built.
 
 mod description;
+mod machine_detail_routes;
 mod os_routes;
 
 pub use description::{ApiRoute, OperationDoc, RequiredToken, ResponseContent};
@@ -146,6 +147,7 @@ pub(crate) fn operator_routes() -> Vec<ApiRoute> {
         os_routes::os_routes(),
         size_routes(),
         machine_management_routes(),
+        machine_detail_routes::machine_detail_routes(),
         migration_routes(),
         host_routes(),
         volume_routes(),

@@ -10,6 +10,7 @@ use super::options::ServerConfig;
 use super::planner_pool::PlannerPool;
 use super::quotas::ClientQuotas;
 use super::rate_limited_log::RateLimitedLog;
+use super::server_health::{CHECK_INTERVAL, ServerHealth, watch_health};
 use super::server_log::StatusLog;
 use super::site_reload::{ReloadEvent, SiteReloader};
 use super::source_port_check::SourcePorts;
@@ -31,6 +32,7 @@ use store::image_digest_cache::ImageDigests;
 use store::token::TokenHash;
 use store::{ServerState, StoreHooks};
 use tokio::sync::watch as published;
+use tokio::task::JoinHandle;
 
 /// Time limit for pending responses at shutdown.
 const END_PATIENCE: Duration = Duration::from_millis(1500);
@@ -47,10 +49,9 @@ pub(super) struct ControlServer {
     wake: mpsc::Sender<ReloadEvent>,
     pub state: ServerState,
     pxe: Option<PxeServer>,
-    /// Task that updates machine files when migrations have ended.
-    files: tokio::task::JoinHandle<()>,
-    /// Task that continues the steps over Redfish.
-    runs: tokio::task::JoinHandle<()>,
+    health: ServerHealth,
+    /// Tasks that run until the server ends.
+    tasks: [JoinHandle<()>; 3],
     /// Lock on the server's directory, held while the server runs.
     _lock: Option<store::backup::DirectoryLock>,
 }
@@ -95,8 +96,7 @@ impl ControlServer {
         let (peers, alarms, planner) = (app.peers.clone(), app.alarms.clone(), app.planner.clone());
         let app = Arc::new(app);
         let fronts = listeners.build_fronts(&app);
-        let files = tokio::spawn(migration_requests::machine_file_update::keep_files_updated(app.clone()));
-        let runs = tokio::spawn(out_of_band::continue_runs(app));
+        let (health, tasks) = (app.counters.health.clone(), start_tasks(&app, around));
         let _lock = lock;
         Ok(ControlServer {
             fronts,
@@ -109,8 +109,8 @@ impl ControlServer {
             wake,
             state,
             pxe,
-            files,
-            runs,
+            health,
+            tasks,
             _lock,
         })
     }
@@ -125,7 +125,8 @@ impl ControlServer {
         manager: &ServiceManager,
     ) -> Result<()> {
         let running = GracefulShutdown::new();
-        let door = ConnectionLimiter::new(self.places, self.peers.clone(), self.watch.clone(), self.alarms.clone());
+        let (watch, alarms, health) = (self.watch.clone(), self.alarms.clone(), self.health.clone());
+        let door = ConnectionLimiter::new(self.places, self.peers.clone(), watch, alarms, health);
         let fronts = self.fronts.all();
         let mut ended = std::pin::pin!(ended);
         let sources = [HeartbeatSource::for_database(&self.state), HeartbeatSource::for_planner(&self.planner)];
@@ -155,14 +156,24 @@ impl ControlServer {
         drop(self.fronts);
         let pxe = tokio::task::spawn_blocking(move || drop(self.pxe));
         self.closing.send_replace(true);
-        self.files.abort();
-        self.runs.abort();
+        self.tasks.iter().for_each(JoinHandle::abort);
         let _ = self.wake.send(ReloadEvent::End);
         let _ = tokio::time::timeout(END_PATIENCE, running.shutdown()).await;
         self.state.close().await;
         let _ = pxe.await;
         result
     }
+}
+
+/// Starts the tasks that update machine files when migrations have ended, continue the steps over Redfish, and check the
+/// server itself.
+fn start_tasks(app: &Arc<AppState>, around: &HostEnvironment) -> [JoinHandle<()>; 3] {
+    let interval = CHECK_INTERVAL.min(around.look_every * 5);
+    [
+        tokio::spawn(migration_requests::machine_file_update::keep_files_updated(app.clone())),
+        tokio::spawn(out_of_band::continue_runs(app.clone())),
+        tokio::spawn(watch_health(app.clone(), interval, around.free_space.clone())),
+    ]
 }
 
 /// Logs the problems that do not prevent the start.

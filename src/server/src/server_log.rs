@@ -157,6 +157,13 @@ impl StatusLog {
         self.send_message(LogMessage::Event(who, event));
     }
 
+    /// Logs an event of a boot that has already reported the end of its installation. The event does not change the
+    /// state of the machine.
+    pub(crate) fn log_late_event(&self, who: MachineOrigin, event: ProgressEvent) {
+        self.live.record_change(&who.machine);
+        self.send_message(LogMessage::Event(who, event));
+    }
+
     /// Logs a change of a reinstall order.
     pub(crate) fn log_reinstall(&self, who: MachineOrigin, text: impl Into<String>) {
         self.live.record_change(&who.machine);
@@ -213,7 +220,7 @@ mod tests {
     fn failed() -> InstallReport {
         InstallReport {
             success: false,
-            message: "mkfs.ext4 failed\n\u{1b}[2Jdisk on fire".to_owned(),
+            message: "storage.format: mkfs.ext4 failed\n\u{1b}[2Jdisk on fire".to_owned(),
             step: Some("storage.format".to_owned()),
             timings: vec![
                 StageTime { stage: "storage.wipe".to_owned(), seconds: 1.25 },

@@ -12,17 +12,21 @@ pub(crate) fn boot_directory(options: &ServerConfig) -> PathBuf {
     options.boot.clone().unwrap_or_else(|| options.dir.join("boot"))
 }
 
-/// Returns problems of the boot directory and of file permissions. The directory and the permissions are checked only
-/// when the server starts.
+/// Returns problems of the boot directory and of file permissions. The permissions are checked only when the server
+/// starts.
 pub(crate) fn check_at_start(options: &ServerConfig) -> Vec<String> {
-    let boot = ["vmlinuz", "initrd"].map(|name| boot_directory(options).join(name)).into_iter();
-    let boot = boot.filter(|path| !path.is_file());
-    let boot = boot.map(|path| format!("{} is missing: machines cannot boot the ramdisk", path.display()));
+    let boot = missing_boot_files(&boot_directory(options)).into_iter();
     let secrets = ["machines", "images"].map(|name| yaml_folder::find_readable_secrets(&options.dir.join(name)));
     let registries = Some(options.dir.join("registries.json")).filter(|path| yaml_folder::is_world_readable(path));
     let what = "contains secrets and is readable by all users of this host";
     let secrets = secrets.into_iter().flatten().chain(registries);
     boot.chain(secrets.map(|path| format!("{} {what}: run chmod o-r {0}", path.display()))).collect()
+}
+
+/// Returns a problem for each missing file of the ramdisk.
+pub(crate) fn missing_boot_files(boot: &Path) -> Vec<String> {
+    let missing = ["vmlinuz", "initrd"].map(|name| boot.join(name)).into_iter().filter(|path| !path.is_file());
+    missing.map(|path| format!("{} is missing: machines cannot boot the ramdisk", path.display())).collect()
 }
 
 pub(crate) fn check_options(options: &ServerConfig) -> Result<()> {

@@ -38,7 +38,7 @@ impl HeartbeatSource {
         let state = state.clone();
         let ask = move || -> SignOfLife {
             let state = state.clone();
-            Box::pin(async move { state.check_pulse().await })
+            Box::pin(async move { drop(state.check_pulse().await) })
         };
         HeartbeatSource { name: "the database", ask: Box::new(ask) }
     }

@@ -3,10 +3,11 @@
 //!
 //! `session` manages logins, `form` parses submitted forms, and `page_frame` renders the frame of every page. `machines`
 //! renders the list of machines, and `machine` renders the page of one machine. This page contains the drawings of
-//! `disks`, the `history`, and the plan from `plan_preview`. `reinstall` orders reinstalls. `overviews` renders
-//! layouts, images and orders. `phase` summarizes a machine in one word, `live_updates` sends events, and `assets`
-//! contains the style sheet, the script and the icon.
+//! `disks`, the `history`, and the plan from `plan_preview`. `reinstall` orders reinstalls, and `add_machine` creates
+//! machine files. `overviews` renders layouts, images and orders. `phase` summarizes a machine in one word,
+//! `live_updates` sends events, and `assets` contains the style sheet, the script and the icon.
 
+mod add_machine;
 mod allocation_differences;
 mod assets;
 mod disks;
@@ -46,6 +47,7 @@ pub(crate) fn web_routes() -> Router<Arc<AppState>> {
         .route("/logout", post(session::post_logout))
         .route("/events", get(live_updates::get_events))
         .route("/machines/{id}", get(machine::get_machine))
+        .route("/machines/{id}/add", get(add_machine::get_add).post(add_machine::post_add))
         .route("/machines/{id}/log", get(console_log::show_log))
         .route("/machines/{id}/row", get(machines::get_row))
         .route("/machines/{id}/reinstall", get(reinstall::get_reinstall).post(reinstall::post_reinstall))

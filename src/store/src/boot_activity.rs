@@ -63,10 +63,17 @@ impl MachineBoot {
     }
 }
 
+/// Time of a boot's last request, for durations and for display.
+#[derive(Clone, Copy)]
+struct LastCall {
+    instant: Instant,
+    time: OffsetDateTime,
+}
+
 /// Times at which boots last contacted the server.
 #[derive(Clone)]
 pub struct BootActivity {
-    at: Arc<Mutex<HashMap<TokenHash, Instant>>>,
+    at: Arc<Mutex<HashMap<TokenHash, LastCall>>>,
     /// Time at which the server started. Requests before this time are unknown, so a boot without a known request is
     /// assumed to have sent its last request at this time.
     started: Instant,
@@ -87,9 +94,9 @@ impl BootActivity {
 
     pub fn record_call(&self, boot: &TokenHash) {
         let mut at = lock_mutex(&self.at);
-        at.insert(*boot, Instant::now());
+        at.insert(*boot, LastCall { instant: Instant::now(), time: OffsetDateTime::now_utc() });
         if at.len() > 16 << 10 {
-            at.retain(|_, heard| heard.elapsed() < self.quiet);
+            at.retain(|_, heard| heard.instant.elapsed() < self.quiet);
         }
     }
 
@@ -97,12 +104,17 @@ impl BootActivity {
     /// process recently.
     pub fn has_called_recently(&self, boot: &MachineBoot) -> bool {
         let at = lock_mutex(&self.at);
-        boot.over.is_none() && at.get(&boot.hash).is_some_and(|heard| heard.elapsed() < self.quiet)
+        boot.over.is_none() && at.get(&boot.hash).is_some_and(|heard| heard.instant.elapsed() < self.quiet)
+    }
+
+    /// Returns the time of the boot's last request; `None` if the boot has not contacted this server process.
+    pub(crate) fn last_call(&self, boot: &TokenHash) -> Option<OffsetDateTime> {
+        lock_mutex(&self.at).get(boot).map(|heard| heard.time)
     }
 
     pub fn time_since_call(&self, boot: &TokenHash) -> Duration {
         let at = lock_mutex(&self.at);
-        at.get(boot).copied().unwrap_or(self.started).elapsed()
+        at.get(boot).map_or(self.started, |heard| heard.instant).elapsed()
     }
 
     /// Returns whether the boot has not ended, and was active recently. If the boot has not contacted this server

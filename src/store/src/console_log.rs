@@ -15,6 +15,8 @@ const PART: i64 = 128;
 /// Chunk of a console log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogChunk {
+    /// Number of the chunk; a later chunk has a larger number. Ignored when the chunk is stored.
+    pub number: i64,
     /// Hash of the token of the boot that sent the chunk.
     pub boot: TokenHash,
     /// Offset of the chunk in the log of the boot, in bytes as sent by the machine.
@@ -41,7 +43,7 @@ impl ServerState {
     pub async fn store_log_chunk(&self, machine: &str, part: LogChunk) -> Result<()> {
         let machine = machine.to_owned();
         self.run_job(move |connection| {
-            let LogChunk { boot, start, bytes, time, text } = part;
+            let LogChunk { boot, start, bytes, time, text, .. } = part;
             let transaction = connection.transaction()?;
             transaction.execute(
                 "INSERT OR REPLACE INTO log (machine, boot, start, bytes, time, text) SELECT ?1, ?2, ?3, ?4, ?5, ?6
@@ -65,7 +67,7 @@ impl ServerState {
     pub async fn read_log(&self, machine: &str) -> Result<Vec<LogChunk>> {
         let machine = machine.to_owned();
         self.run_job(move |connection| {
-            let select = "SELECT boot, start, bytes, time, text FROM log WHERE machine = ?1 ORDER BY id";
+            let select = "SELECT boot, start, bytes, time, text, id FROM log WHERE machine = ?1 ORDER BY id";
             connection.prepare_cached(select)?.query_map([machine], read_chunk)?.collect()
         })
         .await
@@ -75,7 +77,7 @@ impl ServerState {
 fn read_chunk(row: &Row) -> rusqlite::Result<LogChunk> {
     let number = |value: i64| u64::try_from(value).unwrap_or_default();
     let (start, bytes) = (number(row.get(1)?), number(row.get(2)?));
-    Ok(LogChunk { boot: row.get(0)?, start, bytes, time: row.get(3)?, text: row.get(4)? })
+    Ok(LogChunk { boot: row.get(0)?, start, bytes, time: row.get(3)?, text: row.get(4)?, number: row.get(5)? })
 }
 
 /// Converts an unsigned number to SQLite's signed integers.

@@ -192,10 +192,12 @@ impl ServerState {
         flatten_answer(self.submit_job(|store| store.run_as_durable_as_needed(work)).await)
     }
 
-    /// Waits until the database has performed a trivial read and write. Ignores failures of the database, since other
-    /// calls report them.
-    pub async fn check_pulse(&self) {
-        let _ = self.submit_job(DatabaseFile::check_pulse).await;
+    /// Waits until the database has performed a trivial read and write.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read or written.
+    pub async fn check_pulse(&self) -> Result<()> {
+        flatten_answer(self.submit_job(DatabaseFile::check_pulse).await)
     }
 
     /// Blocks the database's thread until the sender of the channel is dropped.
@@ -257,11 +259,12 @@ impl ServerState {
     }
 
     /// Stores an event. For a machine that has no machine file, only the latest event is kept. If the server loses
-    /// power, an event may be lost, which is harmless.
+    /// power, an event may be lost, which is harmless. `is_late` is true for an event of a boot that has already
+    /// reported the end of its installation; such an event does not change the machine's phase.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
-    pub async fn store_event(&self, machine: &str, event: &ProgressEvent) -> Result<()> {
+    pub async fn store_event(&self, machine: &str, event: &ProgressEvent, is_late: bool) -> Result<()> {
         let (machine, text) = (machine.to_owned(), to_json(event)?);
         self.run_job(move |connection| {
             let time = now();
@@ -280,8 +283,9 @@ impl ServerState {
             }
             transaction.execute(
                 "INSERT INTO machines (id, last_seen, last_event) VALUES (?1, ?2, ?3)
-                 ON CONFLICT (id) DO UPDATE SET last_seen = ?2, last_event = ?3",
-                params![machine, time, text],
+                 ON CONFLICT (id) DO UPDATE SET last_seen = ?2, last_event = ?3,
+                 reported = CASE WHEN ?4 THEN reported END",
+                params![machine, time, text, is_late],
             )?;
             transaction.commit()
         })

@@ -110,7 +110,11 @@ pub(crate) fn record_failure(
 }
 
 /// Returns the id of the image that was specified when the allocation was last served to the machine.
-fn served_image(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<Option<String>> {
+pub(crate) fn served_image(
+    transaction: &Transaction,
+    machine: &str,
+    allocation: &str,
+) -> rusqlite::Result<Option<String>> {
     let select = "SELECT image FROM layouts WHERE machine = ?1 AND allocation = ?2";
     Ok(transaction.query_row(select, [machine, allocation], |row| row.get(0)).optional()?.flatten())
 }

@@ -1,6 +1,7 @@
 //! State of an allocation on a machine: the started installation, the installed system, the open reinstall order, and
 //! the result of the last reinstall.
 
+use super::attempt_failure::AttemptFailure;
 use super::install_attempt::StartedAttempt;
 use super::installed_allocation::InstalledAllocation;
 use super::json_columns::{parse_column, to_json_column};
@@ -47,6 +48,8 @@ pub struct InstallState {
     pub marker: Option<InstallMarker>,
     pub order: Option<ReinstallOrder>,
     pub outcome: Option<ReinstallOutcome>,
+    /// Failure of the last attempt; `None` if the last attempt has succeeded.
+    pub failure: Option<AttemptFailure>,
     /// First installation that has passed its point of no return, and is not complete.
     pub first: Option<FirstInstall>,
     /// Install marker of this allocation that the machine has reported, but that the server does not trust. The marker
@@ -259,7 +262,7 @@ const ELSEWHERE: &str = "SELECT machine FROM allocations WHERE id = ?2 AND machi
 pub fn read_install_state(connection: &Connection, machine: &str, allocation: &str) -> rusqlite::Result<InstallState> {
     let key = [machine, allocation];
     let select = "SELECT created, succeeded, a.image, a.layout, l.layout, marker, outcome, begun, document, for_order,
-         adopted IS NOT NULL, waits, volumes, fencing, adopted_marker, a.fields
+         adopted IS NOT NULL, waits, volumes, fencing, adopted_marker, a.fields, failure
          FROM allocations a LEFT JOIN layouts l ON l.machine = a.machine AND l.allocation = a.id
          WHERE a.machine = ?1 AND a.id = ?2";
     let standing = connection.query_row(select, key, |row| {
@@ -272,6 +275,7 @@ pub fn read_install_state(connection: &Connection, machine: &str, allocation: &s
             adopted_marker: parse_column(row, 14)?,
             image: row.get(2)?,
             installed_allocation: parse_column(row, 15)?,
+            failure: parse_column(row, 16)?,
             layout: parse_column(row, 3)?,
             layout_id: row.get(4)?,
             marker: parse_column(row, 5)?,

@@ -11,12 +11,14 @@
 //!   opens the file, `database_id` distinguishes the file from others, and `schema` defines its tables. `lost_database`
 //!   records that the database replaced a lost database. `epoch` issues fencing tokens, `json_columns` reads and writes
 //!   columns of JSON, and `token` and `boot_token` contain tokens.
-//! * **Records.** `event_history` stores the events of machines, `console_log` stores their logs, `registrations` stores
-//!   their hardware, and `machine_identities` reads their UUIDs and MACs. `image_digest_cache` computes and caches
+//! * **Records.** `event_history` stores the events and the history of machines, `console_log` stores their logs,
+//!   `registrations` stores their hardware, `machine_contact` reads when and from which address they were seen, and
+//!   `machine_identities` reads their UUIDs and MACs. `image_digest_cache` computes and caches
 //!   digests. `boots` stores registered boots. `unknown_machines` stores machines that have no machine file, and
 //!   `freed_machines` determines which machines may still run the system of a previous tenant. `install_attempt`
-//!   contains the records of attempts, and `installed_allocation` contains the fields with which an allocation was
-//!   installed. `order_records` stores orders for reinstalls. `machine_migration` defines the states of a migration, and
+//!   contains the records of attempts, `attempt_failure` contains the reasons why attempts have failed, and
+//!   `installed_allocation` contains the fields with which an allocation was installed.
+//!   `order_records` stores orders for reinstalls. `machine_migration` defines the states of a migration, and
 //!   `migration_records` stores migrations. `boot_prohibitions` stores the allocations that a machine must no longer
 //!   boot after a migration. `plan_approval` defines the files with approved plans. `restore_confirmation` withholds the
 //!   installations and migrations of a restored database until its records are confirmed, and `install_state` combines
@@ -29,6 +31,7 @@
 //!   `machine_rename` transfers records to a new id. `backup` and `restore_review` copy and restore the database.
 
 mod adoption;
+mod attempt_failure;
 pub mod backup;
 pub mod boot_activity;
 mod boot_prohibitions;
@@ -52,6 +55,7 @@ mod installed_allocation;
 mod json_columns;
 pub mod json_sanitizer;
 pub(crate) mod lost_database;
+mod machine_contact;
 mod machine_identities;
 pub mod machine_migration;
 mod machine_rename;
@@ -78,15 +82,18 @@ mod unknown_machines;
 pub mod wipe_policy_check;
 
 pub use adoption::AdoptOutcome;
+pub use attempt_failure::AttemptFailure;
 pub use boot_activity::{BootActivity, MachineBoot};
 pub use boot_registration::{EnrollOutcome, Enrollment};
 pub use boot_target::{BootTarget, FileAllocation};
 pub use console_log::LogChunk;
 pub use database_handle::{DATABASE, FileStamp, ServerState, StoreHooks};
+pub use event_history::{HistoryEntry, HistoryKind};
 pub use first_install::FirstStartOutcome;
 pub use install_attempt::{ATTEMPTS, AttemptStart};
 pub use install_state::{FirstInstall, InstallState, ServedInstall};
 pub use installed_allocation::{AllocationFields, InstalledAllocation};
+pub use machine_contact::MachineContact;
 pub use machine_rename::RenameOutcome;
 pub use migration_records::explain_migration_block;
 pub use migration_transactions::{MigrationPlacement, MigrationUpdate as MoveHeard};

@@ -52,7 +52,9 @@ fn rename_rows(transaction: &Transaction, old: &str, new: &str) -> rusqlite::Res
     restore_confirmation::rename_confirmation(transaction, old, new)?;
     out_of_band::rename_run(transaction, old, new)?;
     transaction.execute("UPDATE OR REPLACE barred SET machine = ?2 WHERE machine = ?1", [old, new])?;
-    transaction.execute("UPDATE events SET machine = ?2 WHERE machine = ?1", [old, new])?;
+    for table in ["events", "history"] {
+        transaction.execute(&format!("UPDATE {table} SET machine = ?2 WHERE machine = ?1"), [old, new])?;
+    }
     transaction.execute("UPDATE OR REPLACE log SET machine = ?2 WHERE machine = ?1", [old, new])?;
     // Data that the machine has reported under its new id is newer, and preserved. A boot of the new id is preserved as
     // well.

@@ -9,6 +9,7 @@ mod install_reports;
 pub use install_reports::ReportOutcome;
 
 use super::boots::current_token;
+use super::event_history::{HistoryEntry, HistoryKind, insert_entry};
 use super::install_attempt::AttemptStart;
 use super::install_state::read_install_state;
 use super::installed_allocation::start_record;
@@ -100,6 +101,7 @@ impl ServerState {
                 handed: None,
             };
             store_order(transaction, &machine, &allocation, &order)?;
+            insert_entry(transaction, &machine, &HistoryEntry::from_order(HistoryKind::Ordered, &order))?;
             Ok(OrderOutcome::Placed(order))
         })
         .await
@@ -116,6 +118,7 @@ impl ServerState {
             Some(order) if order.begun => Ok(CancelOutcome::Started(order)),
             Some(order) => {
                 delete_order(transaction, &machine, &allocation)?;
+                insert_entry(transaction, &machine, &HistoryEntry::from_order(HistoryKind::Cancelled, &order))?;
                 Ok(CancelOutcome::Done(order))
             }
         })

@@ -46,6 +46,9 @@ const TABLES: &str = "
         machine TEXT PRIMARY KEY, active INTEGER NOT NULL, document TEXT NOT NULL) STRICT;
     CREATE INDEX IF NOT EXISTS out_of_band_active ON out_of_band (active);
     CREATE TABLE IF NOT EXISTS confirmed (machine TEXT PRIMARY KEY, by TEXT NOT NULL, time TEXT NOT NULL) STRICT;
+    CREATE TABLE IF NOT EXISTS history (
+        id INTEGER PRIMARY KEY, machine TEXT NOT NULL, time TEXT NOT NULL, entry TEXT NOT NULL) STRICT;
+    CREATE INDEX IF NOT EXISTS history_of_machine ON history (machine, id);
 ";
 
 /// Columns that later versions added, by table:
@@ -53,19 +56,19 @@ const TABLES: &str = "
 /// * `allocations`: the installation (image, layout, marker, and Kubernetes volumes), the outcome of the last
 ///   reinstall, and the disks of a first installation that has started. Also the adoption by the operator with the
 ///   marker that was shown, the marker that waits for confirmation, the fencing token, and the fields of the installed
-///   allocation and of the attempt that started last.
+///   allocation and of the attempt that started last. Also the failure of the last attempt.
 /// * `layouts`: the layout, image and fields that were served last, and the order for which they were served.
 /// * `orders`: the disks, the boot and the secret digest of the last attempt that has started, and the fencing token.
 ///   Also the operator's options, and the time at which the last attempt was counted, until the boot of this attempt
 ///   has registered.
 /// * `machines`: whether the machine lacks a machine file, the time of the registration, and whether the machine has
-///   started to erase disks since then. Also the last usable UUID that the machine's firmware reported, and the time at
-///   which the operator freed the machine.
+///   started to erase disks since then. Also the last usable UUID that the machine's firmware reported, the time at
+///   which the operator freed the machine, and the time of the last report, until a later boot sends an event.
 /// * `moves`: the whole record. A database without this column was created by a version that did not support
 ///   migrations.
 /// * `identity`: the time at which this database replaced a lost database.
 /// * `out_of_band`: the run. A database without this column was created by a version that did not support these runs.
-const LATER: [(&str, &str); 29] = [
+const LATER: [(&str, &str); 31] = [
     ("allocations", "image"),
     ("allocations", "layout"),
     ("allocations", "marker"),
@@ -95,6 +98,8 @@ const LATER: [(&str, &str); 29] = [
     ("allocations", "started_fields"),
     ("allocations", "fields"),
     ("out_of_band", "document"),
+    ("allocations", "failure"),
+    ("machines", "reported"),
 ];
 
 /// Creates the tables, or adds the tables and columns that a database of an earlier version lacks.

@@ -3,7 +3,8 @@
 
 use super::boot_activity::BootActivity;
 use super::boots::current_boot;
-use super::now;
+use super::{ServerState, now};
+use common::error::Result;
 use rusqlite::{OptionalExtension, Transaction, params};
 use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime};
@@ -39,6 +40,20 @@ pub(crate) fn mark_known(transaction: &Transaction, machine: &str) -> rusqlite::
     transaction.execute("UPDATE machines SET stranger = NULL WHERE id = ?1", [machine]).map(drop)
 }
 
+impl ServerState {
+    /// Returns the ids of the unknown machines that have registered, sorted.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read or written.
+    pub async fn list_unknown_machines(&self) -> Result<Vec<String>> {
+        self.run_job(|connection| {
+            let select = "SELECT id FROM machines WHERE stranger IS NOT NULL AND registered IS NOT NULL ORDER BY id";
+            connection.prepare_cached(select)?.query_map([], |row| row.get(0))?.collect()
+        })
+        .await
+    }
+}
+
 fn make_room(transaction: &Transaction, heard: &BootActivity) -> rusqlite::Result<bool> {
     let long_ago = (OffsetDateTime::now_utc() - KEPT).format(&Rfc3339).unwrap_or_default();
     let select = format!("SELECT id, coalesce(last_seen, '') FROM machines WHERE {ALL} ORDER BY last_seen");
@@ -61,7 +76,7 @@ fn make_room(transaction: &Transaction, heard: &BootActivity) -> rusqlite::Resul
 
 fn delete_machine(transaction: &Transaction, machine: &str) -> rusqlite::Result<()> {
     transaction.execute("DELETE FROM machines WHERE id = ?1", [machine])?;
-    for table in ["boots", "events", "log"] {
+    for table in ["boots", "events", "log", "history"] {
         transaction.execute(&format!("DELETE FROM {table} WHERE machine = ?1"), [machine])?;
     }
     Ok(())

@@ -2,6 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use common::type_errors::reword_type_error;
 use common::diagnostic::{self, Diagnostic};
 use common::error::{Error, Phase, Result};
 use model::allocation::{AllocatedImage, Allocation, BootOrder, OrderedReinstall};
@@ -205,7 +206,7 @@ pub(crate) fn choose_image(node: &IronicNode, args: &Map<String, Value>) -> Resu
     if words["id"].as_str().is_none_or(str::is_empty) {
         words["id"] = json!(image_name(url));
     }
-    serde_json::from_value(words).map(Some).map_err(|error| bad(error.to_string()))
+    serde_json::from_value(words).map(Some).map_err(|error| bad(reword_type_error(&error.to_string())))
 }
 
 fn image_of_node(node: &IronicNode) -> Option<Value> {
@@ -309,7 +310,7 @@ mod tests {
             (json!(7), "must be a URL"),
             (json!({"url": "5f0c-glance"}), "`url` must begin"),
             (json!({"url": "http://h/x", "digset": "sha256:7"}), "unknown field `digset`"),
-            (json!({"url": "http://h/x", "mirrors": 7}), "invalid type"),
+            (json!({"url": "http://h/x", "mirrors": 7}), "must be a list"),
         ] {
             let problem = of(image.clone()).unwrap_err().to_string();
             assert!(problem.contains(why), "{image}: {problem}");
@@ -322,7 +323,7 @@ mod tests {
         let node = map(json!({"uuid": "u", "instance_info": {"configdrive": "H4sIA", "image_source": "glance"}}));
         let error = build_allocation(&IronicNode(&node), &map(json!({"erase": 3}))).unwrap_err();
         let text = error.to_string();
-        for word in ["image: url", "erase: ", "configdrive: ", "nothing was written"] {
+        for word in ["image: `url`", "erase: ", "configdrive: ", "nothing was written"] {
             assert!(text.contains(word), "{word}: {text}");
         }
         assert!(error.is_refusal());

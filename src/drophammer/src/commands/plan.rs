@@ -1,5 +1,6 @@
 //! `drophammer plan`: shows what an installation would do.
 
+use super::plan_registered::{self, RegisteredPlan};
 use super::plan_templates::NamedTemplates;
 use super::{problem_lines, read_layout, read_text};
 use crate::operator_client::ServerOptions;
@@ -21,7 +22,7 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 /// Options of `drophammer plan`.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct PlanArgs {
     /// The layout, in YAML or JSON; - is standard input.
     #[arg(long, value_name = "FILE", required_unless_present_any = ["machine", "template"])]
@@ -103,7 +104,14 @@ impl From<String> for MissingPlan {
 
 /// Computes the plan. Returns the output and the exit status.
 pub fn plan_output(options: &PlanArgs) -> Result<(String, CommandOutcome)> {
-    match collect_inputs(options)? {
+    let asked = match &options.machine {
+        None => collect_inputs(options)?,
+        Some(machine) => match plan_registered::collect_inputs(options, machine)? {
+            RegisteredPlan::Forecast(text, outcome) => return Ok((text, outcome)),
+            RegisteredPlan::Inputs(asked) => asked,
+        },
+    };
+    match asked {
         Ok(asked) => make_plan(options, asked),
         Err(MissingPlan::Invalid(problems)) => Ok((problems, CommandOutcome::Refused)),
         Err(MissingPlan::Unchanged(why)) if options.detailed_exitcode => {
@@ -114,11 +122,8 @@ pub fn plan_output(options: &PlanArgs) -> Result<(String, CommandOutcome)> {
     }
 }
 
-/// Collects the inputs of the plan. The inner error contains the reason why no plan is made.
+/// Collects the inputs of a plan without a server. The inner error contains the reason why no plan is made.
 fn collect_inputs(options: &PlanArgs) -> Result<std::result::Result<PlanInputs, MissingPlan>> {
-    if let Some(machine) = &options.machine {
-        return super::plan_registered::collect_inputs(options, machine);
-    }
     let inventory = match &options.inventory {
         Some(path) => read_inventory(path)?,
         None => linux::probe::read_inventory(linux::probe::ProbeDepth::Deep)?,

@@ -2,10 +2,12 @@
 //! that the server would now send to the machine.
 
 use super::plan::{MissingPlan, PlanArgs, PlanInputs, inputs_from_files, read_inventory, refuse_impossible};
+use super::plan_forecast::forecast_plan;
 use super::plan_templates::NamedTemplates;
 use crate::operator_client::{OperatorClient, OperatorResponse, describe_differences, find_machine};
 use common::diagnostic;
 use common::error::{Error, Phase, Result};
+use common::exit_status::CommandOutcome;
 use model::allocation::{Allocation, OrderedReinstall};
 use model::inventory::Inventory;
 use plan::request_from_allocation::preview::remove_temporary_uses;
@@ -16,18 +18,24 @@ use serde::de::DeserializeOwned;
 use server::operator::MachineSummary;
 use server::plan_input::{PlanInput, RegisteredInventory};
 
-const FRESH: &str = "run `drophammer inventory` on the machine, and specify its output with --inventory FILE";
+pub(super) const FRESH: &str =
+    "run `drophammer inventory` on the machine, and specify its output with --inventory FILE";
 
-/// Collects the inputs from which the machine's agent would compute the plan. The inner error contains the reason why no
-/// plan is made.
+/// Inputs of a plan, or a forecast if the registered inventory is outdated.
+#[allow(clippy::large_enum_variant, reason = "only one value exists for each command")]
+pub(super) enum RegisteredPlan {
+    /// The error contains the reason why no plan is made.
+    Inputs(std::result::Result<PlanInputs, MissingPlan>),
+    /// Text of the forecast, and the exit status.
+    Forecast(String, CommandOutcome),
+}
+
+/// Collects the inputs from which the machine's agent would compute the plan.
 ///
 /// # Errors
 /// Returns an error if the server cannot be reached, if the server lacks the inventory or the allocation, or if the
 /// options contradict the machine's state.
-pub(super) fn collect_inputs(
-    options: &PlanArgs,
-    machine: &str,
-) -> Result<std::result::Result<PlanInputs, MissingPlan>> {
+pub(super) fn collect_inputs(options: &PlanArgs, machine: &str) -> Result<RegisteredPlan> {
     let server = OperatorClient::new(&options.of)?;
     let id = match uuid::Uuid::parse_str(machine) {
         Ok(id) => id.to_string(),
@@ -40,10 +48,14 @@ pub(super) fn collect_inputs(
     if let Some(allocation) = &preview.machine.allocation
         && is_unchanged(options, allocation)
     {
-        return Ok(Err(MissingPlan::Unchanged(format!(
+        return Ok(RegisteredPlan::Inputs(Err(MissingPlan::Unchanged(format!(
             "machine {machine} is installed with {} and boots it, because no reinstall is ordered. Use --reinstall to preview a reinstall",
             allocation.image.id
-        ))));
+        )))));
+    }
+    if let Some(registered) = outdated_inventory(options, &preview) {
+        let (text, outcome) = forecast_plan(options, machine, &preview, registered)?;
+        return Ok(RegisteredPlan::Forecast(text, outcome));
     }
     let (inventory, note) = match &options.inventory {
         Some(path) => (read_inventory(path)?, None),
@@ -61,11 +73,17 @@ pub(super) fn collect_inputs(
         Some(_) => inputs_from_files(options, inventory)?.map_err(MissingPlan::from),
         None => inputs_from_allocation(options, machine, &preview, inventory)?,
     };
-    Ok(asked.map(|mut asked| {
+    Ok(RegisteredPlan::Inputs(asked.map(|mut asked| {
         asked.notes.extend(note);
         asked.notes.extend(differences);
         asked
-    }))
+    })))
+}
+
+/// Returns the registered inventory if the plan would be based on it, although an installation has started since then.
+fn outdated_inventory<'a>(options: &PlanArgs, preview: &'a PlanInput) -> Option<&'a RegisteredInventory> {
+    let replaces = options.inventory.is_some() || options.layout.is_some() || !options.template.is_empty();
+    preview.registered.as_ref().filter(|registered| registered.outdated && !replaces)
 }
 
 fn fetch<T: DeserializeOwned>(server: &OperatorClient, path: &str) -> Result<T> {
@@ -102,7 +120,7 @@ fn registered_inventory(
     Ok((inventory, Some(format!("the inventory is {as_of}: later changes on the machine are not in this plan"))))
 }
 
-fn format_time(registered: &RegisteredInventory) -> String {
+pub(super) fn format_time(registered: &RegisteredInventory) -> String {
     match registered.time.get(..16) {
         Some(minute) => format!("as of {} UTC, {}", minute.replace('T', " "), format_age(registered.seconds_ago)),
         None => "from an unknown time".to_owned(),
@@ -132,12 +150,7 @@ fn inputs_from_allocation(
         Err(problems) => return Ok(Err(problems.into())),
     };
     let machine = &preview.machine;
-    let Some(mut allocation) = machine.allocation.clone() else {
-        let why = preview.withheld.as_deref().unwrap_or("the server does not offer an allocation");
-        return Err(inventory_refusal(format!(
-            "machine {name} has nothing to install: {why}. Use --layout FILE to plan with another layout"
-        )));
-    };
+    let mut allocation = require_allocation(preview, name)?;
     simulate_reinstall(options, name, &mut allocation)?;
     let told = build_request(machine, &machine.id, &allocation, &[]).steps;
     let merged = match templates.merge(told.list()) {
@@ -171,6 +184,20 @@ fn inputs_from_allocation(
     Ok(Ok(PlanInputs { parsed, inventory, request, notes, templates }))
 }
 
+/// Returns the allocation that the server would send to the machine.
+///
+/// # Errors
+/// Returns an error with the reason if the server would not send an allocation.
+pub(super) fn require_allocation(preview: &PlanInput, name: &str) -> Result<Allocation> {
+    let why = || {
+        let why = preview.withheld.as_deref().unwrap_or("the server does not offer an allocation");
+        inventory_refusal(format!(
+            "machine {name} has nothing to install: {why}. Use --layout FILE to plan with another layout"
+        ))
+    };
+    preview.machine.allocation.clone().ok_or_else(why)
+}
+
 /// Disables the check of the install marker, because the registered inventory does not contain the marker. Returns a
 /// note about this for a first installation; for a reinstall, the plan itself mentions the missing check.
 fn waive_unseen_marker(request: &mut PlanRequest) -> Vec<String> {
@@ -195,7 +222,7 @@ fn is_unchanged(options: &PlanArgs, allocation: &Allocation) -> bool {
 }
 
 /// Turns the allocation into a hypothetical reinstall if `--reinstall` is given and the server has no reinstall order.
-fn simulate_reinstall(options: &PlanArgs, name: &str, allocation: &mut Allocation) -> Result<()> {
+pub(super) fn simulate_reinstall(options: &PlanArgs, name: &str, allocation: &mut Allocation) -> Result<()> {
     if !allocation.succeeded && options.reinstall {
         return Err(inventory_refusal(format!(
             "machine {name} is not installed and cannot be reinstalled: omit --reinstall to show the installation"

@@ -109,9 +109,12 @@ fn describe_machine(machine: &MachineSummary, all: &[MachineSummary]) -> String 
     parts.collect::<Vec<_>>().join("; ")
 }
 
-fn describe_order(machine: &MachineSummary, all: &[MachineSummary]) -> String {
+pub(super) fn describe_order(machine: &MachineSummary, all: &[MachineSummary]) -> String {
     if let Some(moving) = &machine.moving {
         return moving.describe(machine_name(all, &moving.other));
+    }
+    if machine.new {
+        return "new".to_owned();
     }
     match (&machine.order, &machine.locked) {
         (Some(order), _) if order.given_up => format!("{} abandoned", order.image),

@@ -1,5 +1,7 @@
 //! Options of the operator's commands.
 
+use super::add_machine::AddOptions;
+use super::machine_details::{LogOptions, OneMachineOptions, PlanMachineOptions};
 use crate::object_list::ListOptions;
 use bmc::PowerAction;
 use clap::{Args, Subcommand};
@@ -38,8 +40,18 @@ pub enum MachineCommand {
     /// List the machines: phase, installed image, time since the last request, open orders and the reason of a failure.
     #[command(visible_alias = "ls")]
     List(ListMachinesOptions),
-    /// Create the machine file of a registered machine, with its MACs and its size. Nothing is installed until an
-    /// allocation is added to the file.
+    /// Show everything about one machine: state, failure, file, hardware, and the timeline of its last installation.
+    Show(OneMachineOptions),
+    /// List the stored events of a machine, the oldest first.
+    Events(OneMachineOptions),
+    /// Print the console log of a machine: the output of ramdisk and agent during its last boots.
+    Logs(LogOptions),
+    /// List the orders and ended installations of a machine, the oldest first.
+    History(OneMachineOptions),
+    /// Print what the next boot of a machine would do, disk by disk; the same as `drophammer plan --machine`.
+    Plan(PlanMachineOptions),
+    /// Create the machine file of a registered machine, with its MACs and its size. With --image, the file also contains
+    /// an allocation, and the machine is installed.
     Add(AddOptions),
     /// Order a reinstall: the image is replaced; disks without wipeonreinstall are preserved.
     Reinstall(ReinstallOrderOptions),
@@ -259,19 +271,6 @@ pub struct ConfirmOptions {
     /// Confirm all machines, including those that are added later.
     #[arg(long)]
     pub all: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct AddOptions {
-    /// Id of the machine, as in the server's output.
-    #[arg(value_name = "ID")]
-    pub machine: String,
-    /// Name of the machine. The machine file is machines/NAME.yaml in the server's directory.
-    #[arg(long)]
-    pub name: String,
-    /// Size of the machine [default: the size in sizes/ whose constraints match the machine].
-    #[arg(long)]
-    pub size: Option<String>,
 }
 
 #[derive(Debug, Args)]

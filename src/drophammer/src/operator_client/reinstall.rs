@@ -97,7 +97,6 @@ pub(super) fn describe_next_steps(before: &MachineSummary, now: &MachineSummary,
     if now.order.is_none() {
         return ordered;
     }
-    let layout = now.layout.as_deref().unwrap_or("LAYOUT");
     let command = command.map_or_else(
         || format!("the output of `drophammer machine boot-digest {name} --at URL`; URL is the address at which machines reach the server"),
         str::to_owned,
@@ -109,7 +108,7 @@ pub(super) fn describe_next_steps(before: &MachineSummary, now: &MachineSummary,
          {command}\n    \
          on the machine, as root: starts the reinstall without waiting for the firmware\n\
          Show what the reinstall will do, disk by disk:\n  \
-         drophammer plan --reinstall --layout FILE      on the machine; FILE contains the layout {layout:?}\n\
+         drophammer machine plan {name}\n\
          Cancel the reinstall before it starts:\n  \
          drophammer machine reinstall {name} --cancel\n"
     )

@@ -4,6 +4,7 @@ use super::*;
 use crate::object_list::format_wide;
 use ::server::operator::{ReinstallOrder, ReinstallOutcome as Ended, WaitingMarker};
 use model::install_report::{EventName, ProgressEvent};
+use serde_json::json;
 use site::effective_allocation::{AllocationDifference, DifferenceEffect};
 use time::macros::datetime;
 
@@ -143,6 +144,19 @@ fn a_running_or_failed_installation_is_described_by_its_last_event() {
 }
 
 #[test]
+fn new_machines_and_failures_are_in_the_list() {
+    let failure = json!({"stage": "storage.format", "message": "no space", "time": "", "remedy": "none"});
+    let all = [
+        MachineSummary { id: "1".to_owned(), new: true, ..MachineSummary::default() },
+        MachineSummary { failure: Some(serde_json::from_value(failure).unwrap()), ..machine("2", "two") },
+    ];
+    let table = format_machines(&all);
+    let rows: Vec<&str> = table.lines().collect();
+    assert!(rows[1].split("  ").any(|cell| cell.trim() == "new"), "{table}");
+    assert!(rows[2].trim_end().ends_with("FAILED: storage.format: no space"), "{table}");
+}
+
+#[test]
 fn what_happens_next_is_said() {
     let before = machine("4c-1", "one");
     let text = describe_next_steps(
@@ -153,8 +167,7 @@ fn what_happens_next_is_said() {
     for words in [
         "one will be reinstalled with debian-13 in place of debian-12 at its next boot over PXE; order o1.",
         "drophammer reinstall --server U\n",
-        "drophammer plan --reinstall --layout FILE",
-        "contains the layout \"default\"",
+        "Show what the reinstall will do, disk by disk:\n  drophammer machine plan one\n",
         "drophammer machine reinstall one --cancel",
     ] {
         assert!(text.contains(words), "{words}: {text}");

@@ -12,6 +12,9 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// Time constant of the exponential smoothing of the rate, in seconds.
 const SMOOTHING_SECONDS: f64 = 3.0;
 
+/// Time after the start during which the rate is the average since the start.
+const AVERAGED: Duration = Duration::from_secs(10);
+
 type ProgressWatcher<'a> = &'a (dyn Fn(TransferProgress) + Sync);
 
 /// Runs `work` like [`ProgressMeter::report_while`], for a single stream.
@@ -31,6 +34,7 @@ pub(crate) struct ProgressMeter {
     /// Number of bytes of the streams that have ended.
     before: u64,
     interval: Duration,
+    started_at: Instant,
     told_at: Instant,
     told_bytes: u64,
     /// Smoothed rate in bytes per second; `None` before the first measurement.
@@ -39,7 +43,8 @@ pub(crate) struct ProgressMeter {
 
 impl ProgressMeter {
     pub fn new(total: Option<u64>) -> ProgressMeter {
-        ProgressMeter { total, before: 0, interval: INTERVAL, told_at: Instant::now(), told_bytes: 0, rate: None }
+        let now = Instant::now();
+        ProgressMeter { total, before: 0, interval: INTERVAL, started_at: now, told_at: now, told_bytes: 0, rate: None }
     }
 
     /// Runs `work`, which processes the next stream. Calls the watcher at each interval while `work` runs, and once
@@ -73,7 +78,13 @@ impl ProgressMeter {
         let seconds = now.duration_since(self.told_at).as_secs_f64().max(0.001);
         let current = (bytes - self.told_bytes) as f64 / seconds;
         let weight = 1.0 - (-seconds / SMOOTHING_SECONDS).exp();
-        let rate = self.rate.map_or(current, |rate| rate + (current - rate) * weight);
+        let since_start = now.duration_since(self.started_at);
+        let average = bytes as f64 / since_start.as_secs_f64().max(0.001);
+        // Buffers accept the first data faster than the disks, so that short intervals would promise too much.
+        let rate = match self.rate.filter(|_| since_start > AVERAGED) {
+            None => average,
+            Some(rate) => rate + (current - rate) * weight,
+        };
         (self.rate, self.told_at, self.told_bytes) = (Some(rate), now, bytes);
         let left = self.total.map(|total| total.saturating_sub(bytes));
         TransferProgress {
@@ -92,14 +103,28 @@ mod tests {
 
     #[test]
     fn the_rate_is_smoothed_and_gives_the_time_left() {
+        let mut meter = ProgressMeter::new(Some(20_000));
+        let start = meter.told_at;
+        let told = [(10_000, 10), (11_000, 11), (11_000, 12)];
+        let told = told.map(|(bytes, second)| meter.measure(bytes, start + Duration::from_secs(second)));
+        assert_eq!((told[0].bytes_per_second, told[0].seconds_left), (1000, Some(10)));
+        assert_eq!((told[1].bytes_per_second, told[1].seconds_left), (1000, Some(9)));
+        assert!(told[2].bytes_per_second < 1000 && told[2].bytes_per_second > 500, "{:?}", told[2]);
+        assert!(told[2].seconds_left > Some(9));
+    }
+
+    #[test]
+    fn the_average_since_the_start_counts_for_ten_seconds() {
         let mut meter = ProgressMeter::new(Some(10_000));
         let start = meter.told_at;
-        let told = [(1000, 1), (2000, 2), (2000, 3)];
+        // The buffers are filled within the first second.
+        let told = [(5000, 1), (5000, 5), (5000, 10)];
         let told = told.map(|(bytes, second)| meter.measure(bytes, start + Duration::from_secs(second)));
-        assert_eq!((told[0].bytes_per_second, told[0].seconds_left), (1000, Some(9)));
-        assert_eq!((told[1].bytes_per_second, told[1].seconds_left), (1000, Some(8)));
-        assert!(told[2].bytes_per_second < 1000 && told[2].bytes_per_second > 500, "{:?}", told[2]);
-        assert!(told[2].seconds_left > Some(8));
+        let rates = told.map(|progress| (progress.bytes_per_second, progress.seconds_left));
+        assert_eq!(rates, [(5000, Some(1)), (1000, Some(5)), (500, Some(10))]);
+        assert!(told.iter().all(|progress| !progress.is_flushing()));
+        let end = meter.measure(10_000, start + Duration::from_secs(20));
+        assert_eq!(end.to_string(), "10.0 kB of 10.0 kB, flushing");
     }
 
     /// With an interval of one hour, the test passes only if the end is reported immediately.

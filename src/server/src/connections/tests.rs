@@ -31,7 +31,8 @@ async fn start_with(router: Router, tls: Option<ServerTls>) -> (SocketAddr, Hear
     let watch = StatusLog::json_into(heard.clone());
     tokio::spawn(async move {
         let (front, running) = (RoutedListener { listener, router, tls }, GracefulShutdown::new());
-        let door = ConnectionLimiter::new(100, ClientQuotas::new(100, &[]), watch.clone(), RateLimitedLog::new(watch));
+        let (alarms, health) = (RateLimitedLog::new(watch.clone()), ServerHealth::default());
+        let door = ConnectionLimiter::new(100, ClientQuotas::new(100, &[]), watch, alarms, health);
         loop {
             let (front, place, accepted) = door.accept_next(&[&front]).await;
             let (stream, address) = accepted.unwrap();

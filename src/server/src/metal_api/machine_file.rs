@@ -89,7 +89,7 @@ fn copy_definition(app: &AppState, id: &str, allocation: &mut AllocationSpec) {
 
 /// Checks that the templates that the machine's traits enable can run on the machine. If the machine has an allocation,
 /// also checks that the allocation can be installed. The inner error lists all problems.
-pub(super) async fn check_templates(
+pub(crate) async fn check_templates(
     app: &AppState,
     machine: &MachineSpec,
     known: &SiteObjects,

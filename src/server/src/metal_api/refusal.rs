@@ -1,6 +1,7 @@
 //! Error responses: `statuscode` and `message` as in metal-api, with additional fields.
 
 use crate::api_error::ApiError;
+use crate::server_health::ErrorMessage;
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -104,6 +105,10 @@ impl From<Error> for ApiRefusal {
 impl IntoResponse for ApiRefusal {
     fn into_response(self) -> Response {
         let ApiRefusal { status, message, problems, conflict } = self;
-        (status, Json(RefusalBody { statuscode: status.as_u16(), message, problems, conflict })).into_response()
+        let error = ErrorMessage(message.clone());
+        let body = RefusalBody { statuscode: status.as_u16(), message, problems, conflict };
+        let mut response = (status, Json(body)).into_response();
+        response.extensions_mut().insert(error);
+        response
     }
 }

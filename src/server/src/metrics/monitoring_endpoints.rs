@@ -43,11 +43,15 @@ pub(crate) async fn get_livez() -> &'static str {
     "ok\n"
 }
 
-/// `GET /readyz`: succeeds if the database responds and the server is not shutting down.
+/// `GET /readyz`: succeeds if the database responds, and the server has no problem and is not shutting down.
 pub(crate) async fn get_readyz(State(app): State<Arc<AppState>>) -> Result<&'static str, ApiError> {
     let not = |why: String| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why);
     if *app.closing.borrow() {
         return Err(not("the server is shutting down".to_owned()));
+    }
+    let failures = app.counters.health.failures();
+    if !failures.is_empty() {
+        return Err(not(failures.join("\n")));
     }
     app.state.has_allocation("", "").await.map(|_| "ok\n").map_err(|error| not(error.to_string()))
 }

@@ -12,6 +12,10 @@ pub(crate) fn format_metrics(metrics: &Metrics, phases: &BTreeMap<&'static str, 
     let mut text = String::new();
     write_header(&mut text, "info", "gauge", "Version of the server.");
     write_sample(&mut text, "info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
+    write_header(&mut text, "healthy", "gauge", "1 if the server can store reports and complete requests, else 0.");
+    write_sample(&mut text, "healthy", &[], u8::from(metrics.health.failures().is_empty()));
+    write_header(&mut text, "errors_total", "counter", "Requests that the server has failed to complete (status 5xx).");
+    write_sample(&mut text, "errors_total", &[], metrics.health.count_errors());
     write_header(&mut text, "machines", "gauge", "Machines that have a machine file, by phase.");
     for phase in PHASES {
         write_sample(&mut text, "machines", &[("phase", phase)], phases.get(phase).copied().unwrap_or_default());

@@ -5,7 +5,7 @@ use crate::out_of_band::progress::OutOfBandProgress;
 use model::install_report::ProgressEvent;
 use serde::{Deserialize, Deserializer, Serialize};
 use site::effective_allocation::AllocationDifference;
-use store::{ReinstallOrder, ReinstallOutcome};
+use store::{ATTEMPTS, AttemptFailure, MachineContact, ReinstallOrder, ReinstallOutcome};
 
 /// Summary of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -68,10 +68,89 @@ pub struct MachineSummary {
     pub out_of_band: Option<OutOfBandProgress>,
     /// Maximum number of attempts of a reinstall order.
     pub attempts: u32,
+    /// Time of the last registration, event or request of the machine.
     pub last_seen: Option<String>,
     pub last_event: Option<ProgressEvent>,
+    /// True if the machine has reported the end of an installation after its last event.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ended: bool,
     /// Result of the last reinstall.
     pub outcome: Option<ReinstallOutcome>,
+    /// State of the machine in one word or a few words, as on the web page, such as `new`, `installing` or `failed`.
+    #[serde(default)]
+    pub phase: String,
+    /// True if the machine has registered, but `machines/` contains no file for the machine.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub new: bool,
+    /// Address from which the machine registered last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// Failure of the last attempt to install the machine; absent if the last attempt has succeeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<MachineFailure>,
+}
+
+impl MachineSummary {
+    /// Returns a summary that contains only the last contact of the machine.
+    pub(crate) fn from_contact(id: &str, contact: MachineContact) -> MachineSummary {
+        let MachineContact { last_seen, last_event, has_reported, boot } = contact;
+        MachineSummary {
+            id: id.to_owned(),
+            attempts: ATTEMPTS,
+            last_seen,
+            // An event that a newer version has stored may have another format.
+            last_event: last_event.and_then(|event| serde_json::from_str(&event).ok()),
+            ended: has_reported,
+            address: boot.and_then(|boot| boot.address),
+            ..MachineSummary::default()
+        }
+    }
+
+    /// Returns the name, or the id if the machine has no name.
+    pub fn display_name(&self) -> &str {
+        if self.name.is_empty() { &self.id } else { &self.name }
+    }
+}
+
+/// Reason why the last attempt to install a machine has failed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct MachineFailure {
+    #[serde(flatten)]
+    pub attempt: AttemptFailure,
+    /// What the operator can do, or what the machine does on its own.
+    pub remedy: String,
+}
+
+impl MachineFailure {
+    /// Creates the failure of the machine that `machine` summarizes.
+    pub(crate) fn new(attempt: AttemptFailure, machine: &MachineSummary) -> MachineFailure {
+        let reinstall =
+            |image: &str| format!("drophammer machine reinstall {} --image {image}", machine.display_name());
+        let remedy = match &machine.order {
+            Some(order) if order.given_up => format!(
+                "the machine is only partially installed and waits at its console: remove the cause, then run `{}`",
+                reinstall(&order.image)
+            ),
+            Some(order) => format!("attempt {} of {}: the machine retries at its next boot", order.attempts, ATTEMPTS),
+            None if machine.installed => {
+                "every disk is unchanged, and the machine boots its old system: remove the cause, then order the reinstall again"
+                    .to_owned()
+            }
+            None if attempt.untouched => {
+                "every disk is unchanged: remove the cause, then boot the machine over PXE".to_owned()
+            }
+            None => "remove the cause, then boot the machine over PXE: the installation starts again on the same disks"
+                .to_owned(),
+        };
+        MachineFailure { attempt, remedy }
+    }
+}
+
+/// Formats the failure as `storage.format: mkfs.ext4: no space left on device; REMEDY`.
+impl std::fmt::Display for MachineFailure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}; {}", self.attempt, self.remedy)
+    }
 }
 
 /// Size or allocation in a response: its id, or an object in the format of metal-api. Responses to orders contain the

@@ -182,7 +182,7 @@ fn event_line(event: &ProgressEvent) -> String {
 fn report_lines(report: &InstallReport) -> Vec<String> {
     let step = report.step.as_deref().map(|step| format!(" at {}", replace_hidden(step))).unwrap_or_default();
     let head = if report.success { "installed".to_owned() } else { format!("FAILED{step}") };
-    let mut message = report.message.lines().map(replace_hidden);
+    let mut message = report.reason().lines().map(replace_hidden);
     let mut lines = vec![format!("{head}: {}", message.next().unwrap_or_default())];
     lines.extend(message.map(|line| format!("    {line}")));
     if !report.timings.is_empty() {

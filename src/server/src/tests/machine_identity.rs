@@ -252,7 +252,7 @@ async fn a_nic_that_several_machines_have_goes_into_no_file() {
         server.until(|| !server.heard.text().is_empty(), "the output").await;
         for id in ids {
             let began = std::time::Instant::now();
-            while operator(&server, "GET", "/v1/machines", Value::Null).await.text().contains(id) {
+            while operator(&server, "GET", "/v1/machine", Value::Null).await.text().contains(id) {
                 assert!(began.elapsed() < PATIENCE, "{id} is still known");
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }

@@ -86,7 +86,6 @@ async fn a_desk_prints_the_plan_that_the_agent_makes() {
 
     // After the installation, the contents of the disks differ from the registered inventory.
     assert_eq!(server.begin(&token, "").await, 200);
-    server.refused(&["--machine", "one"], "an installation has started since then").await;
     server.report(ONE, &token, "a1", true).await;
     let file = inventory_file().display().to_string();
     let with_file = ["--machine", "one", "--inventory", &file];
@@ -96,7 +95,6 @@ async fn a_desk_prints_the_plan_that_the_agent_makes() {
     server.refused(&["--machine", "one"], "because no reinstall is ordered").await;
     let (text, outcome) = server.plan(&["--machine", "one", "--detailed-exitcode"]).await.unwrap();
     assert!(outcome == CommandOutcome::Good && text.contains("because no reinstall is ordered"), "{text}");
-    server.refused(&["--machine", "one", "--reinstall"], "the contents of its disks have changed").await;
     let (text, outcome) = server.plan(&[&with_file[..], &["--reinstall"]].concat()).await.unwrap();
     assert!(outcome == CommandOutcome::Good && text.contains("reinstall"), "{text}");
 
@@ -108,6 +106,32 @@ async fn a_desk_prints_the_plan_that_the_agent_makes() {
     let (text, _) = server.plan(&["--machine", "one", "--json"]).await.unwrap();
     assert_eq!(without_notes(&text), agents(machine).await);
     assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["mode"], "reinstall");
+}
+
+/// After the installation, the contents of the disks differ from the registered inventory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_inventory_from_before_the_installation_yields_a_forecast() {
+    let server = Running::start_in(with_images()).await;
+    let token = server.registered(ONE).await;
+    server.allocated(ONE, &token).await;
+    assert_eq!(server.begin(&token, "").await, 200);
+    let changed = "the disks of the machine have changed since it registered";
+    let (text, _) = server.plan(&["--machine", "one"]).await.unwrap();
+    assert!(
+        text.starts_with("one: installation with debian-12; the inventory is as of 20") && text.contains(changed),
+        "{text}"
+    );
+    server.report(ONE, &token, "a1", true).await;
+    server.refused(&["--machine", "one"], "because no reinstall is ordered").await;
+    let (text, outcome) = server.plan(&["--machine", "one", "--reinstall"]).await.unwrap();
+    assert!(outcome == CommandOutcome::Good && text.contains(changed) && text.contains("Data lost: "), "{text}");
+    assert!(!text.contains("point of no return"), "only a forecast: {text}");
+    let (text, _) = server.plan(&["--machine", "one", "--reinstall", "--json"]).await.unwrap();
+    let forecast: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&forecast["foreseen"], forecast["disks"].as_array().unwrap().is_empty()), (&json!(changed), false));
+    let layout = server.dir.path().join("layouts/default.yaml").display().to_string();
+    let with_layout = ["--machine", "one", "--reinstall", "--layout", &layout];
+    server.refused(&with_layout, "the contents of its disks have changed").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -173,7 +173,10 @@ async fn operators_get_the_recorded_answers() {
     server.wait_for_site().await;
     let mut differences = Vec::new();
     for (path, recorded) in recorded_answers("answers.json") {
-        compare(&path, &recorded, &server.ask_operator(&path).await, &mut differences);
+        let mut found = server.ask_operator(&path).await;
+        // The earlier version did not list machines without a machine file.
+        found.as_array_mut().into_iter().for_each(|rows| rows.retain(|row| row["new"] != true));
+        compare(&path, &recorded, &found, &mut differences);
     }
     assert_eq!(differences, Vec::<String>::new());
 }

@@ -18,7 +18,7 @@ pub(crate) fn show_report(report: &InstallReport) -> Markup {
     html! {
         h2 { "Last installation" }
         p.words.problem[!report.success] {
-            strong { (if report.success { "Installed" } else { &failed }) ": " } (report.message)
+            strong { (if report.success { "Installed" } else { &failed }) ": " } (report.reason())
             @if report.untouched { " All disks are unchanged." }
         }
         @if !report.timings.is_empty() { (show_timings(&report.timings)) }

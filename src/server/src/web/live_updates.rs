@@ -7,6 +7,7 @@ use super::phase::DisplayPhase;
 use super::session::{LoggedIn, LoginSessions};
 use crate::AppState;
 use crate::api_error::ApiError;
+use crate::server_health::ServerHealth;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -164,9 +165,15 @@ impl MachineUpdate {
             None => event.message.lines().next().unwrap_or_default().to_owned(),
         };
         let stage = event.stage.clone().unwrap_or_default();
-        let rate =
-            event.progress.map(|progress| format!("{}/s", common::format::format_bytes(progress.bytes_per_second)));
-        let left = progress.seconds_left.map(|left| common::format::format_seconds(left as f64));
+        let is_flushing = progress.is_flushing();
+        let rate = event
+            .progress
+            .filter(|_| !is_flushing)
+            .map(|progress| format!("{}/s", common::format::format_bytes(progress.bytes_per_second)));
+        let left = match is_flushing {
+            true => Some("flushing".to_owned()),
+            false => progress.seconds_left.map(|left| common::format::format_seconds(left as f64)),
+        };
         MachineUpdate {
             id,
             whole: event.event != EventName::Installing,
@@ -192,7 +199,9 @@ pub(crate) async fn get_events(State(app): State<Arc<AppState>>, person: LoggedI
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut closing = app.closing.clone();
     let stream = EventStream {
-        shape: hash_directory(&app.directory()),
+        shape: hash_directory(&app.directory(), &app.counters.health),
+        problems: app.counters.health.problems(),
+        health: app.counters.health.clone(),
         directory: app.directory.clone(),
         place,
         tick,
@@ -209,7 +218,10 @@ pub(crate) async fn get_events(State(app): State<Arc<AppState>>, person: LoggedI
 struct EventStream {
     place: WatcherPlace,
     directory: published::Receiver<Arc<SiteSnapshot>>,
-    /// Hash of the directory's content when it was last sent to the watcher.
+    health: ServerHealth,
+    /// Problems of the server itself that were last sent to the watcher.
+    problems: Vec<String>,
+    /// Hash of the directory's content and of all problems when they were last sent to the watcher.
     shape: u64,
     tick: Interval,
     /// Number of ticks since the last transmission.
@@ -226,21 +238,24 @@ impl EventStream {
         if !moved.is_empty() {
             text += &format!("event: machines\ndata: {}\n\n", json!(moved));
         }
-        if self.directory.has_changed().unwrap_or_default() {
+        let problems = self.health.problems();
+        if self.directory.has_changed().unwrap_or_default() || problems != self.problems {
             let directory = self.directory.borrow_and_update().clone();
-            let shape = hash_directory(&directory);
+            let shape = hash_directory(&directory, &self.health);
             if std::mem::replace(&mut self.shape, shape) != shape {
-                text += &format!("event: directory\ndata: {}\n\n", json!({ "problems": directory.problems }));
+                let all = page_frame::list_problems(&self.health, &directory.problems);
+                text += &format!("event: directory\ndata: {}\n\n", json!({ "problems": all }));
             }
+            self.problems = problems;
         }
         text
     }
 }
 
-/// Returns a hash of everything in the directory that the pages show.
-fn hash_directory(directory: &SiteSnapshot) -> u64 {
+/// Returns a hash of all problems, and of everything in the directory that the pages show.
+fn hash_directory(directory: &SiteSnapshot, health: &ServerHealth) -> u64 {
     let mut hasher = DefaultHasher::new();
-    directory.problems.hash(&mut hasher);
+    page_frame::list_problems(health, &directory.problems).hash(&mut hasher);
     let mut machines: Vec<_> = directory.machines().collect();
     machines.sort_by_key(|machine| &machine.id);
     for machine in machines {
@@ -308,6 +323,11 @@ mod tests {
         };
         assert_eq!(place.take_updates(), std::slice::from_ref(&moved));
         assert_eq!(place.take_updates(), []);
+        live.record_event("a", &event(200));
+        let flushing = place.take_updates().remove(0);
+        assert_eq!((flushing.rate.as_str(), flushing.left.as_str()), ("", "flushing"));
+        live.record_event("a", &event(150));
+        assert_eq!(place.take_updates(), std::slice::from_ref(&moved));
         live.record_log("a");
         live.record_log("nobody");
         assert_eq!(place.take_updates(), [MachineUpdate { log: true, ..moved }], "what it does has not changed");

@@ -10,7 +10,7 @@ use crate::allocation_state;
 use crate::api_error::ApiError;
 use crate::base_url::BaseUrls;
 use crate::migration_requests::certificate_approval::CertificateTrust;
-use crate::operator::{self, MachineSummary, ReinstallOrder};
+use crate::operator::{self, MachineFailure, MachineSummary, ReinstallOrder};
 use crate::{AppState, metal_api};
 use axum::extract::{Path, State};
 use axum::response::Response;
@@ -22,6 +22,7 @@ use plan::DiskVerdict;
 use site::operator_files::MachineSpec;
 use std::sync::Arc;
 use store::StoredRegistration;
+use store::boot_activity::QUIET;
 
 /// Maximum number of events shown; an installation causes a few hundred.
 const EVENTS: u32 = 500;
@@ -92,7 +93,7 @@ async fn build_page(
 fn show_unknown_machine(id: &str, register: Option<&RegisterRequest>, history: &Markup) -> Markup {
     html! {
         h1 { (id) }
-        p { "This machine does not have a file in machines/. Create one with " code { "drophammer machine add " (id) " --name …" } "." }
+        p { "This machine is new: it does not have a file in machines/. " a.button href={ "/machines/" (id) "/add" } { "Add…" } }
         @if let Some(register) = register { (show_hardware(register)) }
         @if let Some(inventory) = register.and_then(|register| register.inventory.as_ref()) {
             h2 { "Disks" } (disks::draw_disks(inventory, |_| None))
@@ -141,7 +142,7 @@ async fn pending_plan(
     if machine.allocation.is_none() {
         return Ok(None);
     }
-    let is_busy = row.phase.kind == ObjectFate::Busy;
+    let is_busy = row.phase.kind == ObjectFate::Busy && is_running(app, &machine.id).await?;
     if !is_busy && row.listed.order.is_none() && (row.listed.installed || is_reported) {
         return Ok(None);
     }
@@ -151,6 +152,13 @@ async fn pending_plan(
         true => plan_preview::load_preview(app, base, machine, standing, is_busy).await.map(Some),
         false => Ok(None),
     }
+}
+
+/// Returns whether the agent runs on the machine: the last boot has sent a request recently, and has not reported the end
+/// of its installation. The last event alone does not prove this, because the event that ends a run may be lost.
+async fn is_running(app: &AppState, id: &str) -> Result<bool, ApiError> {
+    let boot = app.state.read_contact(id).await?.boot;
+    Ok(boot.is_some_and(|boot| boot.over.is_none() && app.state.heard.time_since_call(&boot.hash) < QUIET))
 }
 
 fn show_header(person: &LoggedIn, machine: &MachineSpec, row: &MachineRow) -> Markup {
@@ -163,6 +171,7 @@ fn show_header(person: &LoggedIn, machine: &MachineSpec, row: &MachineRow) -> Ma
                 a.button href={ "/machines/" (machine.id) "/reinstall" } { "Reinstall…" }
             }
         }
+        (show_failure(row))
         (show_progress(row))
         (show_migration(machine, row))
         (show_warnings(machine, row))
@@ -196,6 +205,19 @@ fn show_progress(row: &MachineRow) -> Markup {
                 span.percent { @if let Some(percent) = moved.percent { (percent) " %" } }
                 " " span.rate { (moved.rate) } " " span.left { (moved.left) }
                 span.what { (moved.what) }
+            }
+        }
+    }
+}
+
+/// Shows the reason why the last attempt has failed. This reason precedes everything else on the page.
+fn show_failure(row: &MachineRow) -> Markup {
+    html! {
+        @if let Some(MachineFailure { attempt, remedy }) = row.failure() {
+            section.problem.failure role="alert" {
+                h2 { "Failed" @if let Some(stage) = &attempt.stage { " at " (stage) } }
+                p.words { (attempt.message) }
+                p { strong { "Next: " } (remedy) ". " span.faint { (page_frame::show_time(&attempt.time)) } }
             }
         }
     }
@@ -266,6 +288,7 @@ fn show_facts(machine: &MachineSpec, row: &MachineRow) -> Markup {
             }
             @if let Some(wanted) = row.wanted.as_ref().filter(|_| listed.image.is_none()) { dt { "Image" } dd { "wanted: " (wanted) } }
             @if let Some(layout) = &layout { dt { "Layout" } dd { a href={ "/layouts#" (layout) } { (layout) } } }
+            @if let Some(address) = &listed.address { dt { "Registered from" } dd { code { (address) } } }
             @if let Some(seen) = &listed.last_seen { dt { "Last seen (UTC)" } dd { (page_frame::show_time(seen)) } }
         }
     }

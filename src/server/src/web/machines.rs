@@ -7,7 +7,7 @@ use super::phase::{self, DisplayPhase, ObjectFate};
 use super::session::LoggedIn;
 use crate::AppState;
 use crate::api_error::ApiError;
-use crate::operator::{self, MachineSummary};
+use crate::operator::{self, MachineFailure, MachineSummary};
 use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -38,8 +38,7 @@ impl MachineRow {
         let wanted = machine.find_machine(&listed.id).and_then(|machine| machine.allocation.as_ref());
         let wanted = wanted.map(|allocation| allocation.image.as_str().to_owned());
         let live = app.watch.live.last_event(&listed.id);
-        let phase =
-            DisplayPhase::of_machine(&listed, live.as_ref().map(|(event, _)| event).or(listed.last_event.as_ref()));
+        let phase = DisplayPhase::current(app, &listed);
         let moved = live.filter(|_| matches!(phase.kind, ObjectFate::Busy | ObjectFate::Bad)).map(|(event, ago)| {
             let moved = MachineUpdate::new(&listed.id, Some(&event));
             match ago.as_secs() {
@@ -55,7 +54,12 @@ impl MachineRow {
     }
 
     fn name(&self) -> &str {
-        if self.listed.name.is_empty() { &self.listed.id } else { &self.listed.name }
+        self.listed.display_name()
+    }
+
+    /// Returns the reason why the last attempt has failed, unless another attempt is in progress.
+    pub(crate) fn failure(&self) -> Option<&MachineFailure> {
+        self.listed.failure.as_ref().filter(|_| self.phase.kind != ObjectFate::Busy)
     }
 
     fn matches_filter(&self, text: &str, phase: &str) -> bool {
@@ -78,6 +82,8 @@ impl MachineRow {
                     @if let Some(moving) = &self.moving { " " span.tag { (moving) } }
                     @if locked.is_some() { " " span.tag { "locked" } }
                     @if let Some(failed) = failed { " " span.tag.bad title=(failed.message) { "last reinstall failed" } }
+                    @if self.listed.new { " " a href={ "/machines/" (id) "/add" } { "Add…" } }
+                    @if let Some(failure) = self.failure() { div.reason.words { (failure.attempt) } }
                 }
                 td.image {
                     @match (image, &self.wanted, order) {
@@ -117,7 +123,7 @@ pub(crate) async fn get_machines(
     let refused = |error: ApiError| page_frame::render_error(&app, Some(&person), error);
     let query = SubmittedForm::parse_query(query.as_deref());
     let (text, phase) = (query.get("q").trim(), phase::current_word(query.get("phase")));
-    let rows = operator::list_machines(&app).await.map_err(refused)?;
+    let rows = operator::list_with_new_machines(&app).await.map_err(refused)?;
     let mut rows: Vec<MachineRow> = rows.into_iter().map(|listed| MachineRow::new(&app, listed)).collect();
     rows.sort_by(|one, other| natural_sort_key(one.name()).cmp(&natural_sort_key(other.name())));
     let mut phases: BTreeMap<&str, (usize, ObjectFate)> = BTreeMap::new();
@@ -152,8 +158,8 @@ pub(crate) async fn get_machines(
             }
         }
         @if rows.is_empty() {
-            p { "No files in machines/ yet. A machine that boots over PXE registers and waits; create its file with "
-                code { "drophammer machine add" } "." }
+            p { "No machines yet. A machine that boots over PXE registers, waits, and appears in this list as "
+                em { "new" } "." }
         }
     };
     Ok(page_frame::render_page(&app, &person, "Machines", "/", main))
@@ -172,8 +178,12 @@ pub(crate) async fn get_row(
 ) -> Result<Response, Response> {
     let refused = |error: ApiError| page_frame::render_error(&app, Some(&person), error);
     let directory = app.directory();
-    let unknown = || refused(ApiError::not_found(format!("machines/ contains no machine {id}")));
-    let machine = directory.find_machine(&id.to_lowercase()).ok_or_else(unknown)?;
-    let listed = operator::summarize_machine(&app, machine).await.map_err(refused)?;
+    let id = id.to_lowercase();
+    let unknown = || ApiError::not_found(format!("machines/ contains no machine {id}"));
+    let listed = match directory.find_machine(&id) {
+        Some(machine) => operator::summarize_machine(&app, machine).await,
+        None => operator::summarize_new_machine(&app, &id).await.and_then(|listed| listed.ok_or_else(unknown)),
+    };
+    let listed = listed.map_err(refused)?;
     Ok(page_frame::html_response(StatusCode::OK, &MachineRow::new(&app, listed).markup()))
 }

@@ -135,7 +135,8 @@
       const progress = find("[data-progress]");
       if (own && !own.whole && progress) show(progress, own);
       if (own && (own.whole || own.log || !own.percent)) renew();
-    } else if (body && whole.length > 20) {
+    } else if (body && (whole.length > 20 || (!location.search && whole.some((one) => !row(one.id))))) {
+      // A machine without a row is new.
       renew();
     } else if (body) {
       whole.forEach((one) => renewRow(one.id));
@@ -176,6 +177,7 @@
       const section = find("#problems");
       const problems = JSON.parse(event.data).problems;
       section.hidden = problems.length === 0;
+      find("summary", section).textContent = problems.length === 1 ? "1 problem" : `${problems.length} problems`;
       find("ul", section).replaceChildren(...problems.map((problem) => {
         const item = document.createElement("li");
         item.textContent = problem;

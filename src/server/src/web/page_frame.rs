@@ -5,8 +5,10 @@ use super::form::TOKEN;
 use super::session::LoggedIn;
 use crate::AppState;
 use crate::api_error::{ApiError, set_retry_after};
+use crate::server_health::{ErrorMessage, ServerHealth};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use common::format::format_count;
 use maud::{DOCTYPE, Markup, html};
 
 /// Content security policy of pages: only files of this server, no inline scripts or styles, and no framing by other sites.
@@ -30,18 +32,26 @@ pub(crate) fn render_page(app: &AppState, person: &LoggedIn, title: &str, here: 
             span #live role="status" {}
             form method="post" action="/logout" { (form_token(person)) button.quiet { "Log out" } }
         }
-        (show_problems(&app.directory().problems))
+        (show_problems(&list_problems(&app.counters.health, &app.directory().problems)))
         main #main tabindex="-1" { (main) }
     };
     html_response(StatusCode::OK, &render_document(title, &body))
 }
 
-/// Shows the current problems of the directory.
+/// Returns the current problems: those of the server itself, followed by those of the directory.
+pub(crate) fn list_problems(health: &ServerHealth, of_directory: &[String]) -> Vec<String> {
+    health.problems().into_iter().chain(of_directory.iter().cloned()).collect()
+}
+
+/// Shows the current problems.
 pub(crate) fn show_problems(problems: &[String]) -> Markup {
     html! {
         section #problems.problem role="alert" hidden[problems.is_empty()] {
-            h2 { "Problems in the server's directory; the last good version of each file stays in force" }
-            ul { @for problem in problems { li { (problem) } } }
+            details open {
+                summary { (format_count(problems.len(), "problem", "problems")) }
+                ul { @for problem in problems { li { (problem) } } }
+                p.faint { "While a file in the directory has a problem, the last good version of the file stays in force." }
+            }
         }
     }
 }
@@ -69,6 +79,7 @@ pub(crate) fn render_login(status: StatusCode, why: Option<&str>) -> Response {
 /// Returns an error page.
 pub(crate) fn render_error(app: &AppState, person: Option<&LoggedIn>, error: ApiError) -> Response {
     let (status, message) = error.parts();
+    let error_message = ErrorMessage(message.clone());
     let main = html! {
         h1 { (if status.is_server_error() { "Failed" } else { "Refused" }) }
         p.problem.words role="alert" { (message) }
@@ -79,6 +90,7 @@ pub(crate) fn render_error(app: &AppState, person: Option<&LoggedIn>, error: Api
         None => html_response(status, &render_document("Refused", &html! { main #main.narrow { (main) } })),
     };
     *response.status_mut() = status;
+    response.extensions_mut().insert(error_message);
     set_retry_after(&mut response);
     response
 }

@@ -1,5 +1,6 @@
-//! Phase of a machine: its state in one word. The module performs no I/O.
+//! Phase of a machine: its state in one word.
 
+use crate::AppState;
 use crate::operator::MachineSummary;
 use model::install_report::{EventName, ProgressEvent};
 
@@ -67,8 +68,18 @@ impl DisplayPhase {
         }
     }
 
+    /// Returns the current phase of a machine. An event that the machine sent before its last report does not count.
+    pub(crate) fn current(app: &AppState, listed: &MachineSummary) -> DisplayPhase {
+        let live = app.watch.live.last_event(&listed.id).map(|(event, _)| event);
+        let stored = listed.last_event.clone().filter(|_| !listed.ended);
+        DisplayPhase::of_machine(listed, live.or(stored).as_ref())
+    }
+
     /// Returns the phase of a machine, based on the records in the database and the machine's last event.
     pub fn of_machine(listed: &MachineSummary, event: Option<&ProgressEvent>) -> DisplayPhase {
+        if listed.new {
+            return new_phase("new", ObjectFate::Idle);
+        }
         let has_work = listed.allocation.is_some() && (!listed.installed || listed.order.is_some());
         if listed.order.as_ref().is_some_and(|order| order.given_up) {
             return new_phase("abandoned", ObjectFate::Bad);
@@ -104,6 +115,7 @@ impl DisplayPhase {
             (None, Some(_)) => new_phase("reinstall ordered", ObjectFate::Idle),
             (None, None) if listed.installed => new_phase("installed", ObjectFate::Good),
             (None, None) if listed.adopted => new_phase("adopted", ObjectFate::Good),
+            (None, None) if has_work && listed.failure.is_some() => new_phase("failed", ObjectFate::Bad),
             (None, None) if listed.allocation.is_some() => new_phase("not installed", ObjectFate::Idle),
             (None, None) => new_phase("free", ObjectFate::Idle),
         }
@@ -148,6 +160,7 @@ mod tests {
             ..new.clone()
         };
         let adopted = MachineSummary { adopted: true, ..new.clone() };
+        let failed = |listed: &MachineSummary| MachineSummary { failure: Some(Default::default()), ..listed.clone() };
         let event =
             |event| Some(ProgressEvent { event, message: String::new(), stage: None, seconds: None, progress: None });
         use EventName::{Crashed, Installing, Waiting};
@@ -158,6 +171,11 @@ mod tests {
             (&new, event(Installing), "installing"),
             (&new, event(Waiting), "not installed"),
             (&new, event(Crashed), "failed"),
+            (&failed(&new), None, "failed"),
+            (&failed(&new), event(Installing), "installing"),
+            (&failed(&installed), None, "installed"),
+            (&failed(&ordered(false, false)), None, "reinstall ordered"),
+            (&MachineSummary { new: true, ..free.clone() }, event(Installing), "new"),
             (&installed, event(Installing), "installed"),
             (&ordered(false, false), None, "reinstall ordered"),
             (&ordered(true, false), None, "reinstalling"),

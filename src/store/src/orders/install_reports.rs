@@ -1,7 +1,9 @@
 //! Handling of the reports that machines send at the end of an installation: effects on the record of the machine and
 //! on its reinstall order.
 
+use crate::attempt_failure::AttemptFailure;
 use crate::boot_prohibitions::lift_bar;
+use crate::event_history::{HistoryEntry, insert_entry};
 use crate::install_attempt::ATTEMPTS;
 use crate::install_state::{InstallState, read_install_state};
 use crate::installed_allocation::complete_record;
@@ -66,12 +68,22 @@ impl ServerState {
             let waits =
                 find_unknown_marker(&read_install_state(transaction, &machine, &allocation)?, &allocation, &report);
             let waits = waits.map(to_json_column).transpose()?;
-            let update = "UPDATE allocations SET waits = ?3 WHERE machine = ?1 AND id = ?2";
-            transaction.execute(update, params![machine, allocation, waits])?;
+            let failure = AttemptFailure::from_report(&report);
+            let failure = failure.as_ref().map(to_json_column).transpose()?;
+            let update = "UPDATE allocations SET waits = ?3, failure = ?4 WHERE machine = ?1 AND id = ?2";
+            transaction.execute(update, params![machine, allocation, waits, failure])?;
+            transaction.execute("UPDATE machines SET reported = ?2 WHERE id = ?1", params![machine, now()])?;
             let is_same = "UPDATE allocations SET report = ?3 WHERE machine = ?1 AND id = ?2 AND report IS NOT ?3";
             let other_text = transaction.execute(is_same, params![machine, allocation, text])? > 0;
             let after = read_install_state(transaction, &machine, &allocation)?;
             let news = other_text || before.succeeded != after.succeeded || before.order != after.order;
+            if news {
+                let marked = report.marker.as_ref().map(|marker| marker.image.clone());
+                let served = || first_install::served_image(transaction, &machine, &allocation).transpose();
+                let ordered = reported.order.as_ref().map(|order| order.image.clone()).or(marked);
+                let image = ordered.map(Ok).or_else(served).transpose()?;
+                insert_entry(transaction, &machine, &HistoryEntry::from_report(&report, image))?;
+            }
             Ok(ReportOutcome { news, ..reported })
         })
         .await
@@ -229,11 +241,12 @@ fn record_failed_attempt(
     report: &InstallReport,
 ) -> rusqlite::Result<ReportOutcome> {
     let step = report.step.as_deref().map(|step| format!("{step}: ")).unwrap_or_default();
+    let reason = report.reason();
     store_outcome(
         transaction,
         machine,
         allocation,
-        &ReinstallOutcome::from_order(&order, false, format!("{step}{}", report.message)),
+        &ReinstallOutcome::from_order(&order, false, format!("{step}{reason}")),
     )?;
     // The order ends even if it has started: an attempt may have announced its start without receiving the response. The agent has checked
     // that the old installation is complete.

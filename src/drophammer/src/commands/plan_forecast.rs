@@ -1,0 +1,79 @@
+//! Forecast of `drophammer plan --machine` if the registered inventory is older than the last installation: the verdict
+//! about each disk. The whole plan cannot be made, because the contents of the disks have changed.
+
+use super::plan::{PlanArgs, refuse_impossible};
+use super::plan_registered::{FRESH, format_time, require_allocation, simulate_reinstall};
+use common::error::Result;
+use common::exit_status::CommandOutcome;
+use common::format::terminal::escape_line;
+use common::format::{self, format_bytes};
+use common::output::to_json;
+use plan::DiskVerdict;
+use plan::request_from_allocation::preview::{NOBODY_LOOKED, PlannedDisk, preview_plan};
+use serde::Serialize;
+use server::plan_input::{PlanInput, RegisteredInventory};
+
+/// Forecast, as printed with `--json`.
+#[derive(Serialize)]
+struct PlanForecast<'a> {
+    /// Reason why the verdicts are only a forecast.
+    foreseen: &'a str,
+    /// Time of the inventory, as RFC 3339 in UTC.
+    inventory: &'a str,
+    lost_bytes: u64,
+    disks: &'a [PlannedDisk],
+}
+
+/// Returns the forecast as text or JSON, with the exit status.
+///
+/// # Errors
+/// Returns an error if the machine has nothing to install, or the options contradict the machine's state.
+pub(crate) fn forecast_plan(
+    options: &PlanArgs,
+    name: &str,
+    preview: &PlanInput,
+    registered: &RegisteredInventory,
+) -> Result<(String, CommandOutcome)> {
+    let mut allocation = require_allocation(preview, name)?;
+    simulate_reinstall(options, name, &mut allocation)?;
+    let what = if allocation.reinstall { "reinstall" } else { "installation" };
+    let image = allocation.image.id.clone();
+    let inventory = refuse_impossible(registered.inventory.clone(), || {
+        format!("the registered inventory of machine {name} is invalid")
+    })?;
+    let planned = match preview_plan(&preview.machine, allocation, inventory, true) {
+        Ok(planned) => planned,
+        Err(refused) => return Ok((refused.printed + "\n", CommandOutcome::Refused)),
+    };
+    let foreseen = planned.foreseen.unwrap_or_default();
+    let lost_bytes = planned.disks.iter().fold(0, |sum: u64, disk| sum.saturating_add(disk.lost_bytes));
+    let inventory = registered.time.as_str();
+    let text = match options.json {
+        true => to_json(&PlanForecast { foreseen, inventory, lost_bytes, disks: &planned.disks })? + "\n",
+        false => format!(
+            "{}: {what} with {}; the inventory is {}\n\n{}\nData lost: {}\n\n{foreseen}: {NOBODY_LOOKED}.\nFor the whole plan: {FRESH}\n",
+            escape_line(name),
+            escape_line(&image),
+            format_time(registered),
+            format_disks(&planned.disks),
+            format_bytes(lost_bytes)
+        ),
+    };
+    Ok((text, CommandOutcome::Good))
+}
+
+fn format_disks(disks: &[PlannedDisk]) -> String {
+    let mut rows = vec![["disk", "size", "serial", "contents"].map(str::to_owned)];
+    rows.extend(disks.iter().map(|disk| {
+        let serial = if disk.serial.is_empty() { &disk.wwn } else { &disk.serial };
+        let contents = match disk.verdict {
+            DiskVerdict::Wipe => "WIPED",
+            DiskVerdict::Keep => "preserved",
+            DiskVerdict::Make => "recreated: the disk is blank",
+            DiskVerdict::Volumes => "Kubernetes volumes, written only while the disk is blank",
+            DiskVerdict::NotOurs => "untouched",
+        };
+        [disk.device.clone(), format_bytes(disk.size_bytes), format::replace_hidden(serial), contents.to_owned()]
+    }));
+    format::format_columns(&rows)
+}

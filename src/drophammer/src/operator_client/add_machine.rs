@@ -1,0 +1,161 @@
+//! `drophammer machine add`: creates the file of a machine that has registered.
+
+use super::{OperatorClient, OperatorResponse, print_json, print_refusal};
+use ::server::create_machine::{CreatedMachineFile, MachineFileRequest};
+use ::server::operator::MachineSummary;
+use clap::Args;
+use common::error::{Context, Phase, Result};
+use common::exit_status::CommandOutcome;
+use common::output::print_text;
+use reqwest::Method;
+
+#[derive(Debug, Args)]
+pub struct AddOptions {
+    /// Id of the machine; may be omitted if exactly one new machine waits.
+    #[arg(value_name = "ID")]
+    pub machine: Option<String>,
+    /// Name of the machine, for machines/NAME.yaml in the server's directory.
+    #[arg(long)]
+    pub name: String,
+    /// Size of the machine [default: the size in sizes/ whose constraints match the machine].
+    #[arg(long)]
+    pub size: Option<String>,
+    /// Image to install. The disks of the layout are erased as soon as the machine runs the ramdisk; a machine that
+    /// already waits there is installed at once.
+    #[arg(long, value_name = "ID")]
+    pub image: Option<String>,
+    /// Layout [default: the layout for the machine's size and the image].
+    #[arg(long, value_name = "ID", requires = "image")]
+    pub layout: Option<String>,
+    /// SSH public key for the installed system, or a file with public keys; may be given several times.
+    #[arg(long = "ssh-key", value_name = "KEY|FILE", requires = "image")]
+    pub ssh_keys: Vec<String>,
+}
+
+pub(super) fn add_machine(
+    server: &OperatorClient,
+    all: &[MachineSummary],
+    asked: &AddOptions,
+    json: bool,
+) -> Result<CommandOutcome> {
+    let id = match find_new_machine(all, asked.machine.as_deref()) {
+        Ok(id) => id,
+        Err(why) => return Ok(print_refusal(&why)),
+    };
+    let request = server.request(Method::POST, &format!("/v1/machine/{id}/file"));
+    let body = MachineFileRequest {
+        name: asked.name.clone(),
+        size: asked.size.clone(),
+        image: asked.image.clone(),
+        allocation: None,
+        layout: asked.layout.clone(),
+        ssh_pub_keys: read_keys(&asked.ssh_keys)?,
+    };
+    match server.send_json::<CreatedMachineFile>(request.json(&body))? {
+        OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
+        OperatorResponse::Good(added) if json => print_json(&added),
+        OperatorResponse::Good(added) => {
+            print_text(&describe_added(&added))?;
+            Ok(CommandOutcome::Good)
+        }
+    }
+}
+
+/// Returns the id of the machine to add: the given id, or the id of the only machine without a file.
+///
+/// # Errors
+/// Returns an error if no id is given, and not exactly one machine is new.
+fn find_new_machine(all: &[MachineSummary], given: Option<&str>) -> Result<String, String> {
+    if let Some(id) = given {
+        return Ok(id.to_lowercase());
+    }
+    let new: Vec<&MachineSummary> = all.iter().filter(|machine| machine.new).collect();
+    match &new[..] {
+        [machine] => Ok(machine.id.clone()),
+        [] => Err("machine add: no new machine waits; boot a machine over PXE first, or specify its id".to_owned()),
+        several => {
+            let lines = several.iter().map(|machine| {
+                let address = machine.address.as_deref().unwrap_or("unknown address");
+                format!("\n  {}  {address}  {}", machine.id, machine.last_seen.as_deref().unwrap_or("-"))
+            });
+            let lines: String = lines.collect();
+            Err(format!("machine add: {} new machines wait; specify the id of one of them:{lines}", several.len()))
+        }
+    }
+}
+
+/// Returns the public keys. Each argument is a key, or the path of a file with one key per line.
+fn read_keys(given: &[String]) -> Result<Vec<String>> {
+    let mut keys = Vec::new();
+    for one in given {
+        // A key consists of its type, its data and a comment; the path of a file rarely contains a blank.
+        if one.split_whitespace().nth(1).is_some_and(|data| data.starts_with("AAAA")) {
+            keys.push(one.trim().to_owned());
+            continue;
+        }
+        let text = std::fs::read_to_string(one).context(Phase::Settings, || format!("read the SSH key {one}"))?;
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        keys.extend(lines.map(str::to_owned));
+    }
+    Ok(keys)
+}
+
+fn describe_added(added: &CreatedMachineFile) -> String {
+    let CreatedMachineFile { file, name, size, macs, omitted, image, .. } = added;
+    let size = size.as_ref().map(|size| format!(", size {size}")).unwrap_or_default();
+    let omitted: String =
+        omitted.iter().map(|omitted| format!("MAC {} {}: omitted.\n", omitted.mac, omitted.reason)).collect();
+    let macs = if macs.is_empty() { "none".to_owned() } else { macs.join(" ") };
+    let next = match image {
+        None => "Add an `allocation` to it to install the machine.\n".to_owned(),
+        Some(image) => format!(
+            "{name} will be installed with {image}: at once if it waits in the ramdisk, and otherwise at its next boot over PXE.\n\
+             Watch the installation:\n  drophammer machine show {name}\n  drophammer machine logs -f {name}\n"
+        ),
+    };
+    format!("{file} in the server's directory describes {name} now: MACs {macs}{size}.\n{omitted}{next}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(id: &str, new: bool) -> MachineSummary {
+        MachineSummary { id: id.to_owned(), new, ..MachineSummary::default() }
+    }
+
+    #[test]
+    fn the_id_is_needed_only_if_several_machines_are_new() {
+        let all = [machine("4c-1", false), machine("4c-2", true)];
+        assert_eq!(find_new_machine(&all, None).unwrap(), "4c-2");
+        assert_eq!(find_new_machine(&all, Some("4C-3")).unwrap(), "4c-3");
+        let why = find_new_machine(&all[..1], None).unwrap_err();
+        assert!(why.contains("no new machine waits; boot a machine over PXE first"), "{why}");
+        let why = find_new_machine(&[machine("4c-1", true), machine("4c-2", true)], None).unwrap_err();
+        assert!(why.contains("2 new machines wait") && why.contains("4c-1") && why.contains("4c-2"), "{why}");
+    }
+
+    #[test]
+    fn a_key_is_given_itself_or_in_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("id.pub");
+        std::fs::write(&file, "# mine\nssh-ed25519 AAAAC3 a@b\n\nssh-rsa AAAAB3 c\n").unwrap();
+        let given = ["ssh-ed25519 AAAAC3N d".to_owned(), file.display().to_string()];
+        let keys = read_keys(&given).unwrap();
+        assert_eq!(keys, ["ssh-ed25519 AAAAC3N d", "ssh-ed25519 AAAAC3 a@b", "ssh-rsa AAAAB3 c"]);
+        let error = read_keys(&["/no/such/key.pub".to_owned()]).unwrap_err().to_string();
+        assert!(error.contains("read the SSH key /no/such/key.pub"), "{error}");
+    }
+
+    #[test]
+    fn what_happens_next_depends_on_the_image() {
+        let (name, file) = ("web-1".to_owned(), "machines/web-1.yaml".to_owned());
+        let added = CreatedMachineFile { name, file, ..CreatedMachineFile::default() };
+        assert!(describe_added(&added).ends_with("Add an `allocation` to it to install the machine.\n"));
+        let text = describe_added(&CreatedMachineFile { image: Some("debian-13".to_owned()), ..added });
+        assert!(
+            text.contains("web-1 will be installed with debian-13: at once") && text.contains("logs -f web-1"),
+            "{text}"
+        );
+    }
+}

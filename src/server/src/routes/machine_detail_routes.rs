@@ -1,0 +1,24 @@
+//! Endpoints for the details, events, history and console log of a machine.
+
+use super::description::{ApiRoute, get_route};
+use crate::machine_details::{self, ConsoleText, MachineDetails, StoredEvent};
+use crate::openapi::{list_schema, response_schema};
+use store::HistoryEntry;
+
+pub(super) fn machine_detail_routes() -> Vec<ApiRoute> {
+    vec![
+        get_route("/v1/machine/{id}/details", machine_details::get_details, "Everything about one machine")
+            .with_response(response_schema::<MachineDetails>),
+        get_route("/v1/machine/{id}/events", machine_details::get_events, "Stored events of a machine")
+            .with_response(list_schema::<StoredEvent>),
+        get_route(
+            "/v1/machine/{id}/history",
+            machine_details::get_history,
+            "Orders and ended installations of a machine",
+        )
+        .with_response(list_schema::<HistoryEntry>),
+        get_route("/v1/machine/{id}/log", machine_details::get_log, "Console log of a machine")
+            .with_query(&["after"])
+            .with_response(response_schema::<ConsoleText>),
+    ]
+}

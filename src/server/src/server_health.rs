@@ -1,0 +1,174 @@
+//! Problems of the server itself: a database that cannot be written, a filesystem without free space, missing boot files,
+//! and requests that the server has failed to complete. A background task checks for the first three.
+
+use super::AppState;
+use super::start_checks::missing_boot_files;
+use axum::http::{Method, StatusCode};
+use axum::response::Response;
+use common::format::format_bytes;
+use common::sync::lock_mutex;
+use nix::sys::statvfs::statvfs;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Interval at which the database, the free space and the boot files are checked.
+pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Free space in bytes below which the server reports a problem. The reports of a rack fit into this space.
+const LEAST_FREE: u64 = 64 << 20;
+/// Duration for which the server counts as impaired after it has failed to complete a request.
+const ERROR_SHOWN: Duration = Duration::from_secs(60);
+
+/// Error message of a response, for the log of the server.
+#[derive(Clone)]
+pub(crate) struct ErrorMessage(pub String);
+
+/// Function that returns the free space of the filesystem that contains a path, in bytes.
+pub(crate) type FreeSpace = Arc<dyn Fn(&Path) -> Option<u64> + Send + Sync>;
+
+/// Current problems of the server. Cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct ServerHealth(Arc<HealthState>);
+
+#[derive(Default)]
+struct HealthState {
+    problems: Mutex<HealthProblems>,
+    /// Number of requests that the server has failed to complete.
+    errors: AtomicU64,
+}
+
+#[derive(Default)]
+struct HealthProblems {
+    /// Problems that prevent the server from storing reports and orders.
+    failures: Vec<String>,
+    /// Missing boot files, which do not impair running installations.
+    missing: Vec<String>,
+    last_error: Option<(Instant, String)>,
+}
+
+impl ServerHealth {
+    /// Records a response. If the server has failed to complete the request, returns a line for the log. The statuses
+    /// 502 (a management controller has failed) and 503 (the client must retry) are not failures of the server.
+    pub(crate) fn record_response(
+        &self,
+        method: &Method,
+        path: &str,
+        address: IpAddr,
+        response: &Response,
+    ) -> Option<String> {
+        let status = response.status();
+        if !status.is_server_error() || [StatusCode::BAD_GATEWAY, StatusCode::SERVICE_UNAVAILABLE].contains(&status) {
+            return None;
+        }
+        self.0.errors.fetch_add(1, Ordering::Relaxed);
+        let why = response.extensions().get::<ErrorMessage>().map_or("the reason is unknown", |message| &message.0);
+        let line =
+            format!("{method} {path} from {address}: cannot complete the request (status {}): {why}", status.as_u16());
+        lock_mutex(&self.0.problems).last_error = Some((Instant::now(), line.clone()));
+        Some(line)
+    }
+
+    /// Returns the number of requests that the server has failed to complete.
+    pub(crate) fn count_errors(&self) -> u64 {
+        self.0.errors.load(Ordering::Relaxed)
+    }
+
+    /// Returns the problems because of which the server is not ready.
+    pub(crate) fn failures(&self) -> Vec<String> {
+        let problems = lock_mutex(&self.0.problems);
+        let error = problems.last_error.as_ref().filter(|(at, _)| at.elapsed() < ERROR_SHOWN);
+        problems.failures.iter().chain(error.map(|(_, line)| line)).cloned().collect()
+    }
+
+    /// Returns all problems, for the operator.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let failures = self.failures();
+        failures.into_iter().chain(lock_mutex(&self.0.problems).missing.clone()).collect()
+    }
+
+    /// Replaces the results of the check. Returns the previous results.
+    fn replace_checked(&self, failures: Vec<String>, missing: Vec<String>) -> Vec<String> {
+        let mut problems = lock_mutex(&self.0.problems);
+        let before = std::mem::replace(&mut problems.failures, failures);
+        before.into_iter().chain(std::mem::replace(&mut problems.missing, missing)).collect()
+    }
+}
+
+/// Returns the free space of the filesystem that contains `path`, in bytes, or `None` if it cannot be determined.
+pub(crate) fn read_free_space(path: &Path) -> Option<u64> {
+    statvfs(path).ok().map(|is| is.blocks_available().saturating_mul(is.fragment_size()))
+}
+
+/// Checks the server at regular intervals. Logs each problem when it begins, and a note when it has ended.
+pub(crate) async fn watch_health(app: Arc<AppState>, interval: Duration, free_space: FreeSpace) {
+    // Files that are missing at the start were reported before this task was started.
+    app.counters.health.replace_checked(Vec::new(), missing_boot_files(&app.boot));
+    loop {
+        let failures = find_failures(&app, &free_space).await;
+        let missing = missing_boot_files(&app.boot);
+        let now: BTreeSet<String> = failures.iter().chain(&missing).cloned().collect();
+        let before: BTreeSet<String> = app.counters.health.replace_checked(failures, missing).into_iter().collect();
+        now.difference(&before).for_each(|problem| app.log_rate_limited(problem.clone()));
+        before.difference(&now).for_each(|problem| app.alarms.log_note(format!("no longer a problem: {problem}")));
+        tokio::time::sleep(interval).await;
+    }
+}
+
+/// Returns the problems that prevent the server from storing reports and orders.
+async fn find_failures(app: &AppState, free_space: &FreeSpace) -> Vec<String> {
+    let database = app.state.check_pulse().await.err();
+    let database = database.map(|error| {
+        format!(
+            "{error}: reports and orders cannot be stored; free space, or repair the filesystem of {}",
+            app.dir.display()
+        )
+    });
+    let (read_space, dir) = (free_space.clone(), app.dir.clone());
+    // A network filesystem may respond slowly.
+    let free = tokio::task::spawn_blocking(move || read_space(&dir)).await.ok().flatten();
+    let space = free.filter(|free| *free < LEAST_FREE).map(|free| {
+        // The exact number changes all the time, and each change would be a new line of the log.
+        let least = format_bytes(LEAST_FREE);
+        let amount = if free == 0 { "no space".to_owned() } else { format!("less than {least}") };
+        format!(
+            "{}: {amount} is free: reports and orders cannot be stored without free space; free at least {least}",
+            app.dir.display()
+        )
+    });
+    database.into_iter().chain(space).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api_error::ApiError;
+    use axum::response::IntoResponse;
+
+    #[test]
+    fn only_failures_of_the_server_count() {
+        let health = ServerHealth::default();
+        let record = |status: StatusCode| {
+            let response = ApiError::new(status, "disk full").into_response();
+            health.record_response(&Method::POST, "/v1/x", [10, 0, 0, 7].into(), &response)
+        };
+        for status in [StatusCode::OK, StatusCode::CONFLICT, StatusCode::BAD_GATEWAY, StatusCode::SERVICE_UNAVAILABLE] {
+            assert_eq!(record(status), None, "{status}");
+        }
+        assert_eq!((health.count_errors(), health.failures()), (0, vec![]));
+        let line = record(StatusCode::INTERNAL_SERVER_ERROR).unwrap();
+        assert_eq!(line, "POST /v1/x from 10.0.0.7: cannot complete the request (status 500): disk full");
+        assert_eq!((health.count_errors(), health.failures()), (1, vec![line]));
+    }
+
+    #[test]
+    fn a_failure_ends_and_missing_files_do_not_make_the_server_unready() {
+        let health = ServerHealth::default();
+        assert_eq!(health.replace_checked(vec!["full".to_owned()], vec!["no kernel".to_owned()]), Vec::<String>::new());
+        assert_eq!((health.failures(), health.problems().len()), (vec!["full".to_owned()], 2));
+        assert_eq!(health.replace_checked(vec![], vec!["no kernel".to_owned()]), ["full", "no kernel"]);
+        assert_eq!((health.failures(), health.problems()), (vec![], vec!["no kernel".to_owned()]));
+    }
+}

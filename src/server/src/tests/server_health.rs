@@ -1,0 +1,89 @@
+//! Problems of the server itself: in the log, in `/readyz`, in the metrics, and on the page.
+
+use super::*;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+impl Running {
+    async fn is_ready(&self) -> (bool, String) {
+        let answer = self.ask("GET", "/readyz", &[], "").await;
+        (answer.status == 200, answer.text())
+    }
+
+    /// Waits until `/readyz` responds with the given readiness. Returns the response.
+    async fn until_ready(&self, expected: bool) -> String {
+        let began = std::time::Instant::now();
+        loop {
+            match self.is_ready().await {
+                (is_ready, text) if is_ready == expected => return text,
+                (_, text) => assert!(began.elapsed() < PATIENCE, "{text}"),
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn has_metric(&self, line: &str) -> bool {
+        let answer = self.v1("GET", "/metrics", &Value::Null).await;
+        answer.text().lines().any(|found| found == line)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_is_a_problem_until_space_is_free() {
+    let (dir, free) = (directory(), Arc::new(AtomicU64::new(1 << 30)));
+    let read = free.clone();
+    let free_space: crate::server_health::FreeSpace = Arc::new(move |_: &Path| Some(read.load(Ordering::Relaxed)));
+    let (options, around) = (options(dir.path()), HostEnvironment { free_space, ..silent() });
+    let server = Running::start_with(dir, &options, &around, 10_000).await;
+    let browser = server.browser().await;
+    server.until_ready(true).await;
+    assert!(server.has_metric("drophammer_healthy 1").await);
+    for (bytes, words) in [(0, ": no space is free"), (5 << 20, ": less than 67.1 MB is free")] {
+        free.store(bytes, Ordering::Relaxed);
+        let answer = server.until_ready(false).await;
+        assert!(answer.contains("reports and orders cannot be stored"), "{answer}");
+        server.heard(words).await;
+        assert!(server.has_metric("drophammer_healthy 0").await);
+        assert!(browser.text("/").await.contains("reports and orders cannot be stored"));
+        free.store(1 << 30, Ordering::Relaxed);
+        server.until_ready(true).await;
+    }
+    server.heard("\"note\":\"no longer a problem: ").await;
+    assert!(!browser.text("/").await.contains("reports and orders cannot be stored"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_fails_is_in_the_log_at_once() {
+    let server = Running::start().await;
+    let browser = server.browser().await;
+    server.token(STRANGER).await;
+    let folder = server.dir.path().join("machines");
+    std::fs::rename(&folder, server.dir.path().join("away")).unwrap();
+    let path = format!("/v1/machine/{STRANGER}/file");
+    let answer = server.v1("POST", &path, &json!({ "name": "new" })).await;
+    assert_eq!(answer.status, 500, "{}", answer.text());
+    let line =
+        format!("POST {path} from 127.0.0.1: cannot complete the request (status 500): write machines/new.yaml: ");
+    server.heard(&format!("\"problem\":\"{line}")).await;
+    let (is_ready, text) = server.is_ready().await;
+    assert!(!is_ready && text.contains("write machines/new.yaml"), "{text}");
+    assert!(server.has_metric("drophammer_errors_total 1").await);
+    assert!(browser.text("/").await.contains("write machines/new.yaml"));
+    assert_eq!(server.ask("GET", "/livez", &[], "").await.status, 200, "the process is alive");
+    // Refusals and unknown paths are not failures.
+    assert_eq!(server.v1("GET", &format!("/v1/machine/{STRANGER}"), &Value::Null).await.status, 404);
+    assert!(server.has_metric("drophammer_errors_total 1").await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_missing_kernel_is_on_the_page_and_does_not_make_the_server_unready() {
+    let server = Running::start().await;
+    let browser = server.browser().await;
+    std::fs::remove_file(server.dir.path().join("boot/vmlinuz")).unwrap();
+    server.heard("boot/vmlinuz is missing: machines cannot boot the ramdisk").await;
+    let page = browser.text("/").await;
+    assert!(page.contains("<summary>1 problem</summary>") && page.contains("boot/vmlinuz is missing"), "{page}");
+    assert!(server.is_ready().await.0);
+    server.write("boot/vmlinuz", "kernel");
+    server.heard("no longer a problem: ").await;
+    assert!(!browser.text("/").await.contains("boot/vmlinuz is missing"));
+}

@@ -1,0 +1,66 @@
+//! Reason why the last attempt to install an allocation has failed. The reason remains on record until an attempt
+//! succeeds.
+
+use super::timestamp::now;
+use control::api_types::InstallReport;
+use serde::{Deserialize, Serialize};
+
+/// Failure of an attempt, as reported by the machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct AttemptFailure {
+    /// Failed stage of the plan, such as `storage.wipe`, or the failed phase if there was no plan yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<String>,
+    /// Error message of the tool, without the name of the stage.
+    pub message: String,
+    /// Time at which the report was received, as RFC 3339 in UTC.
+    pub time: String,
+    /// True if the machine has reported that every disk is unchanged.
+    #[serde(default)]
+    pub untouched: bool,
+}
+
+impl AttemptFailure {
+    /// Returns the failure that the report describes, or `None` for a report of success.
+    pub(crate) fn from_report(report: &InstallReport) -> Option<AttemptFailure> {
+        (!report.success).then(|| AttemptFailure {
+            stage: report.step.clone().filter(|step| !step.is_empty()),
+            message: report.reason().to_owned(),
+            time: now(),
+            untouched: report.untouched,
+        })
+    }
+}
+
+/// Formats the failure as `storage.format: mkfs.ext4: no space left on device`.
+impl std::fmt::Display for AttemptFailure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.stage.iter().try_for_each(|stage| write!(f, "{stage}: "))?;
+        f.write_str(&self.message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stage_is_named_once() {
+        let report = |message: &str, step: Option<&str>| InstallReport {
+            message: message.to_owned(),
+            step: step.map(str::to_owned),
+            ..InstallReport::default()
+        };
+        for (message, step, expected) in [
+            ("storage.format: mkfs.ext4: no", Some("storage.format"), "storage.format: mkfs.ext4: no"),
+            ("mkfs.ext4: no", Some("storage.format"), "storage.format: mkfs.ext4: no"),
+            ("storage.formatted: no", Some("storage.format"), "storage.format: storage.formatted: no"),
+            ("no", Some(""), "no"),
+            ("control.token: no", None, "control.token: no"),
+        ] {
+            let failure = AttemptFailure::from_report(&report(message, step)).unwrap();
+            assert_eq!(failure.to_string(), expected);
+        }
+        assert_eq!(AttemptFailure::from_report(&InstallReport { success: true, ..report("m", None) }), None);
+    }
+}
