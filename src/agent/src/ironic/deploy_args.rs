@@ -2,9 +2,9 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use common::type_errors::reword_type_error;
 use common::diagnostic::{self, Diagnostic};
 use common::error::{Error, Phase, Result};
+use common::type_errors::reword_type_error;
 use model::allocation::{AllocatedImage, Allocation, BootOrder, OrderedReinstall};
 use model::deploy_steps::EraseMode;
 use model::ironic_raid::{self, RaidConfig};

@@ -159,7 +159,7 @@ fn no_password_is_sent_to_another_origin() {
         });
         let why = restart(&bmc(&server, Some(ONE)), None).unwrap_err().to_string();
         assert!(
-            why.contains("to which the password is not sent; if this address is the controller's own, specify this address for the controller"),
+            why.contains("to which the password is not sent; if that address belongs to this controller, specify that address for the controller"),
             "{why}"
         );
     }

@@ -236,7 +236,8 @@ mod tests {
         );
         let (record, said) = combined(denied(), Err("timed out\u{1b}".to_owned()));
         assert!(record.is_empty());
-        for words in ["cannot be read in-band: timed out", "since the BMC was not found in-band", "permission_denied"] {
+        for words in ["cannot be read in-band: timed out", "because the BMC was not found in-band", "permission_denied"]
+        {
             assert!(said.contains(words), "{said}");
         }
         let v6 = InBandBmc { address: Some("fe80::1".parse().unwrap()), ..InBandBmc::default() };

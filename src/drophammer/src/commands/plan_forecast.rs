@@ -5,7 +5,7 @@ use super::plan::{PlanArgs, refuse_impossible};
 use super::plan_registered::{FRESH, format_time, require_allocation, simulate_reinstall};
 use common::error::Result;
 use common::exit_status::CommandOutcome;
-use common::format::terminal::escape_line;
+use common::format::terminal_escaping::escape_line;
 use common::format::{self, format_bytes};
 use common::output::to_json;
 use plan::DiskVerdict;

@@ -1,7 +1,7 @@
 //! `drophammer machine add`: creates the file of a machine that has registered.
 
 use super::{OperatorClient, OperatorResponse, print_json, print_refusal};
-use ::server::create_machine::{CreatedMachineFile, MachineFileRequest};
+use ::server::machine_file_creation::{CreatedMachineFile, MachineFileRequest};
 use ::server::operator::MachineSummary;
 use clap::Args;
 use common::error::{Context, Phase, Result};

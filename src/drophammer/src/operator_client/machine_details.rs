@@ -8,7 +8,7 @@ use ::server::operator::MachineSummary;
 use clap::Args;
 use common::error::Result;
 use common::exit_status::CommandOutcome;
-use common::format::terminal::escape_hidden;
+use common::format::terminal_escaping::escape_hidden;
 use common::format::{self, replace_hidden};
 use common::output::print_text;
 use reqwest::Method;

@@ -85,10 +85,17 @@ fn describe_last_seen(machine: &MachineSummary, now: OffsetDateTime) -> ListCell
     ListCell { order: Some(seconds.to_string()), ..ListCell::from(text) }
 }
 
-/// Returns what the operator should know about the machine: its order or migration, the stage of a running installation, and the reason of
-/// a failure.
+/// Returns what the operator should know about the machine: the reason of a failure, the stage of a running installation,
+/// and the order or migration of the machine.
 fn describe_machine(machine: &MachineSummary, all: &[MachineSummary]) -> String {
+    if machine.new {
+        return String::new();
+    }
     let order = describe_order(machine, all);
+    if let Some(failure) = &machine.failure {
+        let reason = failure.attempt.to_string();
+        return [reason, order].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
+    }
     let phase = DisplayPhase::of_machine(machine, machine.last_event.as_ref());
     let is_running = matches!(phase.word, "installing" | "failed");
     let event = machine.last_event.as_ref().filter(|_| is_running).map(|event| match &event.stage {

@@ -150,10 +150,11 @@ fn new_machines_and_failures_are_in_the_list() {
         MachineSummary { id: "1".to_owned(), new: true, ..MachineSummary::default() },
         MachineSummary { failure: Some(serde_json::from_value(failure).unwrap()), ..machine("2", "two") },
     ];
-    let table = format_machines(&all);
-    let rows: Vec<&str> = table.lines().collect();
-    assert!(rows[1].split("  ").any(|cell| cell.trim() == "new"), "{table}");
-    assert!(rows[2].trim_end().ends_with("FAILED: storage.format: no space"), "{table}");
+    let columns = machine_columns(&all, datetime!(2026-01-01 0:00 UTC)).columns;
+    let cell =
+        |index: usize, key: &str| (columns.iter().find(|column| column.key == key).unwrap().cell)(&all[index]).text;
+    assert_eq!((cell(0, "phase").as_str(), cell(0, "message").as_str()), ("new", ""));
+    assert_eq!(cell(1, "message"), "storage.format: no space");
 }
 
 #[test]

@@ -126,7 +126,7 @@ async fn the_plan_of_who_receives_is_seen_and_approved_before() {
     assert!(one["reasons"][0].as_str().unwrap().contains("is migrated to two (ordered)"), "{one}");
     assert!(two["reasons"][0].as_str().unwrap().contains(words), "{two}");
     assert!(server.preview(TWO).await.withheld.unwrap().contains(words));
-    assert!(server.preview(ONE).await.withheld.unwrap().contains("its disks are only read"));
+    assert!(server.preview(ONE).await.withheld.unwrap().contains("disks are only read"));
 
     let (token_of_one, token) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
     let body = json!({ "order": order, "certificate": certificate(ONE), "carried": carried() });

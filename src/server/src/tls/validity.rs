@@ -163,8 +163,12 @@ mod tests {
                 now + day * 29,
                 Some((false, "expires on 2026-12-26, in 29 days: renew the certificate, and restart the server")),
             ),
-            (start, now + Duration::HOUR, Some((false, "expires on 2026-11-27, in 0 days: renew it"))),
-            (start, now - Duration::SECOND, Some((true, "expired on 2026-11-27: clients reject it; renew it"))),
+            (start, now + Duration::HOUR, Some((false, "expires on 2026-11-27, in 0 days: renew the certificate"))),
+            (
+                start,
+                now - Duration::SECOND,
+                Some((true, "expired on 2026-11-27: clients reject it; renew the certificate")),
+            ),
             (start, now - day * 40, Some((true, "expired on 2026-10-18: clients reject it"))),
             (
                 now + day * 4,

@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(paths, ["/metal/v1/machine/m/ipmi", "/metal/v1/machine/m"]);
         // For example, a proxy that does not forward requests for this path.
         let error = known(&[(404, "404 page not found"), (200, r#"{"id": "m"}"#)]).0.unwrap_err().to_string();
-        assert!(error.contains("has this machine, but not the record of its BMC"), "{error}");
+        assert!(error.contains("has a record of this machine, but not of its BMC"), "{error}");
     }
 
     #[test]

@@ -163,7 +163,12 @@ mod tests {
         let path = dir.path().join("a.yaml");
         fs::write(dir.path().join("real"), "a").unwrap();
         std::os::unix::fs::symlink("real", &path).unwrap();
-        assert!(replace_content(&path, "a", "b").unwrap_err().to_string().contains("change its target"));
+        assert!(
+            replace_content(&path, "a", "b")
+                .unwrap_err()
+                .to_string()
+                .contains("edit the file to which the link points")
+        );
         fs::remove_file(&path).unwrap();
         assert_eq!(replace_content(&path, "a", "b").unwrap_err().kind(), ErrorKind::NotFound);
         // A folder instead of the file.
