@@ -82,7 +82,7 @@ pub(crate) async fn create_machine_file(
 ) -> Result<Json<CreatedMachineFile>, ApiError> {
     let asked: MachineFileRequest = read_operator_document(&app, peer, body, EVENT_BYTES).await?;
     let prepared = prepare_machine_file(&app, &id, &asked).await?;
-    write_machine_file(&app, peer, prepared).map(Json)
+    write_machine_file(&app, peer, prepared).await.map(Json)
 }
 
 /// Machine file that is complete and valid, but not written yet.
@@ -131,7 +131,7 @@ pub(crate) async fn prepare_machine_file(
 ///
 /// # Errors
 /// Returns an error if a file with this name exists already, or the file cannot be written.
-pub(crate) fn write_machine_file(
+pub(crate) async fn write_machine_file(
     app: &AppState,
     peer: ClientAddress,
     PreparedMachineFile { added, text, .. }: PreparedMachineFile,
@@ -140,6 +140,7 @@ pub(crate) fn write_machine_file(
         ErrorKind::AlreadyExists => conflict_error(format!("{} already exists: choose another name", added.file)),
         _ => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("write {}: {error}", added.file)),
     })?;
+    app.state.record_machine_file(&added.id).await?;
     app.watch.log_note(format!("created {} for machine {} on request of {peer}", added.file, added.id));
     app.request_reload();
     Ok(added)

@@ -41,6 +41,15 @@ pub(crate) fn mark_known(transaction: &Transaction, machine: &str) -> rusqlite::
 }
 
 impl ServerState {
+    /// Records that the machine has a machine file, so that its events and its console log are stored.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read or written.
+    pub async fn record_machine_file(&self, machine: &str) -> Result<()> {
+        let machine = machine.to_owned();
+        self.run_durably(move |transaction| mark_known(transaction, &machine)).await
+    }
+
     /// Returns the ids of the unknown machines that have registered, sorted.
     ///
     /// # Errors

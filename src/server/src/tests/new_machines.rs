@@ -92,6 +92,16 @@ async fn a_complete_file_is_written_if_everything_in_it_exists() {
     let body = json!({ "name": "new", "image": "debian-12", "layout": "default", "ssh_pub_keys": [KEY] });
     let answer = server.add(body).await;
     assert_eq!((answer.status, &answer.json()["image"]), (200, &json!("debian-12")), "{}", answer.text());
+    // From now on, events and console output are stored.
+    let (event, log) = (json!({ "event": "Waiting", "message": "" }), json!({ "start": 0, "log": "waits\n" }));
+    for (part, body) in [("event", event), ("log", log)] {
+        let path = format!("/v1/machine/{STRANGER}/{part}");
+        assert_eq!(server.call(&token, "POST", &path, &body).await.status, 200);
+    }
+    let events = server.v1("GET", &format!("/v1/machine/{STRANGER}/events"), &Value::Null).await.json();
+    assert_eq!(events[0]["event"], "Waiting", "{events}");
+    let log = server.v1("GET", &format!("/v1/machine/{STRANGER}/log"), &Value::Null).await;
+    assert!(log.text().contains("waits"), "{}", log.text());
     // The machine waits in the ramdisk, and is installed.
     let allocation = server.allocated(STRANGER, &token).await.allocation.unwrap();
     assert_eq!((allocation.hostname.as_str(), allocation.image.id.as_str()), ("new", "debian-12"));

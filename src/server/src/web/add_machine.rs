@@ -205,7 +205,7 @@ pub(crate) async fn post_add(
             let why = "nothing was added: the plan has changed since it was shown. Go back and review the plan";
             return Err(ApiError::new(StatusCode::CONFLICT, why));
         }
-        write_machine_file(&app, peer, preview.prepared)
+        write_machine_file(&app, peer, preview.prepared).await
     };
     match done.await {
         Ok(added) => Redirect::to(&format!("/machines/{}", added.id)).into_response(),
