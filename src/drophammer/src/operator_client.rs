@@ -21,10 +21,8 @@ mod server;
 mod tests;
 pub mod volumes;
 
-pub(crate) use options::{
-    LayoutOptions, ListImagesOptions, MachineOptions, ModifyImageOptions, ServerOptions, ShowImageOptions,
-    VolumeOptions,
-};
+pub(crate) use images::{ListImagesOptions, ModifyImageOptions, ShowImageOptions};
+pub(crate) use options::{LayoutOptions, MachineOptions, ServerOptions, VolumeOptions};
 pub(crate) use reinstall::describe_differences;
 pub(crate) use server::{OperatorClient, OperatorResponse};
 

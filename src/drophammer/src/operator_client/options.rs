@@ -167,50 +167,6 @@ pub enum VolumeCommand {
     },
 }
 
-#[derive(Debug, Args)]
-pub struct ListImagesOptions {
-    /// Include hidden and blacklisted images.
-    #[arg(long, env = "DROPHAMMER_ALL")]
-    pub all: bool,
-    #[command(flatten)]
-    pub list: ListOptions,
-    #[command(flatten)]
-    pub of: ServerOptions,
-    /// Print the server's response as JSON.
-    #[arg(long, env = "DROPHAMMER_JSON")]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct ShowImageOptions {
-    /// Id of the image.
-    #[arg(value_name = "ID")]
-    pub image: String,
-    #[command(flatten)]
-    pub of: ServerOptions,
-    /// Print the server's response as JSON.
-    #[arg(long, env = "DROPHAMMER_JSON")]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct ModifyImageOptions {
-    /// Id of the image, or name of an OS definition. The image or definition need not exist yet.
-    #[arg(value_name = "ID")]
-    pub image: String,
-    /// A hidden image is not listed, but can be installed.
-    #[arg(long, value_name = "true|false")]
-    pub hidden: Option<bool>,
-    /// A blacklisted image is not listed and cannot be newly installed; machines that run it can be reinstalled with it.
-    #[arg(long, value_name = "true|false")]
-    pub blacklisted: Option<bool>,
-    #[command(flatten)]
-    pub of: ServerOptions,
-    /// Print the server's response as JSON.
-    #[arg(long, env = "DROPHAMMER_JSON")]
-    pub json: bool,
-}
-
 /// Changes of OS parameters, as in Ganeti.
 #[derive(Debug, Args)]
 pub struct ParameterOptions {
