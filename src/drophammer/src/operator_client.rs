@@ -24,10 +24,8 @@ mod tests;
 pub mod volumes;
 
 pub(crate) use api_client::{OperatorClient, OperatorResponse};
-pub(crate) use options::{
-    LayoutOptions, ListImagesOptions, MachineOptions, ModifyImageOptions, ServerOptions, ShowImageOptions,
-    VolumeOptions,
-};
+pub(crate) use images::{ListImagesOptions, ModifyImageOptions, ShowImageOptions};
+pub(crate) use options::{LayoutOptions, MachineOptions, ServerOptions, VolumeOptions};
 pub(crate) use reinstall::describe_differences;
 
 use crate::commands::plan::{PlanArgs, run_plan};

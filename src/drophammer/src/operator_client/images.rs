@@ -1,14 +1,59 @@
 //! `drophammer image list`, `image show` and `image modify`: the images of a server.
 
-use super::options::{ListImagesOptions, ModifyImageOptions, ShowImageOptions};
+use super::options::ServerOptions;
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
-use crate::object_list::{ListColumn, ObjectList, print_list, print_object, text_of_field};
+use crate::object_list::{ListColumn, ListOptions, ObjectList, print_list, print_object, text_of_field};
+use clap::Args;
 use common::error::Result;
 use common::exit_status::CommandOutcome;
 use common::format::{replace_hidden, without_secrets};
 use common::output::print_text;
 use reqwest::Method;
 use serde_json::Value;
+
+#[derive(Debug, Args)]
+pub struct ListImagesOptions {
+    /// Include hidden and blacklisted images.
+    #[arg(long, env = "DROPHAMMER_ALL")]
+    pub all: bool,
+    #[command(flatten)]
+    pub list: ListOptions,
+    #[command(flatten)]
+    pub of: ServerOptions,
+    /// Print the server's response as JSON.
+    #[arg(long, env = "DROPHAMMER_JSON")]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ShowImageOptions {
+    /// Id of the image.
+    #[arg(value_name = "ID")]
+    pub image: String,
+    #[command(flatten)]
+    pub of: ServerOptions,
+    /// Print the server's response as JSON.
+    #[arg(long, env = "DROPHAMMER_JSON")]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ModifyImageOptions {
+    /// Id of the image, or name of an OS definition. The image or definition need not exist yet.
+    #[arg(value_name = "ID")]
+    pub image: String,
+    /// A hidden image is not listed, but can be installed.
+    #[arg(long, value_name = "true|false")]
+    pub hidden: Option<bool>,
+    /// A blacklisted image is not listed and cannot be newly installed; machines that run it can be reinstalled with it.
+    #[arg(long, value_name = "true|false")]
+    pub blacklisted: Option<bool>,
+    #[command(flatten)]
+    pub of: ServerOptions,
+    /// Print the server's response as JSON.
+    #[arg(long, env = "DROPHAMMER_JSON")]
+    pub json: bool,
+}
 
 /// Lists the images.
 ///

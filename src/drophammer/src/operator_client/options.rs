@@ -179,52 +179,8 @@ pub enum VolumeCommand {
     },
 }
 
-#[derive(Debug, Args)]
-pub struct ListImagesOptions {
-    /// Include hidden and blacklisted images.
-    #[arg(long, env = "DROPHAMMER_ALL")]
-    pub all: bool,
-    #[command(flatten)]
-    pub list: ListOptions,
-    #[command(flatten)]
-    pub of: ServerOptions,
-    /// Print the server's response as JSON.
-    #[arg(long, env = "DROPHAMMER_JSON")]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct ShowImageOptions {
-    /// Id of the image.
-    #[arg(value_name = "ID")]
-    pub image: String,
-    #[command(flatten)]
-    pub of: ServerOptions,
-    /// Print the server's response as JSON.
-    #[arg(long, env = "DROPHAMMER_JSON")]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct ModifyImageOptions {
-    /// Id of the image, or name of an OS definition. The image or definition need not exist yet.
-    #[arg(value_name = "ID")]
-    pub image: String,
-    /// Set or clear the hidden flag. A hidden image is not listed, but can be installed.
-    #[arg(long, value_name = "true|false")]
-    pub hidden: Option<bool>,
-    /// Set or clear the blacklisted flag. A blacklisted image is not listed, and can be installed only on machines that
-    /// already run it.
-    #[arg(long, value_name = "true|false")]
-    pub blacklisted: Option<bool>,
-    #[command(flatten)]
-    pub of: ServerOptions,
-    /// Print the server's response as JSON.
-    #[arg(long, env = "DROPHAMMER_JSON")]
-    pub json: bool,
-}
-
 /// Changes of OS parameters, in the syntax of Ganeti.
+/// Changes of OS parameters, as in Ganeti.
 #[derive(Debug, Args)]
 pub struct ParameterOptions {
     /// Changes, separated by commas: KEY=VALUE stores a value, and -KEY deletes the stored value. Write a comma within a value as \\,.

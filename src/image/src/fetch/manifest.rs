@@ -53,12 +53,13 @@ impl ImageManifest {
     /// # Errors
     /// Returns an error if the document is invalid or inconsistent, or its version is not supported.
     pub fn parse(document: &[u8]) -> Result<ImageManifest, String> {
-        let versioned: ManifestVersion = serde_json::from_slice(document)
-            .map_err(|error| format!("not a manifest: {}", reword_type_error(&error.to_string())))?;
+        let reword = |error: serde_json::Error| reword_type_error(&error.to_string());
+        let versioned: ManifestVersion =
+            serde_json::from_slice(document).map_err(|error| format!("not a manifest: {}", reword(error)))?;
         if versioned.version != VERSION {
             return Err(format!("version {} is not supported, only version {VERSION}", versioned.version));
         }
-        let manifest: ImageManifest = serde_json::from_slice(document).map_err(|error| error.to_string())?;
+        let manifest: ImageManifest = serde_json::from_slice(document).map_err(reword)?;
         manifest.check()?;
         Ok(manifest)
     }

@@ -31,6 +31,10 @@ fn suggest_level(problem: &Diagnostic) -> Option<String> {
 /// Suggests the partition of the layout that has the same number as a partition that the layout lacks: `/dev/nvme0n1p1` in place of
 /// `/dev/sda1`.
 fn suggest_device(problem: &Diagnostic, layout: &Value) -> Option<String> {
+    // The members of an array differ, so the same partition must not be suggested for several of them.
+    if problem.place.starts_with("raid") {
+        return None;
+    }
     let missing = problem.message.strip_prefix("device:")?.split(' ').next()?;
     let digits = missing.len() - missing.trim_end_matches(|c: char| c.is_ascii_digit()).len();
     let number: u64 = missing[missing.len() - digits..].parse().ok()?;
