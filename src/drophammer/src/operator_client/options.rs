@@ -180,7 +180,6 @@ pub enum VolumeCommand {
 }
 
 /// Changes of OS parameters, in the syntax of Ganeti.
-/// Changes of OS parameters, as in Ganeti.
 #[derive(Debug, Args)]
 pub struct ParameterOptions {
     /// Changes, separated by commas: KEY=VALUE stores a value, and -KEY deletes the stored value. Write a comma within a value as \\,.
