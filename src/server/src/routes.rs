@@ -9,8 +9,7 @@ pub use description::{ApiRoute, OperationDoc, RequiredToken, ResponseContent};
 use super::machine_file_creation::{CreatedMachineFile, MachineFileRequest};
 use super::metal_api::machine_response::{MachineResponse, ReinstallResponse};
 use super::metal_api::{image_states, images, layouts, machines, sizes, volumes};
-use super::migration_requests::machine_requests;
-use super::migration_requests::operator_requests::{self as moving, MigrationView};
+use super::migration_requests::{machine_requests, operator_requests as moving};
 use super::openapi::{SchemaGenerators, empty_schema, get_openapi, list_schema, request_schema, response_schema};
 use super::operator::reinstalls::ReinstallRequest;
 use super::operator::{MachineSummary, RenameRequest, restored_machine_confirmation};
@@ -280,30 +279,30 @@ fn migration_routes() -> Vec<ApiRoute> {
     let moves = "/v1/machine/{id}/move";
     vec![
         get_route(moves, moving::show_migration, "The newest migration of a machine")
-            .with_response(response_schema::<MigrationView>),
+            .with_response(response_schema::<moving::MigrationView>),
         post_route(
             moves,
             moving::order_migration,
             "Order the migration of a machine to the hardware of another machine",
         )
         .with_request(request_schema::<moving::MigrationRequest>)
-        .with_response(response_schema::<MigrationView>),
+        .with_response(response_schema::<moving::MigrationView>),
         delete_route(moves, moving::cancel_migration, "Cancel a migration")
             .with_query(&["off"])
-            .with_response(response_schema::<MigrationView>),
+            .with_response(response_schema::<moving::MigrationView>),
         post_route(
             "/v1/machine/{id}/move/approve",
             moving::approve_certificates,
             "Approve the certificates of a migration",
         )
         .with_request(request_schema::<moving::CertificateApproval>)
-        .with_response(response_schema::<MigrationView>),
+        .with_response(response_schema::<moving::MigrationView>),
         post_route(
             "/v1/machine/{id}/move/finish",
             moving::finish_migration,
             "Finish a migration whose system runs on the target",
         )
-        .with_response(response_schema::<MigrationView>),
+        .with_response(response_schema::<moving::MigrationView>),
     ]
 }
 

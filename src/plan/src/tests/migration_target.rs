@@ -11,7 +11,9 @@ use model::allocation::Allocation;
 use model::device_name::DevicePath;
 use model::install_marker::{InstallMarker, RecordedDisk, lineage};
 use model::inventory::{FilesystemContents, FirmwareType};
-use model::machine_migration::{MigratedMachine, MigrationOffer, MigrationPeer, MigrationSide, certificate_digest};
+use model::machine_migration::{
+    MigratedFilesystem, MigratedMachine, MigrationOffer, MigrationPeer, MigrationSide, certificate_digest,
+};
 use model::storage_graph::LayoutMatch;
 use operations::{
     DeviceOp, GrowFilesystem, MoveStands, Operation, PlanAssignment, SessionOp, StageName, TellPointOfNoReturn,
@@ -174,8 +176,7 @@ fn whatever_goes_is_received_by_the_same_hardware_with_its_ids() {
     judged.assert_shares(&[("moved", 20), ("moved with arrays", 5), ("stays", 0)]);
 }
 
-/// Asserts that no stage uses an image, that each device is filled once, and that nothing is received before the point
-/// of no return.
+/// Asserts that no stage uses an image, and that each device is filled once, after the point of no return.
 fn assert_receives(plan: &Plan, count: usize) {
     let (received, made) = filled(plan);
     assert_eq!(received.len(), count);
@@ -393,10 +394,7 @@ fn a_plan_that_receives_is_approved_as_an_installation() {
     assert_eq!(again.digest(), verdicts.digest());
 }
 
-fn filesystem<'a>(
-    moving: &'a mut MigrationOffer,
-    device: &str,
-) -> &'a mut model::machine_migration::MigratedFilesystem {
+fn filesystem<'a>(moving: &'a mut MigrationOffer, device: &str) -> &'a mut MigratedFilesystem {
     let carried = moving.carried.as_mut().unwrap();
     carried.filesystems.iter_mut().find(|is| is.device == device).unwrap()
 }
