@@ -131,7 +131,7 @@ fn judge_all(
     let mut disks = open_disks(record, folder)?;
     let mut judge = CrashStateChecker::new(record, &base, &disks, scratch)?;
     judge.learn_root(&disks, false)?;
-    learn_end(&mut judge, record, folder, scratch)?;
+    learn_final_root(&mut judge, record, folder, scratch)?;
     let mut tally = StateTally::default();
     for (number, pick) in picks.iter().enumerate() {
         let made = compose_state(record, &disks, pick, judge.wiped());
@@ -142,7 +142,7 @@ fn judge_all(
             save_state(&disks, *phases.last().unwrap_or(&ReinstallPhase::Begun), &boot_folder(scratch, boot))?;
         }
         for (disk, undo) in disks.iter_mut().zip(undos) {
-            disk.take_back(undo)?;
+            disk.restore_contents(undo)?;
         }
         let printed = tally.bad.len();
         tally.add_finding(finding, || describe_state(record, pick));
@@ -224,7 +224,12 @@ fn boot_state(
 
 /// Records the root filesystem at the last moment of the record as the new one. Then checks that the reconstructed
 /// disks equal those that the machine has left.
-fn learn_end(judge: &mut CrashStateChecker, record: &ReinstallRecord, folder: &Path, scratch: &Path) -> Result<()> {
+fn learn_final_root(
+    judge: &mut CrashStateChecker,
+    record: &ReinstallRecord,
+    folder: &Path,
+    scratch: &Path,
+) -> Result<()> {
     let mut disks = open_disks(record, folder)?;
     let last = record.moments.last().ok_or("the record has no moments")?;
     for (disk, count) in disks.iter_mut().zip(&last.counts) {

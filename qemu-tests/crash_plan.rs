@@ -12,7 +12,7 @@ pub use bounds::PlanBounds;
 
 use crate::crash_states::ReplayedDisk;
 use crate::host::{Context, Result, limit_command, write};
-use bounds::plans_are_judged;
+use bounds::test_plan_checks;
 use linux::probe::{self, ProbeDepth, ProbeRoots};
 use model::device_name::DevicePath;
 use model::install_marker::InstallMarker;
@@ -232,11 +232,11 @@ pub fn self_test() {
     assert!(["/dev/vda", "/dev/vda1", "/dev/vda12"].iter().all(|device| is_on(device, "vda")));
     assert!(["/dev/vdaa", "/dev/vdb", "/dev/md/data", "vda"].iter().all(|device| !is_on(device, "vda")));
     assert!(is_on("/dev/nvme0n1p2", "nvme0n1") && !is_on("/dev/nvme0n12", "nvme0n1"));
-    disks_are_probed();
-    plans_are_judged();
+    test_disk_probing();
+    test_plan_checks();
 }
 
-fn disks_are_probed() {
+fn test_disk_probing() {
     let folder = crate::write_log::test_folder("crash-plan");
     let mut disk = crate::crash_states::test_disk(&folder, "vda", &[(0, 128, 4), (16, 1, 0), (24, 1, 0)]);
     let known = inventory::InventoryDisk {

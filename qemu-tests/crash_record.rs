@@ -61,6 +61,7 @@ pub struct RecordedMoment {
     pub counts: Vec<u64>,
 }
 
+/// Record of one reinstall: the inventory before it, its moments, and the responses of the server.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ReinstallRecord {
     pub uuid: String,

@@ -39,6 +39,7 @@ pub struct StateFinding {
     pub next: Vec<String>,
 }
 
+/// Checks of the crash states of one recorded reinstall, with the results of earlier checks.
 pub struct CrashStateChecker<'a> {
     record: &'a ReinstallRecord,
     layout: Layout,
@@ -142,7 +143,7 @@ impl<'a> CrashStateChecker<'a> {
         finding.data.extend(self.find_damage(disks)?);
         let seen = self.look.probe_disks(disks)?;
         for phase in phases {
-            finding.data.extend(self.half_written(disks, &seen, *phase, step)?);
+            finding.data.extend(self.find_incomplete_system(disks, &seen, *phase, step)?);
             match self.find_next_action(&seen.inventory, *phase)? {
                 Ok(next) => finding.next.push(next),
                 Err(words) => finding.plan.push(words),
@@ -205,7 +206,7 @@ impl<'a> CrashStateChecker<'a> {
     }
 
     /// Returns the bootable system that is incomplete, if any.
-    fn half_written(
+    fn find_incomplete_system(
         &mut self,
         disks: &[ReplayedDisk],
         seen: &ReconstructedContents,
@@ -319,8 +320,8 @@ pub fn self_test() {
     let (record, disks) = test_record(&folder, said);
     let base = record.inventory.clone();
     let mut judge = CrashStateChecker::new(&record, &base, &disks, &folder.join("scratch")).expect("a judge");
-    written_places_are_held_against_the_rules(&judge, disks);
-    what_boots_is_held_against_the_rules(&mut judge);
+    test_forbidden_writes(&judge, disks);
+    test_bootable_systems(&mut judge);
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
@@ -353,7 +354,7 @@ pub fn test_record(folder: &Path, said: &str) -> (ReinstallRecord, Vec<ReplayedD
     (serde_json::from_value(record).expect("a record"), disks.into())
 }
 
-fn written_places_are_held_against_the_rules(judge: &CrashStateChecker, mut disks: Vec<ReplayedDisk>) {
+fn test_forbidden_writes(judge: &CrashStateChecker, mut disks: Vec<ReplayedDisk>) {
     assert_eq!(judge.wiped(), ["vda"]);
     // Allowed are the writes at 0 and 2048, and the discard at 0, but not the writes at 4096, 8192 and 16384.
     let changed = |disks: &[ReplayedDisk]| judge.find_forbidden_writes(disks).expect("compared");
@@ -368,14 +369,14 @@ fn written_places_are_held_against_the_rules(judge: &CrashStateChecker, mut disk
     let more = crate::crash_states::take_all_parts(&disks[1], 4, 6);
     let undo = disks[1].try_out(&more).expect("tried");
     assert_eq!(changed(&disks), ["vdb: byte 4096 has changed", "vdb: byte 8192 has changed"]);
-    disks[1].take_back(undo).expect("taken back");
+    disks[1].restore_contents(undo).expect("taken back");
     assert_eq!(changed(&disks), ["vdb: byte 4096 has changed"]);
 }
 
-fn what_boots_is_held_against_the_rules(judge: &mut CrashStateChecker) {
+fn test_bootable_systems(judge: &mut CrashStateChecker) {
     let mut words = |bootable, phase, step: &str| {
         let seen = ReconstructedContents { inventory: Inventory::default(), bootable };
-        judge.half_written(&[], &seen, phase, step).expect("judged")
+        judge.find_incomplete_system(&[], &seen, phase, step).expect("judged")
     };
     assert!(words(true, ReinstallPhase::Begun, "image.burn").is_some_and(|words| words.contains("without a marker")));
     assert_eq!(words(true, ReinstallPhase::Begun, "target.installer"), None);

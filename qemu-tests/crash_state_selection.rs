@@ -18,6 +18,7 @@ pub struct CrashState {
     pub kind: CrashStateOrigin,
 }
 
+/// Origin of a crash state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CrashStateOrigin {
     /// The state up to this record in the log of this disk; the record is a flush.
@@ -223,13 +224,13 @@ pub fn self_test() {
     let steps: Vec<String> =
         sample_states(&picks, &record.moments, 3).iter().map(|pick| find_step(&record, pick)).collect();
     assert_eq!(steps, ["storage.wipe", "image.burn", "boot.kexec"]);
-    states_are_made(&record, &mut disks, &picks);
+    test_state_composition(&record, &mut disks, &picks);
     phases_fit(&record, &disks);
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
 /// Each state contains everything that was flushed and nothing that came later; the disks are restored afterwards.
-fn states_are_made(record: &ReinstallRecord, disks: &mut [ReplayedDisk], picks: &[CrashState]) {
+fn test_state_composition(record: &ReinstallRecord, disks: &mut [ReplayedDisk], picks: &[CrashState]) {
     let mut different = std::collections::BTreeSet::new();
     for pick in picks {
         let made = compose_state(record, disks, pick, &["vda".to_owned()]);
@@ -253,7 +254,7 @@ fn states_are_made(record: &ReinstallRecord, disks: &mut [ReplayedDisk], picks: 
         }
         different.insert(format!("{:?}", disks.iter().map(ReplayedDisk::state_key).collect::<Vec<_>>()));
         for (disk, undo) in disks.iter_mut().zip(undos) {
-            disk.take_back(undo).expect("taken back");
+            disk.restore_contents(undo).expect("taken back");
         }
     }
     assert!(different.len() > 20, "{}", different.len());

@@ -96,7 +96,7 @@ impl ReplayedDisk {
         (self.records[..self.cursor].iter().filter(|record| record.length > 0).count(), self.tried)
     }
 
-    /// Writes these parts of writes to the disk, in order, until [`ReplayedDisk::take_back`].
+    /// Writes these parts of writes to the disk, in order, until [`ReplayedDisk::restore_contents`].
     ///
     /// # Errors
     /// A file cannot be read or written.
@@ -125,7 +125,7 @@ impl ReplayedDisk {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn take_back(&mut self, undo: PreviousContents) -> Result<()> {
+    pub fn restore_contents(&mut self, undo: PreviousContents) -> Result<()> {
         self.tried = 0;
         for (place, length, old) in undo.pieces.into_iter().rev() {
             match old {
@@ -330,13 +330,13 @@ pub const TEST_HEADS: [(u64, u64, u64); 7] =
 pub fn self_test() {
     let folder = write_log::test_folder("crash-states");
     let mut disk = test_disk(&folder, "sda", &TEST_HEADS);
-    disks_move(&mut disk);
-    some_arrive(&disk);
-    ranges_are_counted();
+    test_disk_moves(&mut disk);
+    test_random_parts(&disk);
+    test_range_counts();
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
-fn disks_move(disk: &mut ReplayedDisk) {
+fn test_disk_moves(disk: &mut ReplayedDisk) {
     // The last entry is two records: a flush and a write.
     assert_eq!((disk.records.len(), disk.count_records_before(6), disk.count_records_before(7)), (8, 6, 8));
     assert_eq!([0, 2, 3, 6, 7, 8].map(|place| disk.find_last_flush(place)), [0, 0, 3, 3, 7, 7]);
@@ -350,21 +350,21 @@ fn disks_move(disk: &mut ReplayedDisk) {
     let flying = take_all_parts(disk, 3, 8);
     let undo = disk.try_out(&flying).expect("tried");
     assert_eq!(letters(disk), *b"\0\0\0deg");
-    disk.take_back(undo).expect("taken back");
+    disk.restore_contents(undo).expect("taken back");
     assert_eq!(letters(disk), *b"aobooo");
     let torn = ArrivedPart { record: 4, start: 512, length: 512 };
     let undo = disk.try_out(&[torn, ArrivedPart { record: 5, start: 0, length: 1024 }]).expect("tried");
     let (now, before) = disk.now_and_before(8192, 2048).expect("read");
     assert_eq!((now[511], now[512], now[1023], now[1024], before[512]), (b'o', b'e', b'e', b'o', b'o'));
     assert_eq!(letters(disk), *b"\0obooo");
-    disk.take_back(undo).expect("taken back");
+    disk.restore_contents(undo).expect("taken back");
     let same = find_difference(&disk.file, &disk.base).expect("compared");
     assert_eq!(same, Some(0), "the first write is there");
     disk.advance_to(8).expect("advanced");
     assert_eq!(letters(disk), *b"\0\0\0deg");
 }
 
-fn some_arrive(disk: &ReplayedDisk) {
+fn test_random_parts(disk: &ReplayedDisk) {
     let lot = |chance, tear_bytes| RandomStateParameters { chance, tear_bytes };
     let chosen = |lot, seed| take_random_parts(disk, 3, 6, lot, &mut fastrand::Rng::with_seed(seed));
     let forced = ArrivedPart { record: 4, start: 0, length: 2048 };
@@ -388,7 +388,7 @@ fn some_arrive(disk: &ReplayedDisk) {
     assert!(different(lot(1.0, 512)) > 8, "torn in many ways");
 }
 
-fn ranges_are_counted() {
+fn test_range_counts() {
     let ranges = |ranges: &[(u64, u64)]| ByteRanges::new(ranges.iter().copied());
     assert_eq!(ranges(&[(10, 5), (0, 4), (4, 2), (12, 9), (30, 0)]), ranges(&[(0, 6), (10, 11)]));
     let (one, other) = (ranges(&[(0, 10), (20, 10)]), ranges(&[(5, 20), (28, 1)]));

@@ -144,7 +144,7 @@ fn check_report(expect: &RunExpectations, seen: &RunObservations, failures: &mut
             failures.push(format!("the report does not contain {text:?}: {message}"));
         }
     }
-    let erased: Vec<String> = report["erased"].as_array().into_iter().flatten().map(spoken_erased).collect();
+    let erased: Vec<String> = report["erased"].as_array().into_iter().flatten().map(describe_erased).collect();
     for pattern in &expect.erased {
         if !erased.iter().any(|line| fields_match(pattern, line)) {
             failures.push(format!("the report has no erased disk {pattern:?} among {erased:?}"));
@@ -162,7 +162,7 @@ fn is_silent(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::Local | Outcome::Waiting | Outcome::Denied)
 }
 
-fn spoken_erased(disk: &Value) -> String {
+fn describe_erased(disk: &Value) -> String {
     let text = |field: &str| disk[field].as_str().unwrap_or_default().to_owned();
     format!("{} {}", text("device").trim_start_matches("/dev/"), text("method"))
 }
@@ -193,21 +193,21 @@ fn check_untouched(machine: &Machine, expect: &RunExpectations, seen: &RunObserv
 }
 
 fn check_system(expect: &SystemExpectations, facts: &Facts, via: &str, failures: &mut Vec<String>) {
-    has_lines(facts, "boot", &[via.to_owned()], failures);
-    has_lines(facts, "mounts", &expect.mounts, failures);
-    has_lines(facts, "fstab", &expect.fstab, failures);
-    storage_comparison::these_lines(facts, "fstab", expect.fstab_is.as_deref(), failures);
-    has_lines(facts, "swaps", &expect.swaps, failures);
+    check_lines(facts, "boot", &[via.to_owned()], failures);
+    check_lines(facts, "mounts", &expect.mounts, failures);
+    check_lines(facts, "fstab", &expect.fstab, failures);
+    storage_comparison::check_exact_lines(facts, "fstab", expect.fstab_is.as_deref(), failures);
+    check_lines(facts, "swaps", &expect.swaps, failures);
     for (section, lines) in [("arrays", &expect.arrays), ("groups", &expect.groups), ("volumes", &expect.volumes)] {
-        storage_comparison::all_lines(facts, section, lines.as_deref(), failures);
+        storage_comparison::check_all_lines(facts, section, lines.as_deref(), failures);
     }
     for (section, lines) in &expect.facts {
-        has_lines(facts, section, lines, failures);
+        check_lines(facts, section, lines, failures);
     }
 }
 
 /// Checks that each pattern matches a line of the section.
-pub fn has_lines(facts: &Facts, section: &str, patterns: &[String], failures: &mut Vec<String>) {
+pub fn check_lines(facts: &Facts, section: &str, patterns: &[String], failures: &mut Vec<String>) {
     if patterns.is_empty() {
         return;
     }
@@ -294,11 +294,11 @@ a: text
         let failures = found(bad, &seen);
         assert!(failures.iter().any(|failure| failure.contains(words)), "{bad}: {failures:?}");
     }
-    beside_the_old_system(&found);
-    what_the_witness_finds();
+    test_old_system_kept(&found);
+    test_witness_findings();
 }
 
-fn what_the_witness_finds() {
+fn test_witness_findings() {
     let found = ["disk vdb at sector 8, in step a".to_owned(), "disk vdb at sector 8, in step b".to_owned()];
     let judged = |expected: &[&str], found: &[String]| {
         let expected: Vec<String> = expected.iter().map(ToString::to_string).collect();
@@ -314,7 +314,7 @@ fn what_the_witness_finds() {
 
 /// The disks of the running system may change, all others must not. If the kernel names of the disks have changed, only
 /// the disks that the scenario lists are compared.
-fn beside_the_old_system(found: &dyn Fn(&str, &RunObservations) -> Vec<String>) {
+fn test_old_system_kept(found: &dyn Fn(&str, &RunObservations) -> Vec<String>) {
     let words = "disk sda was written to";
     let seen = |mounts: &str, named_as_listed| RunObservations {
         over_network: Facts::read(&format!("=== facts begin tiny\n--- mounts\n{mounts}\n=== facts end tiny\n"), "tiny"),

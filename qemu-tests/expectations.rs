@@ -4,6 +4,7 @@ use crate::scenario::Partition;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
+/// Expectations of one run.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunExpectations {
@@ -63,6 +64,7 @@ pub struct RunExpectations {
     pub inspect: DiskExpectations,
 }
 
+/// Expected state of the reinstall order at the end of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ExpectedOrder {
@@ -70,6 +72,7 @@ pub enum ExpectedOrder {
     Open,
 }
 
+/// Outcome of a run.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -143,6 +146,7 @@ pub struct UnchangedObjects {
     pub regions: Vec<ComparedRegion>,
 }
 
+/// Range of a disk whose bytes are compared.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ComparedRegion {
@@ -212,6 +216,7 @@ impl DiskExpectations {
     }
 }
 
+/// Expected attributes of a file.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileExpectations {

@@ -112,7 +112,7 @@ fn main() -> ExitCode {
         Trial::test("harness::crash_plan", || run_self_test(crash_plan::self_test)),
         Trial::test("harness::crash_state_checks", || run_self_test(crash_state_checks::self_test)),
         Trial::test("harness::crash_case", || run_self_test(crash_case::self_test)),
-        Trial::test("harness::scenarios", || all_can_be_read(&own_scenarios())),
+        Trial::test("harness::scenarios", || parse_all_scenarios(&own_scenarios())),
     ];
     let budget = Arc::new(TimeBudget::from_env());
     // First, because it takes longest.
@@ -160,7 +160,7 @@ fn own_scenarios() -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("qemu-tests/scenarios")
 }
 
-fn all_can_be_read(folder: &Path) -> Result<(), Failed> {
+fn parse_all_scenarios(folder: &Path) -> Result<(), Failed> {
     let files = scenario_files(folder)?;
     let errors: Vec<String> = files.iter().filter_map(|file| scenario_parser::read(file).err()).collect();
     if errors.is_empty() { Ok(()) } else { Err(Failed::from(errors.join("\n"))) }

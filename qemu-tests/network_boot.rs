@@ -277,7 +277,7 @@ impl<'a> NetworkBootRun<'a> {
         for (_, event) in now {
             self.execute_event(&event)?;
             if let EventTrigger::ImageBytes(bytes) = event.at {
-                self.proxy.let_go(bytes);
+                self.proxy.release_hold(bytes);
             }
         }
         for trap in self.proxy.take_sprung_traps() {
@@ -290,7 +290,7 @@ impl<'a> NetworkBootRun<'a> {
                         self.server.all_messages().iter().any(|line| line["report"]["success"] == true);
                 }
                 EventAction::Cancel => {
-                    self.stage.take_back(&self.server)?;
+                    self.stage.cancel_order(&self.server)?;
                     self.server.connect_proxy(&self.proxy)?;
                 }
                 _ => {

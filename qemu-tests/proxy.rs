@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 /// Maximum time without data on a connection: longer than any long poll.
 const SILENCE: Duration = Duration::from_secs(300);
 
+/// Proxy on a port of this host; it ends when it is dropped.
 pub struct Proxy {
     pub port: u16,
     wire: Arc<ProxyState>,
@@ -108,7 +109,7 @@ impl Proxy {
     }
 
     /// Sets the fault of every response with an image from now on, and whether the last cut is repeated forever.
-    pub fn set_lie(&self, lie: Option<ResponseFault>, cut_for_ever: bool) {
+    pub fn set_response_fault(&self, lie: Option<ResponseFault>, cut_for_ever: bool) {
         let mut broken = lock_shared(&self.wire.broken);
         (broken.lie, broken.cut_for_ever) = (lie, cut_for_ever);
     }
@@ -122,7 +123,7 @@ impl Proxy {
         lock_shared(&self.wire.broken).held.contains(&bytes)
     }
 
-    pub fn let_go(&self, bytes: u64) {
+    pub fn release_hold(&self, bytes: u64) {
         lock_shared(&self.wire.broken).holds.retain(|hold| *hold != bytes);
     }
 
@@ -279,7 +280,7 @@ pub fn self_test() {
             std::thread::sleep(Duration::from_millis(5));
         }
         assert!(!answer.is_finished());
-        proxy.let_go(50_000);
+        proxy.release_hold(50_000);
         answer.join().expect("an answer").len()
     });
     assert!(held > 100_000 && !proxy.is_held_at(60_000), "{held}");
@@ -300,10 +301,10 @@ pub fn self_test() {
     };
     assert_eq!(dark(true), 0);
     assert!(dark(false) > 100_000);
-    proxy.set_lie(Some(ResponseFault::Chunked), false);
+    proxy.set_response_fault(Some(ResponseFault::Chunked), false);
     let altered = get("");
     assert!(altered.ends_with(b"\r\n0\r\n\r\n") && altered.len() > 100_000);
-    proxy.set_lie(None, false);
+    proxy.set_response_fault(None, false);
     let trap =
         ResponseTrap { request: "GET /im*".to_owned(), swallow: false, act: EventAction::Cancel, time: Duration::ZERO };
     proxy.set_traps(vec![trap.clone()]);
@@ -365,7 +366,7 @@ fn cut_for_ever() {
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
     let proxy = Proxy::start(&[100, 60_000]).expect("a port");
     proxy.set_server(server.local_addr().expect("an address").port(), 0);
-    proxy.set_lie(None, true);
+    proxy.set_response_fault(None, true);
     std::thread::spawn(move || {
         for mut client in server.incoming().flatten() {
             let _ = read_head(&mut BufReader::new(client.try_clone().expect("a socket")));

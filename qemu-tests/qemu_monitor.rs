@@ -12,6 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Interval at which messages of QEMU are polled.
 const POLL: Duration = Duration::from_millis(20);
 
+/// Connection to the QEMU Machine Protocol (QMP).
 pub struct QemuMonitor {
     orders: Box<dyn Write + Send>,
     /// All messages of QEMU, in order.

@@ -9,6 +9,7 @@ use uuid::Uuid;
 pub const REPOSITORY: &str = "tiny/os";
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
+/// OCI registry with one image.
 pub struct Registry {
     token: String,
     manifest: Vec<u8>,

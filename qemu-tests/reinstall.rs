@@ -60,7 +60,7 @@ fn send_order(port: u16, state: &Path, machine: &str, image: &str, button: &Rein
 ///
 /// # Errors
 /// The server refuses, with the message of the command.
-pub fn take_back(port: u16, state: &Path, machine: &str) -> Result<()> {
+pub fn cancel_order(port: u16, state: &Path, machine: &str) -> Result<()> {
     run_machine_command(port, state, machine, &["--cancel"])
 }
 

@@ -73,9 +73,9 @@ impl RunContext<'_> {
     ///
     /// # Errors
     /// The server refuses.
-    pub fn take_back(&self, server: &Server) -> Result<()> {
+    pub fn cancel_order(&self, server: &Server) -> Result<()> {
         let port = server.port().ok_or("drophammer serve did not print its port")?;
-        reinstall::take_back(port, &self.server_folder(), self.machine_id())
+        reinstall::cancel_order(port, &self.server_folder(), self.machine_id())
     }
 
     fn server_folder(&self) -> PathBuf {
@@ -124,7 +124,7 @@ impl RunContext<'_> {
     ///
     /// # Errors
     /// The system does not come up.
-    pub fn disk_boot(&self, label: &str, boot: &BootMethod) -> Result<(Facts, String)> {
+    pub fn boot_from_disk(&self, label: &str, boot: &BootMethod) -> Result<(Facts, String)> {
         let mut vm = Vm::start(self.chassis, &format!("{}-{label}", self.label), boot)?;
         loop {
             if let Some(facts) = vm.facts(self.run.image.system.name()) {
@@ -140,9 +140,9 @@ impl RunContext<'_> {
     ///
     /// # Errors
     /// Something boots.
-    pub fn nothing_boots(&self) -> Result<()> {
+    pub fn check_nothing_boots(&self) -> Result<()> {
         if self.scenario.machine.firmware == Firmware::Uefi {
-            return self.futile_boot();
+            return self.check_no_boot();
         }
         for disk in &self.scenario.machine.disks {
             if disks::has_boot_code(&self.chassis.disk_file(disk))? {
@@ -152,7 +152,7 @@ impl RunContext<'_> {
         Ok(())
     }
 
-    fn futile_boot(&self) -> Result<()> {
+    fn check_no_boot(&self) -> Result<()> {
         let mut vm = Vm::start(self.chassis, &format!("{}-futile", self.label), &BootMethod::Disk)?;
         loop {
             let console = vm.console();

@@ -159,7 +159,7 @@ impl RunContext<'_> {
     /// The server does not start.
     pub fn start_server(&self, state: &Path) -> Result<(Server, Proxy)> {
         let proxy = Proxy::start(&self.run.image.cut_connection_at)?;
-        proxy.set_lie(self.run.image.lie, self.run.image.cut_for_ever);
+        proxy.set_response_fault(self.run.image.lie, self.run.image.cut_for_ever);
         fs::create_dir_all(state).context(state.display())?;
         if self.run.forget {
             server::forget_history(state)?;

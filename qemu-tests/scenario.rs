@@ -88,6 +88,7 @@ pub enum Firmware {
     Uefi,
 }
 
+/// Disk of the machine, or a second path to one.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Disk {
@@ -140,6 +141,7 @@ pub enum InitialContent {
     Gpt(Vec<Partition>),
 }
 
+/// Range filled with pseudorandom bytes.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RandomContent {
@@ -149,6 +151,7 @@ pub struct RandomContent {
     pub mib: u64,
 }
 
+/// Range filled with a repeated text.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PatternContent {
@@ -158,6 +161,7 @@ pub struct PatternContent {
     pub mib: u64,
 }
 
+/// Filesystem created by `mkfs`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MkfsContent {
@@ -284,6 +288,7 @@ pub enum BootFrom {
     Kexec,
 }
 
+/// Event during a run: an action, and the moment that triggers it.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScenarioEvent {
@@ -320,6 +325,7 @@ pub enum ResponseFate {
     Lost,
 }
 
+/// Moment at which an event happens.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventTrigger {
@@ -334,6 +340,7 @@ pub enum EventTrigger {
     Request(String),
 }
 
+/// Action of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventAction {

@@ -196,15 +196,15 @@ impl RunContext<'_> {
             }
         }
         if expect.outcome.comes_up() && expect.outcome != Outcome::Local {
-            let (facts, console) = self.disk_boot("disk", &BootMethod::Disk)?;
+            let (facts, console) = self.boot_from_disk("disk", &BootMethod::Disk)?;
             (seen.from_disk, seen.disk_console) = (Some(facts), console);
         }
         for name in &expect.boots_without {
-            let facts = self.disk_boot(&format!("without-{name}"), &BootMethod::DiskWithout(name));
+            let facts = self.boot_from_disk(&format!("without-{name}"), &BootMethod::DiskWithout(name));
             seen.without.push((name.clone(), facts.context(format!("without {name}"))?.0));
         }
         if expect.nothing_bootable {
-            self.nothing_boots()?;
+            self.check_nothing_boots()?;
         }
         if !expect.inspect.asks_nothing() || baseline_state::needs_look(&self.scenario.runs, self.earlier.len() + 1) {
             let label = format!("{}-inspect", self.label);

@@ -46,6 +46,7 @@ pub struct OfferedImage {
     pub layers: Vec<BTreeMap<String, String>>,
 }
 
+/// Operating system of an image.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TestSystem {
@@ -66,6 +67,7 @@ impl TestSystem {
     }
 }
 
+/// Key that signs an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ImageSigner {
@@ -75,6 +77,7 @@ pub enum ImageSigner {
     Stranger,
 }
 
+/// Digest that the server declares for an image.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeclaredDigest {
@@ -89,6 +92,7 @@ pub enum DeclaredDigest {
     Md5,
 }
 
+/// Fault in the responses with an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResponseFault {

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 /// Start deadline: a debug build of the server on a busy host is slow.
 const START_DEADLINE: Duration = Duration::from_secs(30);
 
+/// Running `drophammer serve`; it ends when it is dropped.
 pub struct Server {
     process: Child,
     folder: PathBuf,

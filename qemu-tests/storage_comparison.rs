@@ -1,17 +1,17 @@
 //! Comparison of arrays, volume groups, logical volumes, and signatures.
 
-use crate::expectation_check::has_lines;
+use crate::expectation_check::check_lines;
 use crate::expectations::SystemExpectations;
 use crate::facts::{Facts, fields_match, matches_pattern};
 use std::collections::BTreeSet;
 
 /// Checks that the section consists of matching lines, in any order.
-pub fn all_lines(facts: &Facts, section: &str, patterns: Option<&[String]>, failures: &mut Vec<String>) {
+pub fn check_all_lines(facts: &Facts, section: &str, patterns: Option<&[String]>, failures: &mut Vec<String>) {
     let Some(patterns) = patterns else { return };
     let Some(lines) = facts.section(section) else {
         return failures.push(format!("section {section} is missing"));
     };
-    has_lines(facts, section, patterns, failures);
+    check_lines(facts, section, patterns, failures);
     for line in lines {
         if !patterns.iter().any(|pattern| fields_match(pattern, line)) {
             failures.push(format!("{section}: {line:?} is not expected"));
@@ -23,7 +23,7 @@ pub fn all_lines(facts: &Facts, section: &str, patterns: Option<&[String]>, fail
 }
 
 /// Checks that the section consists of these lines in this order, with all their fields. Comments are ignored.
-pub fn these_lines(facts: &Facts, section: &str, patterns: Option<&[String]>, failures: &mut Vec<String>) {
+pub fn check_exact_lines(facts: &Facts, section: &str, patterns: Option<&[String]>, failures: &mut Vec<String>) {
     let Some(patterns) = patterns else { return };
     let lines: Vec<&String> =
         facts.section(section).unwrap_or_default().iter().filter(|line| !line.trim_start().starts_with('#')).collect();
@@ -75,7 +75,7 @@ pub fn self_test() {
     let lines = |section: &str, patterns: Option<&[&str]>| {
         let patterns: Option<Vec<String>> = patterns.map(|list| list.iter().map(|text| (*text).to_owned()).collect());
         let mut failures = Vec::new();
-        all_lines(&facts, section, patterns.as_deref(), &mut failures);
+        check_all_lines(&facts, section, patterns.as_deref(), &mut failures);
         failures.join("\n")
     };
     assert_eq!(lines("arrays", None), "");
@@ -89,7 +89,7 @@ pub fn self_test() {
     let exactly = |patterns: &[&str]| {
         let patterns: Vec<String> = patterns.iter().map(|text| (*text).to_owned()).collect();
         let mut failures = Vec::new();
-        these_lines(&facts, "mounts", Some(&patterns), &mut failures);
+        check_exact_lines(&facts, "mounts", Some(&patterns), &mut failures);
         failures.is_empty()
     };
     assert!(exactly(&["/dev/md* / ext4 rw 0 0"]));

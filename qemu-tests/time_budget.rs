@@ -15,6 +15,7 @@ pub struct TimeBudget {
     seen: Mutex<MeasuredRuns>,
 }
 
+/// Number of finished runs, and their total duration.
 #[derive(Debug, Default, Clone, Copy)]
 struct MeasuredRuns {
     runs: u32,
@@ -32,7 +33,7 @@ impl TimeBudget {
     /// Returns the reason why a case with this number of runs is not started; `None` if it is started.
     pub fn explain_refusal(&self, runs: usize) -> Option<String> {
         let left = self.until?.duration_since(SystemTime::now()).unwrap_or_default();
-        let needs = self.a_run() * u32::try_from(runs).unwrap_or(u32::MAX);
+        let needs = self.estimate_run_time() * u32::try_from(runs).unwrap_or(u32::MAX);
         (needs > left).then(|| format!("not run: {} s are left, it takes about {} s", left.as_secs(), needs.as_secs()))
     }
 
@@ -43,7 +44,7 @@ impl TimeBudget {
         seen.time += time;
     }
 
-    fn a_run(&self) -> Duration {
+    fn estimate_run_time(&self) -> Duration {
         let seen = *self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.runs == 0 { RUN * u32::try_from(patience()).unwrap_or(u32::MAX) } else { seen.time / seen.runs }
     }

@@ -134,7 +134,7 @@ impl<'a> WritePolicy<'a> {
 
     /// Returns the reason why the observations are insufficient: the agent has `acted`, but none of its steps was seen; or all logs are
     /// empty after a complete installation.
-    pub fn is_blind(&self, acted: bool, samples: &[ConsoleSample]) -> Option<String> {
+    pub fn find_blindness(&self, acted: bool, samples: &[ConsoleSample]) -> Option<String> {
         if acted && !samples.iter().any(|sample| sample.after.started) {
             return Some(
                 "the witness: the agent has acted, but the console does not show its start: nothing was judged"
@@ -151,7 +151,7 @@ impl<'a> WritePolicy<'a> {
 
     /// Returns the writes of a disk that no step may have done, as messages. `number` is the index of the disk in the counts of the
     /// samples; writes before the start of the agent are included only if `from_the_start` is set.
-    pub fn broken_by(
+    pub fn find_violations(
         &self,
         number: usize,
         disk: &DiskIdentity,
@@ -177,14 +177,19 @@ impl<'a> WritePolicy<'a> {
                 !ranges.iter().any(|(start, end)| *start <= write.start && write.start + write.length <= *end)
             };
             let outside: Vec<&LoggedWrite> = writes.iter().filter(is_within).filter(may).collect();
-            broken.extend(in_words(disk, &outside, &earlier.before, &later.after));
+            broken.extend(describe_writes(disk, &outside, &earlier.before, &later.after));
         }
         broken
     }
 }
 
 /// Describes the first of these writes and their number.
-fn in_words(disk: &DiskIdentity, outside: &[&LoggedWrite], earlier: &AgentState, later: &AgentState) -> Option<String> {
+fn describe_writes(
+    disk: &DiskIdentity,
+    outside: &[&LoggedWrite],
+    earlier: &AgentState,
+    later: &AgentState,
+) -> Option<String> {
     let first = outside.first()?;
     let (sector, length) = (first.start / 512, first.length);
     let what = if first.discard { "discarded" } else { "written" };
@@ -214,13 +219,13 @@ const START: &str = "Preparing           drophammer 0.1.0";
 
 /// Console output is parsed, writes are assigned to steps, and disks are distinguished.
 pub fn self_test() {
-    marks_are_read();
-    writes_are_judged();
-    blindness_is_told();
+    test_console_marks();
+    test_write_checks();
+    test_missed_output();
     disks_are_told_apart();
 }
 
-fn marks_are_read() {
+fn test_console_marks() {
     assert_eq!(state_after(&["Installing          storage.wipe"]), AgentState::default());
     assert!(state_after(&["drophammer: before-agent: status 0", START]).prepared);
     let step = |lines: &[&str]| state_after(&[&[START][..], lines].concat()).step;
@@ -265,7 +270,7 @@ fn sample_at(step: &str, count: u64) -> ConsoleSample {
     ConsoleSample { before: state.clone(), counts: vec![count], after: state }
 }
 
-fn writes_are_judged() {
+fn test_write_checks() {
     let (extents, disks) = (plan_extents(), [identify_disk("sda", "A"), identify_disk("sdb", "B")]);
     let law = WritePolicy::new(Some(&extents), &disks, true);
     let write = |number, start| [LoggedWrite { number, start, length: 4096, discard: false }];
@@ -278,7 +283,7 @@ fn writes_are_judged() {
     ];
     let more = [sample_at("report.final", 6), sample_at("boot.kexec", 7)];
     let samples: Vec<ConsoleSample> = samples.into_iter().chain(more).collect();
-    let broken = |entry: &[LoggedWrite], disk: usize| law.broken_by(0, &disks[disk], entry, &samples, true);
+    let broken = |entry: &[LoggedWrite], disk: usize| law.find_violations(0, &disks[disk], entry, &samples, true);
     // The step that was seen, the previous one and the next one.
     for (number, may) in [(0, false), (1, false), (2, true), (3, true), (4, true), (5, true), (6, false), (7, true)] {
         assert_eq!(broken(&write(number, 0), 0).is_empty(), may, "{number}");
@@ -291,7 +296,7 @@ fn writes_are_judged() {
     // A refusal has no plan; the agent is distinguished from programs before and after it.
     let refused = WritePolicy::new(None, &disks, true);
     let judged = |samples: &[ConsoleSample], from_the_start| {
-        refused.broken_by(0, &disks[0], &write(0, 0), samples, from_the_start).len()
+        refused.find_violations(0, &disks[0], &write(0, 0), samples, from_the_start).len()
     };
     assert_eq!((judged(&[sample_at("", 1)], true), judged(&[sample_at("", 1)], false)), (1, 0));
     assert_eq!(judged(&[sample_at("", 0), sample_at("storage.lock", 1)], false), 1);
@@ -306,15 +311,15 @@ fn writes_are_judged() {
     // An agent that has failed does not begin another step.
     let mut failed = sample_at("report.begin", 3);
     failed.after.failed = true;
-    assert_eq!(law.broken_by(0, &disks[0], &write(2, 0), &[sample_at("storage.lock", 2), failed], true).len(), 1);
+    assert_eq!(law.find_violations(0, &disks[0], &write(2, 0), &[sample_at("storage.lock", 2), failed], true).len(), 1);
 }
 
-fn blindness_is_told() {
+fn test_missed_output() {
     let (extents, disks) = (plan_extents(), [identify_disk("sda", "A")]);
     let (law, refused) = (WritePolicy::new(Some(&extents), &disks, true), WritePolicy::new(None, &disks, true));
     let silent = ConsoleSample { before: AgentState::default(), counts: vec![1], after: AgentState::default() };
     let words = |law: &WritePolicy, acted, sample: &ConsoleSample| {
-        law.is_blind(acted, std::slice::from_ref(sample)).unwrap_or_default()
+        law.find_blindness(acted, std::slice::from_ref(sample)).unwrap_or_default()
     };
     // A machine that went off before its agent began.
     assert_eq!(words(&law, false, &silent), "");

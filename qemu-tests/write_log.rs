@@ -94,6 +94,7 @@ pub fn read_records(path: &Path) -> Result<Vec<LogRecord>> {
     Ok(records)
 }
 
+/// Open log, with the values of its first sector.
 struct WriteLog {
     file: File,
     count: u64,
@@ -165,12 +166,12 @@ pub fn self_test() {
     assert!(read_writes(&path).is_err_and(|words| words.contains("entry 5 of 1030 is damaged")));
     std::fs::write(&path, [7; 64]).expect("written");
     assert!(count_entries(&path).is_err_and(|words| words.contains("not a log of writes")));
-    by_qemu(&folder);
+    read_log_of_qemu(&folder);
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
 /// Reads a log that QEMU itself has written, if its tool is installed.
-fn by_qemu(folder: &Path) {
+fn read_log_of_qemu(folder: &Path) {
     let (disk, log) = (folder.join("disk.raw"), folder.join("disk.writes"));
     File::create(&disk).and_then(|file| file.set_len(16 << 20)).expect("a file");
     File::create(&log).expect("a file");

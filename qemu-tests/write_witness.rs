@@ -102,10 +102,10 @@ impl WriteWitness {
         let Some(thread) = self.thread.take() else { return Ok(Vec::new()) };
         let samples = thread.join().map_err(|_| "the witness panicked")??;
         let law = WritePolicy::new(extents, &self.all, self.named_as_listed);
-        let mut broken: Vec<String> = law.is_blind(acted, &samples).into_iter().collect();
+        let mut broken: Vec<String> = law.find_blindness(acted, &samples).into_iter().collect();
         for (number, PathLog { path, disk, log }) in self.logs.iter().enumerate() {
             let writes = write_log::read_writes(log)?;
-            let outside = law.broken_by(number, disk, &writes, &samples, self.from_the_start).into_iter();
+            let outside = law.find_violations(number, disk, &writes, &samples, self.from_the_start).into_iter();
             broken.extend(outside.map(|words| match *path == disk.name {
                 true => words,
                 false => format!("{words} (over its path {path})"),
@@ -203,12 +203,12 @@ pub fn self_test() {
     let broken = witness.finish_watch(None, true).expect("readable logs");
     assert!(broken.len() == 1 && broken[0].contains("4096 bytes of disk sda were written at sector 0"), "{broken:?}");
     assert!(log.exists());
-    two_paths_are_one_disk(&folder);
+    test_paths_of_one_disk(&folder);
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
 /// The plan names one of the paths; which name and serial number it uses does not matter.
-fn two_paths_are_one_disk(folder: &Path) {
+fn test_paths_of_one_disk(folder: &Path) {
     let console = folder.join("two.console");
     for (serial, named) in [("S", "sda"), ("", "sda"), ("", "sdb")] {
         for (path, sector, expected) in

@@ -167,7 +167,7 @@ fn list_targets(operation: &Operation) -> Vec<&DevicePath> {
     }
 }
 
-pub(super) fn plans_are_judged() {
+pub(super) fn test_plan_checks() {
     let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata");
     let text = fs::read_to_string(folder.join("inventories/installed-default.json")).expect("an inventory");
     let found: Inventory = serde_json::from_str(&text).expect("an inventory");

@@ -11,7 +11,7 @@ const MIB: u64 = 1024 * 1024;
 
 pub(super) fn check_inspection(expect: &DiskExpectations, facts: &Facts, failures: &mut Vec<String>) {
     for (section, lines) in [("arrays", &expect.arrays), ("groups", &expect.groups), ("volumes", &expect.volumes)] {
-        storage_comparison::all_lines(facts, section, lines.as_deref(), failures);
+        storage_comparison::check_all_lines(facts, section, lines.as_deref(), failures);
     }
     for (device, wanted) in &expect.signatures {
         storage_comparison::check_signatures(device, wanted, facts, failures);
