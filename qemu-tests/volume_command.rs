@@ -144,7 +144,8 @@ pub fn self_test() {
         assert_eq!((code, said.as_str()), (Some(0), ""), "{words:?}: {printed}");
         printed
     };
-    assert_eq!(lines(&good(&["list"])), [""; 0]);
+    let (code, printed, said) = run(&["list"]);
+    assert_eq!((code, printed.as_str(), said.as_str()), (Some(0), "", "No volumes.\n"));
 
     // A refused command does not change the machine file.
     let before = std::fs::read(dir.path().join("machines/node.yaml")).expect("the machine file");
@@ -157,7 +158,7 @@ pub fn self_test() {
     refused(&["rm", "node", "db-1", "--persistent-volume", "none"], "db-1");
     assert_eq!(std::fs::read(dir.path().join("machines/node.yaml")).expect("the same"), before);
 
-    let pending = "node db-1 rawBlockDevice ext4 Pending - - will be prepared by the pending installation".to_owned();
+    let pending = "db-1 node Pending - - will be prepared by the pending installation".to_owned();
     assert_eq!(lines(&good(&["add", "node", &list])), std::slice::from_ref(&pending));
     assert_eq!(lines(&good(&["add", MACHINE, &list])), std::slice::from_ref(&pending), "what is there stays");
     assert_eq!(lines(&good(&["ls"])), [pending]);
@@ -168,7 +169,7 @@ pub fn self_test() {
     let path = format!("/dev/disk/by-uuid/{UID}");
     simulate_installation(port, &json!([{"name": "db-1", "uid": UID, "path": path, "size_bytes": 134217728}]))
         .expect("installed");
-    assert_eq!(lines(&good(&["list"])), [format!("node db-1 rawBlockDevice ext4 Available 134 MB {path}")]);
+    assert_eq!(lines(&good(&["list"])), [format!("db-1 node Available 134 MB {path} -")]);
     let shown: Value = serde_json::from_str(&good(&["list", "--json"])).expect("JSON");
     assert_eq!((&shown[0]["state"], &shown[0]["path"]), (&json!("Available"), &json!(path)));
     let made = parse_manifests(&good(&["list", "--manifests"]));
@@ -179,7 +180,7 @@ pub fn self_test() {
     // This volume is added too late for the current installation.
     let more = file("more.yaml", &list_volumes(&[("db-1", UID), ("db-2", OTHER)]));
     let two = lines(&good(&["add", "node", &more]));
-    assert!(two[1].contains("db-2 rawBlockDevice ext4 Pending - - will be prepared by the next reinstall"), "{two:?}");
+    assert!(two[1].contains("db-2 node Pending - - will be prepared by the next reinstall"), "{two:?}");
 
     // As MetalK8s' deletion sequence does.
     refused(&["rm", "nobody", "db-1", "--persistent-volume", "none"], "nobody");
@@ -191,7 +192,7 @@ pub fn self_test() {
     refused(&["rm", "node", "db-1"], "--persistent-volume");
     good(&["rm", "node", "db-2", "--persistent-volume", "none"]);
     let left = lines(&good(&["rm", "node", "db-1", "--persistent-volume", "released"]));
-    assert!(left.len() == 1 && left[0].starts_with("node db-1 - Terminating 134 MB"), "{left:?}");
+    assert!(left.len() == 1 && left[0].starts_with("db-1 node Terminating 134 MB"), "{left:?}");
     assert_eq!(parse_manifests(&good(&["list", "--manifests"]))["items"], json!([]));
     let text = std::fs::read_to_string(dir.path().join("machines/node.yaml")).expect("the machine file");
     assert!(!text.contains(UID) && !text.contains(OTHER), "{text}");

@@ -10,6 +10,7 @@ use crate::format::terminal_escaping::{self, escape_hidden, escape_json, render_
 use serde::Serialize;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Writes text to standard output, with hidden characters escaped. If the reader closes the pipe early (`| head`), this
 /// is not an error.
@@ -37,13 +38,24 @@ pub fn redraw_screen(text: &str) -> Result<()> {
     write_output(&format!("\u{1b}[H\u{1b}[J{}", render_styles(text)))
 }
 
+/// Set once the reader of standard output has closed the pipe.
+static OUTPUT_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Returns whether the reader of standard output has closed the pipe. Commands that repeat their output then end.
+pub fn is_output_closed() -> bool {
+    OUTPUT_CLOSED.load(Ordering::Relaxed)
+}
+
 fn write_output(text: &str) -> Result<()> {
     #[cfg(any(test, feature = "testing"))]
     if crate::recorded_output::record(text) {
         return Ok(());
     }
     match io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => {
+            OUTPUT_CLOSED.store(true, Ordering::Relaxed);
+            Ok(())
+        }
         written => written.context(Phase::Settings, || "write to standard output".to_owned()),
     }
 }

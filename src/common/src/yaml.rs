@@ -9,6 +9,7 @@ pub mod edit;
 #[cfg(test)]
 mod fuzz;
 
+use crate::format::terminal_escaping::is_hidden;
 use crate::format::{TAB, find_indenting_tab};
 use marked_yaml::{LoaderOptions, Node, parse_yaml_with_options};
 use serde_json::Value;
@@ -123,7 +124,7 @@ pub fn quote_string(text: &str) -> String {
             '"' | '\\' => yaml.extend(['\\', c]),
             ' '..='~' => yaml.push(c),
             // Letters of all languages are printable in YAML.
-            c if c.is_alphanumeric() => yaml.push(c),
+            c if c.is_alphanumeric() && !is_hidden(c) => yaml.push(c),
             c => {
                 let _ = write!(yaml, "\\U{:08x}", u32::from(c));
             }

@@ -143,7 +143,9 @@ impl ServerContext {
     fn to_value(&self) -> Value {
         match &self.token {
             Some(ContextToken::Text(token)) => json!({ "server": self.server, "token": token.reveal() }),
-            Some(ContextToken::File(file)) => json!({ "server": self.server, "token_file": file }),
+            Some(ContextToken::File(file)) => {
+                json!({ "server": self.server, "token_file": file.display().to_string() })
+            }
             None => json!({ "server": self.server }),
         }
     }

@@ -7,12 +7,13 @@ mod tests;
 pub(crate) use list_columns::{ListCell, ListColumn, ObjectList, text_of_field};
 
 use crate::terminal_output::{print_for_terminal, replaces_screen, table_width, wants_colour};
+use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 use common::error::{Error, Phase, Result};
 use common::exit_status::{CommandOutcome, report_refusal};
 use common::format::replace_hidden;
 use common::format::table::{TableCell, TableColumn, TableFormat, format_table};
-use common::output::{print_note, print_text, redraw_screen, to_json};
+use common::output::{is_output_closed, print_note, print_text, redraw_screen, to_json};
 use common::yaml::block_writer::to_block_yaml;
 use serde::Serialize;
 use std::time::Duration;
@@ -20,21 +21,21 @@ use std::time::Duration;
 /// Options of all `list` commands.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ListOptions {
-    /// Output format.
-    #[arg(short, long, value_enum, value_name = "FORMAT", env = "DROPHAMMER_OUTPUT", default_value_t)]
-    pub output: OutputFormat,
+    /// Output format [env: DROPHAMMER_OUTPUT] [default: table].
+    #[arg(short, long, value_enum, value_name = "FORMAT")]
+    pub output: Option<OutputFormat>,
     /// List only objects with this value; may be given several times. The keys are the titles of the columns of `-o wide`. Upper and lower
     /// case are equal, and `*` in the value stands for any text: phase=failed, image=debian-12*.
-    #[arg(long, value_name = "KEY=VALUE", env = "DROPHAMMER_FILTER")]
+    #[arg(long, value_name = "KEY=VALUE")]
     pub filter: Vec<String>,
     /// Sort by this column; -KEY sorts in descending order [default: the first column].
-    #[arg(long, value_name = "KEY", env = "DROPHAMMER_SORT", allow_hyphen_values = true)]
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     pub sort: Option<String>,
     /// Print only the names, like `-o name`.
-    #[arg(short, long, env = "DROPHAMMER_QUIET")]
+    #[arg(short, long)]
     pub quiet: bool,
     /// Omit the titles of the columns.
-    #[arg(long, env = "DROPHAMMER_NO_HEADERS")]
+    #[arg(long, env = "DROPHAMMER_NO_HEADERS", value_parser = FalseyValueParser::new())]
     pub no_headers: bool,
 }
 
@@ -55,14 +56,27 @@ pub enum OutputFormat {
 }
 
 impl ListOptions {
-    /// Returns the output format, after `--quiet` and `--json` have been taken into account.
-    fn output_format(&self, as_json: bool) -> OutputFormat {
-        match (as_json, self.quiet) {
-            (true, _) => OutputFormat::Json,
-            (false, true) => OutputFormat::Name,
-            (false, false) => self.output,
+    /// Returns the output format. Options take precedence over `DROPHAMMER_JSON`, which is part of `as_json`, and this
+    /// variable takes precedence over `DROPHAMMER_OUTPUT`.
+    ///
+    /// # Errors
+    /// `DROPHAMMER_OUTPUT` contains an unknown format.
+    fn output_format(&self, as_json: bool) -> Result<OutputFormat> {
+        match (self.quiet, self.output, as_json) {
+            (true, _, _) => Ok(OutputFormat::Name),
+            (false, Some(format), _) => Ok(format),
+            (false, None, true) => Ok(OutputFormat::Json),
+            (false, None, false) => parse_default_format(std::env::var("DROPHAMMER_OUTPUT").ok().as_deref()),
         }
     }
+}
+
+/// Parses the value of `DROPHAMMER_OUTPUT`. An absent or empty value is the default.
+fn parse_default_format(value: Option<&str>) -> Result<OutputFormat> {
+    let Some(value) = value.filter(|value| !value.is_empty()) else { return Ok(OutputFormat::default()) };
+    OutputFormat::from_str(value, false).map_err(|_| {
+        list_refusal(format!("DROPHAMMER_OUTPUT: unknown format {value:?}; formats: table, wide, json, yaml, name"))
+    })
 }
 
 /// Prints the objects that match the filters.
@@ -120,7 +134,7 @@ pub(crate) fn format_for_terminal<T: Serialize>(
 ) -> Result<String> {
     let has_titles = !options.no_headers;
     let table = TableFormat { width: table_width(), has_titles, is_styled: wants_colour() };
-    format_list(list, objects, options, options.output_format(as_json), table)
+    format_list(list, objects, options, options.output_format(as_json)?, table)
 }
 
 fn format_list<T: Serialize>(
@@ -180,6 +194,10 @@ fn list_refusal(why: String) -> Error {
 
 /// Returns whether the text matches the pattern, in which `*` stands for any text. Upper and lower case are equal.
 fn matches_pattern(text: &str, pattern: &str) -> bool {
+    // An empty cell is printed as a hyphen.
+    if pattern == "-" {
+        return text.is_empty();
+    }
     let (text, pattern) = (text.to_lowercase(), pattern.to_lowercase());
     let mut parts = pattern.split('*');
     let Some(mut rest) = text.strip_prefix(parts.next().unwrap_or_default()) else { return false };
@@ -194,7 +212,7 @@ fn matches_pattern(text: &str, pattern: &str) -> bool {
 }
 
 /// Fetches and prints a list again and again, until a request fails. On a terminal, each list replaces the previous one; otherwise, only
-/// lists that differ from the previous one are printed.
+/// lists that differ from the previous one are printed. Ends when the reader of standard output closes the pipe.
 ///
 /// # Errors
 /// Returns the error of the request that failed.
@@ -205,6 +223,9 @@ pub(crate) fn watch_list(pause: Duration, mut fetch: impl FnMut() -> Result<Opti
             redraw_screen(&text)?;
         } else if previous.as_ref() != Some(&text) {
             print_for_terminal(&text)?;
+        }
+        if is_output_closed() {
+            return Ok(CommandOutcome::Good);
         }
         previous = Some(text);
         std::thread::sleep(pause);

@@ -232,7 +232,7 @@ impl CheckReport {
         let selected = self.set.select(size, image);
         if as_json {
             let value = match selected {
-                Ok(chosen) => json!({ "id": chosen.id, "file": chosen.file }),
+                Ok(chosen) => json!({ "id": chosen.id, "file": chosen.file.display().to_string() }),
                 Err(why) => json!({ "message": why.message, "nearest": why.nearest }),
             };
             return Ok(to_json(&value)? + "\n");

@@ -218,11 +218,7 @@ fn make_plan(options: &PlanArgs, asked: PlanInputs) -> Result<(String, CommandOu
     match plan::make_plan(&parsed.layout, &inventory, request, &mut placeholder_uuids()) {
         Ok(mut plan) => {
             plan.warnings.extend(notes);
-            let outcome = match (options.detailed_exitcode, plan.summary.lost_bytes) {
-                (false, _) => CommandOutcome::Good,
-                (true, 0) => CommandOutcome::Changes,
-                (true, _) => CommandOutcome::Erases,
-            };
+            let outcome = choose_outcome(options, plan.summary.lost_bytes);
             let text = with_steps(colourize(&plan), to_json(&plan))?;
             // The summary is repeated at the top, because a plan may be longer than the terminal.
             let text =
@@ -237,6 +233,15 @@ fn make_plan(options: &PlanArgs, asked: PlanInputs) -> Result<(String, CommandOu
             }
             Ok((with_steps(colourize(&refusal), to_json(&refusal))? + "\n", CommandOutcome::Refused))
         }
+    }
+}
+
+/// Returns the outcome of a command that prints a plan or a forecast.
+pub(super) fn choose_outcome(options: &PlanArgs, lost_bytes: u64) -> CommandOutcome {
+    match (options.detailed_exitcode, lost_bytes) {
+        (false, _) => CommandOutcome::Good,
+        (true, 0) => CommandOutcome::Changes,
+        (true, _) => CommandOutcome::Erases,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Forecast of `drophammer plan --machine` if the registered inventory is older than the last installation: the verdict
 //! about each disk. The whole plan cannot be made, because the contents of the disks have changed.
 
-use super::plan::{PlanArgs, refuse_impossible};
+use super::plan::{PlanArgs, choose_outcome, refuse_impossible};
 use super::plan_registered::{FRESH, format_time, require_allocation, simulate_reinstall};
 use common::error::Result;
 use common::exit_status::CommandOutcome;
@@ -59,7 +59,7 @@ pub(crate) fn forecast_plan(
             format_bytes(lost_bytes)
         ),
     };
-    Ok((text, CommandOutcome::Good))
+    Ok((text, choose_outcome(options, lost_bytes)))
 }
 
 fn format_disks(disks: &[PlannedDisk]) -> String {

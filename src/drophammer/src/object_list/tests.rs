@@ -50,6 +50,7 @@ fn filters_select_objects() {
         (&["PHASE=Inst*"], &["rack2"]),
         (&["name=*1*"], &["rack1", "rack10"]),
         (&["bytes="], &["rack1"]),
+        (&["bytes=-"], &["rack1"]),
         (&["bytes=1.00 kB"], &["rack2"]),
         (&["name=rack"], &[]),
     ] {
@@ -136,10 +137,16 @@ fn objects_are_shown_by_name() {
 
 #[test]
 fn quiet_and_json_select_a_format() {
-    let options = ListOptions { output: OutputFormat::Wide, ..ListOptions::default() };
-    assert_eq!(options.output_format(false), OutputFormat::Wide);
-    assert_eq!(options.output_format(true), OutputFormat::Json);
-    assert_eq!(ListOptions { quiet: true, ..options }.output_format(false), OutputFormat::Name);
+    let options = ListOptions { output: Some(OutputFormat::Table), ..ListOptions::default() };
+    assert_eq!(options.output_format(true).unwrap(), OutputFormat::Table, "an option precedes DROPHAMMER_JSON");
+    assert_eq!(ListOptions { quiet: true, ..options }.output_format(true).unwrap(), OutputFormat::Name);
+    assert_eq!(ListOptions::default().output_format(true).unwrap(), OutputFormat::Json);
+    for (value, expected) in
+        [(None, OutputFormat::Table), (Some(""), OutputFormat::Table), (Some("yaml"), OutputFormat::Yaml)]
+    {
+        assert_eq!(parse_default_format(value).unwrap(), expected);
+    }
+    assert!(parse_default_format(Some("xml")).unwrap_err().to_string().contains("unknown format \"xml\""));
 }
 
 #[test]

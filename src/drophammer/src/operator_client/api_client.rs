@@ -109,7 +109,7 @@ fn describe_scheme_mismatch(url: &str, mismatch: SchemeMismatch) -> String {
     match mismatch {
         SchemeMismatch::ServerLacksTls => {
             format!(
-                "{url} does not respond with TLS: use the URL with http://, or the port of `drophammer serve --tls-listen`"
+                "{url} does not respond with TLS: use the port of `drophammer serve --tls-listen`, or, if the server has no certificate, http://, which sends the token unencrypted"
             )
         }
         SchemeMismatch::ServerLacksHttp => {

@@ -3,6 +3,7 @@
 use super::options::ServerOptions;
 use super::{OperatorClient, OperatorResponse, print_refusal};
 use crate::object_list::{ListColumn, ListOptions, ObjectList, print_list, print_object, text_of_field};
+use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand};
 use common::error::Result;
 use common::exit_status::CommandOutcome;
@@ -17,7 +18,7 @@ pub struct TemplateOptions {
     #[command(flatten)]
     pub of: ServerOptions,
     /// Print the server's response as JSON.
-    #[arg(long, global = true, env = "DROPHAMMER_JSON")]
+    #[arg(long, global = true, env = "DROPHAMMER_JSON", value_parser = FalseyValueParser::new())]
     pub json: bool,
 }
 
@@ -40,7 +41,7 @@ pub struct SizeOptions {
     #[command(flatten)]
     pub of: ServerOptions,
     /// Print the server's response as JSON.
-    #[arg(long, global = true, env = "DROPHAMMER_JSON")]
+    #[arg(long, global = true, env = "DROPHAMMER_JSON", value_parser = FalseyValueParser::new())]
     pub json: bool,
 }
 

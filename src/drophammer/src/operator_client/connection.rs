@@ -111,7 +111,10 @@ impl ConnectionSources<'_> {
         context: Option<&ServerContext>,
         url: &str,
     ) -> Result<(String, String)> {
-        let in_environment = || (self.environment)("DROPHAMMER_TOKEN_FILE").map(PathBuf::from);
+        // The variable may contain the token of another server than the one that --context selects.
+        let has_own_token = options.context.is_some() && context.is_some_and(|context| context.token.is_some());
+        let in_environment =
+            || (self.environment)("DROPHAMMER_TOKEN_FILE").filter(|_| !has_own_token).map(PathBuf::from);
         if let Some(file) = options.token_file.clone().or_else(in_environment) {
             return read_token_file(&file);
         }

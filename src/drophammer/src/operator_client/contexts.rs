@@ -4,6 +4,7 @@ use super::connection::{find_config_path, parse_server_url};
 use super::print_refusal;
 use crate::client_config::{ClientConfig, ContextToken, ServerContext};
 use crate::object_list::{ListColumn, ListOptions, ObjectList, print_list};
+use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand};
 use common::error::Result;
 use common::exit_status::CommandOutcome;
@@ -25,7 +26,7 @@ pub enum ConfigCommand {
         #[command(flatten)]
         list: ListOptions,
         /// Print the contexts as JSON, without tokens.
-        #[arg(long, env = "DROPHAMMER_JSON")]
+        #[arg(long, env = "DROPHAMMER_JSON", value_parser = FalseyValueParser::new())]
         json: bool,
     },
     /// Make a context the current one, which applies to commands without --server and --context.

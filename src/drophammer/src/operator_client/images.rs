@@ -4,6 +4,7 @@ use super::options::ServerOptions;
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
 use crate::object_list::{ListColumn, ListOptions, ObjectList, print_list, print_object, text_of_field};
 use clap::Args;
+use clap::builder::FalseyValueParser;
 use common::error::Result;
 use common::exit_status::CommandOutcome;
 use common::format::{replace_hidden, without_secrets};
@@ -14,14 +15,14 @@ use serde_json::Value;
 #[derive(Debug, Args)]
 pub struct ListImagesOptions {
     /// Include hidden and blacklisted images.
-    #[arg(long, env = "DROPHAMMER_ALL")]
+    #[arg(long, env = "DROPHAMMER_ALL", value_parser = FalseyValueParser::new())]
     pub all: bool,
     #[command(flatten)]
     pub list: ListOptions,
     #[command(flatten)]
     pub of: ServerOptions,
     /// Print the server's response as JSON.
-    #[arg(long, env = "DROPHAMMER_JSON")]
+    #[arg(long, env = "DROPHAMMER_JSON", value_parser = FalseyValueParser::new())]
     pub json: bool,
 }
 
@@ -33,7 +34,7 @@ pub struct ShowImageOptions {
     #[command(flatten)]
     pub of: ServerOptions,
     /// Print the server's response as JSON.
-    #[arg(long, env = "DROPHAMMER_JSON")]
+    #[arg(long, env = "DROPHAMMER_JSON", value_parser = FalseyValueParser::new())]
     pub json: bool,
 }
 
@@ -51,7 +52,7 @@ pub struct ModifyImageOptions {
     #[command(flatten)]
     pub of: ServerOptions,
     /// Print the server's response as JSON.
-    #[arg(long, env = "DROPHAMMER_JSON")]
+    #[arg(long, env = "DROPHAMMER_JSON", value_parser = FalseyValueParser::new())]
     pub json: bool,
 }
 

@@ -28,10 +28,10 @@ pub struct LoginOptions {
     #[arg(value_name = "URL")]
     pub url: String,
     /// Name of the context [default: the host name of the server].
-    #[arg(long, value_name = "NAME", env = "DROPHAMMER_CONTEXT")]
+    #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// File with the token. If omitted, the token is requested on the terminal, or read from standard input.
-    #[arg(long, value_name = "FILE", env = "DROPHAMMER_TOKEN_FILE")]
+    #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 }
 
@@ -68,8 +68,16 @@ pub(super) fn log_in(path: &Path, url: &str, name: Option<&str>, token: &str) ->
     {
         return Ok(print_refusal(&why));
     }
-    let name = name.unwrap_or_else(|| extract_host(url)).to_owned();
     let mut config = ClientConfig::read_file(path)?;
+    let host = extract_host(url);
+    // Another port of the same host may be another server.
+    if let (None, Some(known)) = (name, config.contexts.get(host).filter(|known| known.server != url)) {
+        return Ok(print_refusal(&format!(
+            "context {host} already contains the server {}: add --name NAME to store {url} under another name",
+            known.server
+        )));
+    }
+    let name = name.unwrap_or(host).to_owned();
     let token = Some(ContextToken::Text(SecretText::new(token)));
     config.contexts.insert(name.clone(), ServerContext { server: url.to_owned(), token });
     config.current = Some(name.clone());

@@ -10,7 +10,7 @@ use common::error::Result;
 use common::exit_status::CommandOutcome;
 use common::format::terminal_escaping::escape_hidden;
 use common::format::{self, replace_hidden};
-use common::output::print_text;
+use common::output::{is_output_closed, print_text};
 use reqwest::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -122,7 +122,7 @@ pub(super) fn show_logs(
             false if log.text.is_empty() => print_text("The server has no console output of this machine.\n")?,
             false => print_text(&escape_hidden(&log.text))?,
         }
-        if !asked.follow {
+        if !asked.follow || is_output_closed() {
             return Ok(CommandOutcome::Good);
         }
         after = log.next;

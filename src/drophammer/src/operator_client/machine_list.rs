@@ -7,7 +7,7 @@ use ::server::operator::{MachineSummary, ReinstallOrder, WaitingMarker};
 use ::server::out_of_band::progress::OutOfBandProgress;
 use ::server::{DisplayPhase, ObjectFate};
 use common::error::Result;
-use common::exit_status::CommandOutcome;
+use common::exit_status::{CommandOutcome, report_refusal};
 use common::format;
 use common::format::terminal_escaping::TextStyle;
 use model::install_report::EventName;
@@ -29,7 +29,7 @@ pub(super) fn list_machines(
     if !asked.watch {
         return print_list(&machine_columns(all, OffsetDateTime::now_utc()), all, &asked.list, json);
     }
-    watch_list(WATCH_PAUSE, || match server.send_json(server.request(Method::GET, "/v1/machines"))? {
+    report_refusal(watch_list(WATCH_PAUSE, || match server.send_json(server.request(Method::GET, "/v1/machines"))? {
         OperatorResponse::Good(all) => {
             let all: Vec<MachineSummary> = all;
             format_for_terminal(&machine_columns(&all, OffsetDateTime::now_utc()), &all, &asked.list, json).map(Some)
@@ -38,7 +38,7 @@ pub(super) fn list_machines(
             print_refusal(&why);
             Ok(None)
         }
-    })
+    }))
 }
 
 pub(super) fn machine_columns(all: &[MachineSummary], now: OffsetDateTime) -> ObjectList<'_, MachineSummary> {

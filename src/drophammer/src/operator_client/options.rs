@@ -4,6 +4,7 @@ use super::add_machine::AddOptions;
 use super::machine_details::{LogOptions, OneMachineOptions, PlanMachineOptions};
 use crate::object_list::ListOptions;
 use bmc::PowerAction;
+use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand};
 use model::inventory::FirmwareType;
 use std::path::PathBuf;
@@ -15,7 +16,7 @@ pub struct MachineOptions {
     #[command(flatten)]
     pub of: ServerOptions,
     /// Print the server's response as JSON.
-    #[arg(long, global = true, env = "DROPHAMMER_JSON")]
+    #[arg(long, global = true, env = "DROPHAMMER_JSON", value_parser = FalseyValueParser::new())]
     pub json: bool,
 }
 
@@ -80,7 +81,7 @@ pub struct ListMachinesOptions {
     #[command(flatten)]
     pub list: ListOptions,
     /// Repeat the list every two seconds, until Ctrl-C.
-    #[arg(short, long, env = "DROPHAMMER_WATCH")]
+    #[arg(short, long, env = "DROPHAMMER_WATCH", value_parser = FalseyValueParser::new())]
     pub watch: bool,
 }
 
@@ -91,7 +92,7 @@ pub struct LayoutOptions {
     #[command(flatten)]
     pub of: ServerOptions,
     /// Print the server's response as JSON.
-    #[arg(long, global = true, env = "DROPHAMMER_JSON")]
+    #[arg(long, global = true, env = "DROPHAMMER_JSON", value_parser = FalseyValueParser::new())]
     pub json: bool,
 }
 
@@ -132,7 +133,7 @@ pub struct VolumeOptions {
     #[command(flatten)]
     pub of: ServerOptions,
     /// Print the server's response as JSON.
-    #[arg(long, global = true, env = "DROPHAMMER_JSON")]
+    #[arg(long, global = true, env = "DROPHAMMER_JSON", value_parser = FalseyValueParser::new())]
     pub json: bool,
 }
 
@@ -142,7 +143,7 @@ pub enum VolumeCommand {
     #[command(visible_alias = "ls")]
     List {
         /// Print PersistentVolume manifests of the available volumes instead of the list, for kubectl apply -f.
-        #[arg(long, env = "DROPHAMMER_MANIFESTS")]
+        #[arg(long, env = "DROPHAMMER_MANIFESTS", value_parser = FalseyValueParser::new())]
         manifests: bool,
         #[command(flatten)]
         list: ListOptions,

@@ -3,6 +3,7 @@
 use super::options::{ParameterOptions, ServerOptions};
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
 use crate::object_list::{ListCell, ListColumn, ListOptions, ObjectList, print_list};
+use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand};
 use common::error::Result;
 use common::exit_status::CommandOutcome;
@@ -21,7 +22,7 @@ pub struct OsOptions {
     #[command(flatten)]
     pub of: ServerOptions,
     /// Print the server's response as JSON.
-    #[arg(long, global = true, env = "DROPHAMMER_JSON")]
+    #[arg(long, global = true, env = "DROPHAMMER_JSON", value_parser = FalseyValueParser::new())]
     pub json: bool,
 }
 
@@ -31,7 +32,7 @@ pub enum OsCommand {
     #[command(visible_alias = "ls")]
     List {
         /// Include hidden and blacklisted definitions.
-        #[arg(long, env = "DROPHAMMER_ALL")]
+        #[arg(long, env = "DROPHAMMER_ALL", value_parser = FalseyValueParser::new())]
         all: bool,
         #[command(flatten)]
         list: ListOptions,

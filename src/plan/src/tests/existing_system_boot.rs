@@ -106,7 +106,7 @@ fn a_marker_that_only_the_disk_knows_is_neither_booted_nor_erased() {
     let machine = super::installation_identity::marked();
     let plan = |claim| super::installation_identity::install(&layout(), &machine, claim);
     let claim = || super::installation_identity::claim();
-    let expected = "disks: /dev/sda2 on sda has the marker (/etc/metal/drophammer.json) of machine m-1, allocation a-1, image , dated 2026-11-01T00:00:00Z, but the control plane does not report this allocation as installed. The installation is neither booted nor erased. If the control plane has lost its records, register the installation with drophammer machine adopt m-1; if it is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself)";
+    let expected = "disks: /dev/sda2 on sda has the marker (/etc/metal/drophammer.json) of machine m-1, allocation a-1, image , dated 2026-11-01T00:00:00Z, but the control plane does not report this allocation as installed. The installation is neither booted nor erased. If the control plane has lost its records, register the installation with drophammer machine adopt m-1; if the installation is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself)";
     assert_eq!(reasons(plan(claim())), [expected]);
     let installed = machine.filesystems[0].marker.clone();
     for believed in [InstallClaim { succeeded: true, ..claim() }, InstallClaim { installed, ..claim() }] {

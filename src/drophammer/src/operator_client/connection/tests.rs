@@ -166,6 +166,11 @@ fn a_login_stores_a_token_that_the_server_accepts() {
     );
     assert_eq!(outcome.get(), Some(CommandOutcome::Good));
     run(Some("bench"), "right");
+    // A server at another port is not stored under the name of the host.
+    let mut other = ClientConfig::read_file(&path).unwrap();
+    other.contexts.get_mut("127.0.0.1").unwrap().server = "http://127.0.0.1:1".to_owned();
+    other.write_file(&path).unwrap();
+    assert!(run(None, "right").contains("add --name NAME"));
     let config = ClientConfig::read_file(&path).unwrap();
     assert_eq!(config.contexts.keys().collect::<Vec<_>>(), ["127.0.0.1", "bench"]);
     assert_eq!(config.current.as_deref(), Some("bench"));
@@ -179,5 +184,8 @@ fn a_wrong_scheme_is_reported_as_such() {
     let folder = tempfile::tempdir().unwrap();
     let url = server.url("").trim_end_matches('/').replace("http:", "https:");
     let output = recorded(|| log_in(&folder.path().join("config.yaml"), &url, None, "token"));
-    assert!(output.contains(&format!("{url} does not respond with TLS: use the URL with http://")), "{output}");
+    assert!(
+        output.contains(&format!("{url} does not respond with TLS: use the port of `drophammer serve --tls-listen`")),
+        "{output}"
+    );
 }

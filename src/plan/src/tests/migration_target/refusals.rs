@@ -62,7 +62,7 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
                 other.disks[6].signatures =
                     vec![DeviceSignature { kind: "vfat".to_owned(), uuid, ..DeviceSignature::default() }];
             },
-            &["moving: /dev/md/efi has the id ", "which /dev/sda has as well"],
+            &["moving: /dev/md/efi has the id ", "/dev/sda, on a disk that is not wiped, has the same id"],
         ),
         (
             "an array on a disk that stays",
