@@ -126,6 +126,14 @@ async fn an_inventory_from_before_the_installation_yields_a_forecast() {
     let (text, outcome) = server.plan(&["--machine", "one", "--reinstall"]).await.unwrap();
     assert!(outcome == CommandOutcome::Good && text.contains(changed) && text.contains("Data lost: "), "{text}");
     assert!(!text.contains("point of no return"), "only a forecast: {text}");
+    for json in [&[][..], &["--json"]] {
+        let detailed = [&["--machine", "one", "--reinstall", "--detailed-exitcode"], json].concat();
+        let (text, outcome) = server.plan(&detailed).await.unwrap();
+        assert!(matches!(outcome, CommandOutcome::Changes | CommandOutcome::Erases), "{text}");
+        let lost =
+            serde_json::from_str(&text).map_or(!text.contains("Data lost: 0 B"), |text: Value| text["lost_bytes"] != 0);
+        assert_eq!(outcome == CommandOutcome::Erases, lost, "{text}");
+    }
     let (text, _) = server.plan(&["--machine", "one", "--reinstall", "--json"]).await.unwrap();
     let forecast: Value = serde_json::from_str(&text).unwrap();
     assert_eq!((&forecast["foreseen"], forecast["disks"].as_array().unwrap().is_empty()), (&json!(changed), false));

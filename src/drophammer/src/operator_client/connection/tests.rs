@@ -71,6 +71,9 @@ fn options_precede_the_environment_and_the_environment_precedes_the_current_cont
     assert_eq!(selected(&desk, &none, &[("DROPHAMMER_CONTEXT", "rack")]), rack);
     assert_eq!(selected(&desk, &options(None, Some("rack"), None), &[("DROPHAMMER_CONTEXT", "bench")]), rack);
     assert_eq!(selected(&desk, &options(None, Some("rack"), None), &[("DROPHAMMER_SERVER", "http://h")]), rack);
+    // The variable may contain the token of another server.
+    let elsewhere = desk.write("elsewhere", "of another server").display().to_string();
+    assert_eq!(selected(&desk, &options(None, Some("rack"), None), &[("DROPHAMMER_TOKEN_FILE", &elsewhere)]), rack);
     assert_eq!(selected(&desk, &none, &[("DROPHAMMER_SERVER", "https://install.rack:8443/")]), rack);
     let (own, own_path) = (options(None, None, Some(&file)), file.display().to_string());
     assert_eq!(selected(&desk, &own, &[]), "http://10.0.0.1:8080 of file");
