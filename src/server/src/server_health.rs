@@ -6,6 +6,7 @@ use super::start_checks::missing_boot_files;
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use common::format::format_bytes;
+use common::format::untrusted_text_limits::sanitize_message;
 use common::sync::lock_mutex;
 use nix::sys::statvfs::statvfs;
 use std::collections::BTreeSet;
@@ -94,6 +95,8 @@ impl ServerHealth {
         let why = response.extensions().get::<ErrorMessage>().map_or("the reason is unknown", |message| &message.0);
         let line =
             format!("{method} {path} from {address}: cannot complete the request (status {}): {why}", status.as_u16());
+        // The path comes from the client, and the reason may contain text of other programs.
+        let line = sanitize_message(&line);
         lock_mutex(&self.0.problems).last_error = Some((Instant::now(), line.clone()));
         Some(line)
     }
@@ -199,6 +202,17 @@ mod tests {
         assert_eq!(line, "POST /v1/x from 10.0.0.7: cannot complete the request (status 500): disk full");
         assert_eq!((health.count_errors(), health.failures()), (1, vec![line]));
         assert_eq!(health.readiness_failures(), [], "a request that fails does not make the server unready");
+    }
+
+    #[test]
+    fn the_stored_line_is_sanitized_and_truncated() {
+        let health = ServerHealth::default();
+        let response = ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "a\u{1b}[2J".repeat(10_000)).into_response();
+        let path = "/v1/\u{202e}x";
+        let line = health.record_response(&Method::POST, path, [10, 0, 0, 7].into(), &response).unwrap();
+        assert_eq!(line, sanitize_message(&line));
+        assert!(!line.contains(['\u{1b}', '\u{202e}']) && line.len() < 20_000, "{} bytes", line.len());
+        assert_eq!(health.problems(), [line]);
     }
 
     #[test]
