@@ -140,9 +140,15 @@ pub(crate) async fn write_machine_file(
         ErrorKind::AlreadyExists => conflict_error(format!("{} already exists: choose another name", added.file)),
         _ => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("write {}: {error}", added.file)),
     })?;
-    app.state.record_machine_file(&added.id).await?;
     app.watch.log_note(format!("created {} for machine {} on request of {peer}", added.file, added.id));
     app.request_reload();
+    // The file is in effect already, so the request has succeeded. The next boot and the start of an installation repeat the record.
+    if let Err(error) = app.state.record_machine_file(&added.id).await {
+        app.log_rate_limited(format!(
+            "{}: cannot record that machine {} has a machine file: {error}; the file is in effect",
+            added.file, added.id
+        ));
+    }
     Ok(added)
 }
 

@@ -6,6 +6,7 @@ use super::start_checks::missing_boot_files;
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use common::format::format_bytes;
+use common::format::untrusted_text_limits::sanitize_message;
 use common::sync::lock_mutex;
 use nix::sys::statvfs::statvfs;
 use std::collections::BTreeSet;
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Free space in bytes below which the server reports a problem. The reports of a rack fit into this space.
 const LEAST_FREE: u64 = 64 << 20;
-/// Duration for which the server counts as impaired after it has failed to complete a request.
+/// Duration for which the page and `drophammer_healthy` show a problem after it has failed to complete a request.
 const ERROR_SHOWN: Duration = Duration::from_secs(60);
 
 /// Error message of a response, for the log of the server.
@@ -28,6 +29,33 @@ pub(crate) struct ErrorMessage(pub String);
 
 /// Function that returns the free space of the filesystem that contains a path, in bytes.
 pub(crate) type FreeSpace = Arc<dyn Fn(&Path) -> Option<u64> + Send + Sync>;
+
+/// Type of a problem because of which the server is not ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FailureKind {
+    DatabaseUnreadable,
+    DatabaseUnwritable,
+    LittleFreeSpace,
+}
+
+impl FailureKind {
+    /// Returns a fixed description for clients without a token. It contains no paths, addresses or error messages.
+    pub(crate) fn describe(self) -> &'static str {
+        match self {
+            FailureKind::DatabaseUnreadable => "the database cannot be read",
+            FailureKind::DatabaseUnwritable => "the database cannot be written",
+            FailureKind::LittleFreeSpace => "little free space",
+        }
+    }
+}
+
+/// Problem that the periodic check has found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct ServerFailure {
+    kind: FailureKind,
+    /// Description for the operator, with all details.
+    message: String,
+}
 
 /// Current problems of the server. Cheap to clone.
 #[derive(Clone, Default)]
@@ -43,7 +71,7 @@ struct HealthState {
 #[derive(Default)]
 struct HealthProblems {
     /// Problems that prevent the server from storing reports and orders.
-    failures: Vec<String>,
+    failures: Vec<ServerFailure>,
     /// Missing boot files, which do not impair running installations.
     missing: Vec<String>,
     last_error: Option<(Instant, String)>,
@@ -67,6 +95,8 @@ impl ServerHealth {
         let why = response.extensions().get::<ErrorMessage>().map_or("the reason is unknown", |message| &message.0);
         let line =
             format!("{method} {path} from {address}: cannot complete the request (status {}): {why}", status.as_u16());
+        // The path comes from the client, and the reason may contain text of other programs.
+        let line = sanitize_message(&line);
         lock_mutex(&self.0.problems).last_error = Some((Instant::now(), line.clone()));
         Some(line)
     }
@@ -76,11 +106,18 @@ impl ServerHealth {
         self.0.errors.load(Ordering::Relaxed)
     }
 
-    /// Returns the problems because of which the server is not ready.
+    /// Returns the types of the problems because of which the server is not ready. Only the periodic check makes the
+    /// server unready: a request that always fails does not impair other requests.
+    pub(crate) fn readiness_failures(&self) -> Vec<FailureKind> {
+        lock_mutex(&self.0.problems).failures.iter().map(|failure| failure.kind).collect()
+    }
+
+    /// Returns the problems that the periodic check has found, and the last failed request, for the operator.
     pub(crate) fn failures(&self) -> Vec<String> {
         let problems = lock_mutex(&self.0.problems);
         let error = problems.last_error.as_ref().filter(|(at, _)| at.elapsed() < ERROR_SHOWN);
-        problems.failures.iter().chain(error.map(|(_, line)| line)).cloned().collect()
+        let messages = problems.failures.iter().map(|failure| &failure.message);
+        messages.chain(error.map(|(_, line)| line)).cloned().collect()
     }
 
     /// Returns all problems, for the operator.
@@ -90,10 +127,11 @@ impl ServerHealth {
     }
 
     /// Replaces the results of the check. Returns the previous results.
-    fn replace_checked(&self, failures: Vec<String>, missing: Vec<String>) -> Vec<String> {
+    fn replace_checked(&self, failures: Vec<ServerFailure>, missing: Vec<String>) -> Vec<String> {
         let mut problems = lock_mutex(&self.0.problems);
         let before = std::mem::replace(&mut problems.failures, failures);
-        before.into_iter().chain(std::mem::replace(&mut problems.missing, missing)).collect()
+        let before = before.into_iter().map(|failure| failure.message);
+        before.chain(std::mem::replace(&mut problems.missing, missing)).collect()
     }
 }
 
@@ -109,7 +147,7 @@ pub(crate) async fn watch_health(app: Arc<AppState>, interval: Duration, free_sp
     loop {
         let failures = find_failures(&app, &free_space).await;
         let missing = missing_boot_files(&app.boot);
-        let now: BTreeSet<String> = failures.iter().chain(&missing).cloned().collect();
+        let now: BTreeSet<String> = failures.iter().map(|failure| &failure.message).chain(&missing).cloned().collect();
         let before: BTreeSet<String> = app.counters.health.replace_checked(failures, missing).into_iter().collect();
         now.difference(&before).for_each(|problem| app.log_rate_limited(problem.clone()));
         before.difference(&now).for_each(|problem| app.alarms.log_note(format!("no longer a problem: {problem}")));
@@ -118,13 +156,14 @@ pub(crate) async fn watch_health(app: Arc<AppState>, interval: Duration, free_sp
 }
 
 /// Returns the problems that prevent the server from storing reports and orders.
-async fn find_failures(app: &AppState, free_space: &FreeSpace) -> Vec<String> {
+async fn find_failures(app: &AppState, free_space: &FreeSpace) -> Vec<ServerFailure> {
     let database = app.state.check_pulse().await.err();
-    let database = database.map(|error| {
-        format!(
+    let database = database.map(|error| ServerFailure {
+        kind: FailureKind::DatabaseUnwritable,
+        message: format!(
             "{error}: reports and orders cannot be stored; free space, or repair the filesystem of {}",
             app.dir.display()
-        )
+        ),
     });
     let (read_space, dir) = (free_space.clone(), app.dir.clone());
     // A network filesystem may respond slowly.
@@ -133,10 +172,11 @@ async fn find_failures(app: &AppState, free_space: &FreeSpace) -> Vec<String> {
         // The exact number changes all the time, and each change would be a new line of the log.
         let least = format_bytes(LEAST_FREE);
         let amount = if free == 0 { "no space".to_owned() } else { format!("less than {least}") };
-        format!(
+        let message = format!(
             "{}: {amount} is free: reports and orders cannot be stored without free space; free at least {least}",
             app.dir.display()
-        )
+        );
+        ServerFailure { kind: FailureKind::LittleFreeSpace, message }
     });
     database.into_iter().chain(space).collect()
 }
@@ -161,14 +201,29 @@ mod tests {
         let line = record(StatusCode::INTERNAL_SERVER_ERROR).unwrap();
         assert_eq!(line, "POST /v1/x from 10.0.0.7: cannot complete the request (status 500): disk full");
         assert_eq!((health.count_errors(), health.failures()), (1, vec![line]));
+        assert_eq!(health.readiness_failures(), [], "a request that fails does not make the server unready");
+    }
+
+    #[test]
+    fn the_stored_line_is_sanitized_and_truncated() {
+        let health = ServerHealth::default();
+        let response = ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "a\u{1b}[2J".repeat(10_000)).into_response();
+        let path = "/v1/\u{202e}x";
+        let line = health.record_response(&Method::POST, path, [10, 0, 0, 7].into(), &response).unwrap();
+        assert_eq!(line, sanitize_message(&line));
+        assert!(!line.contains(['\u{1b}', '\u{202e}']) && line.len() < 20_000, "{} bytes", line.len());
+        assert_eq!(health.problems(), [line]);
     }
 
     #[test]
     fn a_failure_ends_and_missing_files_do_not_make_the_server_unready() {
         let health = ServerHealth::default();
-        assert_eq!(health.replace_checked(vec!["full".to_owned()], vec!["no kernel".to_owned()]), Vec::<String>::new());
+        let full = ServerFailure { kind: FailureKind::LittleFreeSpace, message: "full".to_owned() };
+        assert_eq!(health.replace_checked(vec![full], vec!["no kernel".to_owned()]), Vec::<String>::new());
         assert_eq!((health.failures(), health.problems().len()), (vec!["full".to_owned()], 2));
+        assert_eq!(health.readiness_failures(), [FailureKind::LittleFreeSpace]);
         assert_eq!(health.replace_checked(vec![], vec!["no kernel".to_owned()]), ["full", "no kernel"]);
         assert_eq!((health.failures(), health.problems()), (vec![], vec!["no kernel".to_owned()]));
+        assert_eq!(health.readiness_failures(), []);
     }
 }

@@ -21,7 +21,8 @@ pub enum AdoptOutcome {
 }
 
 impl ServerState {
-    /// Records that the allocation is installed on this machine, as reported by the operator.
+    /// Records that the allocation is installed on this machine, as reported by the operator. The failure of an earlier
+    /// attempt is discarded.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -48,7 +49,7 @@ impl ServerState {
             }
             transaction.execute(
                 "INSERT INTO allocations (machine, id, created, adopted) VALUES (?1, ?2, ?3, ?3)
-                 ON CONFLICT (machine, id) DO UPDATE SET adopted = ?3, adopted_marker = waits",
+                 ON CONFLICT (machine, id) DO UPDATE SET adopted = ?3, adopted_marker = waits, failure = NULL",
                 params![machine, allocation, now()],
             )?;
             Ok(AdoptOutcome::Adopted)

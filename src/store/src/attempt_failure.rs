@@ -1,5 +1,5 @@
 //! Reason why the last attempt to install an allocation has failed. The reason remains on record until an attempt
-//! succeeds.
+//! succeeds, the operator adopts the installation, or a reinstall is ordered.
 
 use super::timestamp::now;
 use control::api_types::InstallReport;

@@ -48,7 +48,8 @@ pub struct InstallState {
     pub marker: Option<InstallMarker>,
     pub order: Option<ReinstallOrder>,
     pub outcome: Option<ReinstallOutcome>,
-    /// Failure of the last attempt; `None` if the last attempt has succeeded.
+    /// Failure of the last attempt; `None` if the last attempt has succeeded, or if the operator has adopted the
+    /// installation or ordered a reinstall since.
     pub failure: Option<AttemptFailure>,
     /// First installation that has passed its point of no return, and is not complete.
     pub first: Option<FirstInstall>,

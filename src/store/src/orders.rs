@@ -54,7 +54,7 @@ pub enum OrderStart {
 }
 
 impl ServerState {
-    /// Orders a reinstall.
+    /// Orders a reinstall. The failure of an earlier attempt is discarded.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
@@ -101,6 +101,7 @@ impl ServerState {
                 handed: None,
             };
             store_order(transaction, &machine, &allocation, &order)?;
+            clear_failure(transaction, &machine, &allocation)?;
             insert_entry(transaction, &machine, &HistoryEntry::from_order(HistoryKind::Ordered, &order))?;
             Ok(OrderOutcome::Placed(order))
         })
@@ -154,6 +155,12 @@ impl ServerState {
         })
         .await
     }
+}
+
+/// Discards the failure of the last attempt, which is not about the new order.
+fn clear_failure(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<()> {
+    let update = "UPDATE allocations SET failure = NULL WHERE machine = ?1 AND id = ?2";
+    transaction.execute(update, [machine, allocation]).map(drop)
 }
 
 /// Returns the reason why no reinstall order of the machine may be placed or carried out now, or `None` if reinstall

@@ -1,6 +1,7 @@
 //! Tests of the database without a server: restarts, databases of earlier versions, and all sequences of events during
 //! a reinstall.
 
+mod attempt_failures;
 mod database_files;
 mod installed_fields;
 mod order_model;

@@ -5,6 +5,7 @@ use crate::AppState;
 use crate::api_error::ApiError;
 use crate::machine_auth::bearer_hash;
 use crate::operator::OperatorAuth;
+use crate::server_health::FailureKind;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse;
@@ -43,17 +44,24 @@ pub(crate) async fn get_livez() -> &'static str {
     "ok\n"
 }
 
-/// `GET /readyz`: succeeds if the database responds, and the server has no problem and is not shutting down.
+/// `GET /readyz`: succeeds if the database responds, the periodic check has found no problem, and the server is not
+/// shutting down. The endpoint needs no token. The response therefore contains only fixed descriptions; the details are
+/// in the log and on the page.
 pub(crate) async fn get_readyz(State(app): State<Arc<AppState>>) -> Result<&'static str, ApiError> {
-    let not = |why: String| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why);
+    let not = |why: &str| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why);
     if *app.closing.borrow() {
-        return Err(not("the server is shutting down".to_owned()));
+        return Err(not("the server is shutting down"));
     }
-    let failures = app.counters.health.failures();
+    let failures = app.counters.health.readiness_failures();
     if !failures.is_empty() {
-        return Err(not(failures.join("\n")));
+        let descriptions: Vec<&str> = failures.into_iter().map(FailureKind::describe).collect();
+        return Err(not(&descriptions.join("\n")));
     }
-    app.state.has_allocation("", "").await.map(|_| "ok\n").map_err(|error| not(error.to_string()))
+    if let Err(error) = app.state.has_allocation("", "").await {
+        app.log_rate_limited(format!("/readyz: cannot read the database: {error}"));
+        return Err(not(FailureKind::DatabaseUnreadable.describe()));
+    }
+    Ok("ok\n")
 }
 
 async fn count_phases(app: &AppState, cached: &CachedPhases) -> Result<BTreeMap<&'static str, u64>, ApiError> {

@@ -70,6 +70,22 @@ impl Running {
     }
 }
 
+/// Tests that a request whose file is in effect does not fail because of the database.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_is_in_effect_is_a_success_even_if_the_database_fails() {
+    let server = Running::start().await;
+    server.token(STRANGER).await;
+    let database = rusqlite::Connection::open(server.dir.path().join(store::DATABASE)).unwrap();
+    let trigger =
+        "CREATE TRIGGER failing BEFORE UPDATE OF stranger ON machines BEGIN SELECT RAISE(ABORT, 'sector 7'); END";
+    database.execute_batch(trigger).unwrap();
+    let answer = server.add(json!({ "name": "new" })).await;
+    assert_eq!((answer.status, answer.json()["file"].as_str()), (200, Some("machines/new.yaml")), "{}", answer.text());
+    server.heard(&format!("created machines/new.yaml for machine {STRANGER}")).await;
+    server.heard("machines/new.yaml: cannot record that machine ").await;
+    server.until_listed("new", |machine| machine["new"].is_null()).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_complete_file_is_written_if_everything_in_it_exists() {
     let server = Running::start().await;
