@@ -5,17 +5,17 @@ use operations::MountingKernel;
 use std::path::Path;
 use std::time::Instant;
 
-const UUID: &str = "5b1f0f0e-36a1-4d0c-8f43-8a2f0f6f4c11";
 const MIB: u64 = 1 << 20;
 
 fn trial(format: FilesystemFormat, options: &str, mount: Option<&str>) -> TryFilesystem {
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-    let uuid = if format == FilesystemFormat::Vfat { "1A2B-3C4D" } else { UUID };
+    // The kernel refuses to mount two btrfs with the same UUID, and tests run concurrently.
+    let uuid = if format == FilesystemFormat::Vfat { "1A2B-3C4D".to_owned() } else { uuid::Uuid::new_v4().to_string() };
     let make = MakeFilesystem {
         device: "/dev/sdx2".into(),
         format,
         label: Some("data".to_owned()),
-        uuid: uuid.to_owned(),
+        uuid,
         createoptions: words(options),
     };
     TryFilesystem {
