@@ -137,6 +137,12 @@ pub fn quote_string(text: &str) -> String {
 mod tests {
     use super::*;
 
+    /// U+3164 is a letter that is not visible. The output of commands would escape it in a way that is not valid YAML.
+    #[test]
+    fn hidden_letters_are_escaped_as_in_yaml() {
+        assert_eq!(quote_string("é\u{3164}"), "\"é\\U00003164\"");
+    }
+
     #[test]
     fn what_is_nested_too_deep_or_too_long_is_an_error_and_no_overflow() {
         let blocks = "- ".repeat(200_000);

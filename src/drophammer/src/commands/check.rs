@@ -124,11 +124,7 @@ pub(super) fn check_output(options: &CheckOptions) -> Result<(String, CommandOut
 
 /// Returns the NICs in the inventory that `--inventory` specifies. The networks of machine files must match these NICs.
 fn read_nics(options: &CheckOptions) -> Result<Option<Vec<Nic>>> {
-    if let Some(path) = &options.inventory {
-        return Ok(Some(super::plan::read_inventory(path)?.nics));
-    }
-    let _ = options;
-    Ok(None)
+    options.inventory.as_ref().map(|path| Ok(super::plan::read_inventory(path)?.nics)).transpose()
 }
 
 /// Returns whether a path is the directory of a server.
