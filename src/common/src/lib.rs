@@ -18,6 +18,7 @@ pub mod recorded_output;
 pub mod serde_empty;
 pub mod spelling;
 pub mod sync;
+pub mod timestamp;
 pub mod type_errors;
 pub mod url_host;
 pub mod yaml;

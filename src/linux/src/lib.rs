@@ -13,6 +13,7 @@ pub mod gpt;
 pub mod http;
 pub mod ipmi;
 pub(crate) mod kernel_log;
+pub mod neighbor_table;
 pub mod pem;
 pub mod probe;
 pub mod process;

@@ -5,8 +5,8 @@
 //! of such scripts contain the name of that site in `Host`, and are rejected.
 
 use super::ServerConfig;
-use super::tls::ServerTls;
 use common::url_host::{extract_host, is_address, strip_port};
+use http_server::tls::ServerTls;
 use site::boot_value_validation;
 use std::net::ToSocketAddrs;
 

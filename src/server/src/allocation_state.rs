@@ -2,7 +2,7 @@
 //! not support, and the approval in force.
 
 use super::AppState;
-use super::api_error::ApiError;
+use http_server::api_error::ApiError;
 use site::allocation_resolution::SiteObjects;
 use site::effective_allocation::with_effective_allocation;
 use site::operator_files::MachineSpec;

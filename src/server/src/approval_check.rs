@@ -1,7 +1,7 @@
 //! Check that the agent has compared its plan with the plan that the operator approved.
 
-use super::api_error::ApiError;
 use super::{AppState, allocation_state};
+use http_server::api_error::ApiError;
 use site::snapshot::SiteSnapshot;
 
 /// Checks that the agent has compared its plan with the approval that is in force: the agent's request contains the

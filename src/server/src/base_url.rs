@@ -1,12 +1,12 @@
 //! URLs at which a client reaches this server.
 
 use super::AppState;
-use super::api_error::ApiError;
-use super::quotas::ConnectionInfo;
 use axum::extract::FromRequestParts;
 use axum::http::header;
 use axum::http::request::Parts;
 use common::url_host::{extract_host, strip_port};
+use http_server::api_error::ApiError;
+use http_server::quotas::ConnectionInfo;
 use site::boot_value_validation;
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,12 +1,12 @@
 //! Digest of kernel, ramdisk and kernel command line, which the operator passes to `drophammer reinstall`.
 
-use super::api_error::ApiError;
 use super::operator::OperatorAuth;
 use super::{AppState, netboot};
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use control::boot_digest::{ANY_TOKEN, BootDigest};
+use http_server::api_error::ApiError;
 use pxe::ipxe::RamdiskBoot;
 use reqwest::Url;
 use serde::{Deserialize, Serialize};

@@ -2,7 +2,6 @@
 
 use super::AppState;
 use super::agent_api::request_body::read_body;
-use super::api_error::ApiError;
 use super::machine_auth::{EventCaller, MachineCaller};
 use super::web::page_frame;
 use super::web::session::LoggedIn;
@@ -13,6 +12,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use common::format::untrusted_text_limits;
 use control::api_types::LogPart;
+use http_server::api_error::ApiError;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use store::{LogChunk, now};

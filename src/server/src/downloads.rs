@@ -4,10 +4,10 @@
 //! followed within the directory.
 
 use super::AppState;
-use super::api_error::ApiError;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Method, Request, Response, StatusCode, header};
+use http_server::api_error::ApiError;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 use tower_http::services::ServeFile;

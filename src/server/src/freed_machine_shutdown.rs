@@ -1,8 +1,8 @@
 //! Actions after a machine was freed: the system of the previous tenant must be stopped.
 
-use super::api_error::ApiError;
 use super::{AppState, power};
 use bmc::PowerAction;
+use http_server::api_error::ApiError;
 
 /// Revokes the tokens of all boots that the machine has requested so far. Powers the machine off if the previous
 /// tenant's system may still run. If the machine cannot be powered off, a problem is logged.

@@ -1,8 +1,8 @@
 //! Properties of the server's host and of its network. Tests replace these properties.
 
-use super::arp::{self, MacLookup};
-use super::server_health::{FreeSpace, read_free_space};
+use super::health_check::{FreeSpace, read_free_space};
 use super::source_port_check::FIRST_UNPRIVILEGED_PORT;
+use linux::neighbor_table::{self, MacLookup};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ impl Default for HostEnvironment {
         HostEnvironment {
             look_every: LOOK_EVERY,
             quiet: store::boot_activity::QUIET,
-            neighbours: Arc::new(arp::look_up_macs),
+            neighbours: Arc::new(neighbor_table::look_up_macs),
             free_space: Arc::new(read_free_space),
             first_unprivileged_port: FIRST_UNPRIVILEGED_PORT,
         }

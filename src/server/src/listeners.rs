@@ -1,12 +1,7 @@
 //! Listening sockets and their routes. With TLS, requests that carry a token are accepted over TLS only. Boot scripts, kernel and ramdisk
 //! remain available over plain HTTP, since most firmware does not support TLS.
 
-use super::api_error::ApiError;
-use super::connections::RoutedListener;
 use super::metal_api::machines;
-use super::quotas::ClientAddress;
-use super::server_log::StatusLog;
-use super::tls::{self, ServerTls};
 use super::{AppState, ServerConfig, agent_api, deploy_templates, downloads, netboot, request_guard, routes, web};
 use axum::Router;
 use axum::extract::State;
@@ -15,6 +10,11 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 use common::error::{Context, Error, Phase, Result};
+use http_server::api_error::ApiError;
+use http_server::connections::RoutedListener;
+use http_server::quotas::ClientAddress;
+use http_server::server_log::StatusLog;
+use http_server::tls::{self, ServerTls};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -2,13 +2,13 @@
 //! needs only the head of a request, so the body of an unauthenticated request is never read.
 
 use super::AppState;
-use super::api_error::ApiError;
-use super::quotas::ClientAddress;
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use common::format::format_count;
 use control::api_types::RegisteredHardware;
+use http_server::api_error::ApiError;
+use http_server::quotas::ClientAddress;
 use model::machine_identity::describe_other_macs_of;
 use site::operator_files::MachineSpec;
 use std::sync::Arc;

@@ -1,7 +1,6 @@
 //! Everything that the server knows about one machine, for `drophammer machine show`, `events`, `logs` and `history`.
 
 use super::AppState;
-use super::api_error::ApiError;
 use super::console_log;
 use super::install_timeline::{TimelineEntry, build_timeline};
 use super::operator::{self, MachineSummary, OperatorAuth};
@@ -9,6 +8,7 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use control::api_types::{InstallReport, RegisterRequest, RegisteredHardware};
+use http_server::api_error::ApiError;
 use model::install_report::ProgressEvent;
 use model::inventory::Inventory;
 use serde::{Deserialize, Serialize};

@@ -2,16 +2,16 @@
 
 use super::AppState;
 use super::agent_api::request_body::{EVENT_BYTES, read_operator_document};
-use super::api_error::ApiError;
 use super::metal_api::ApiRefusal;
 use super::metal_api::machine_file::check_templates;
 use super::operator::OperatorAuth;
-use super::quotas::ClientAddress;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use control::api_types::{RegisterRequest, RegisteredHardware};
+use http_server::api_error::ApiError;
+use http_server::quotas::ClientAddress;
 use model::machine_identity::usable_mac;
 use serde::{Deserialize, Serialize};
 use serde_json::json;

@@ -2,10 +2,10 @@
 //! reports the results. The decisions are made in [`model::machine_identity`].
 
 use super::AppState;
-use super::api_error::ApiError;
-use super::quotas::ClientAddress;
 use axum::http::StatusCode;
 use control::api_types::RegisterRequest;
+use http_server::api_error::ApiError;
+use http_server::quotas::ClientAddress;
 use model::machine_identity::{
     BootIdentity, KnownMachine, MachineMatch, UuidProof, describe_other_macs, match_machine, parse_usable_uuid,
     prove_uuid, usable_mac,

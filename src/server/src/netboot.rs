@@ -1,11 +1,8 @@
 //! Boot scripts for PXE, and boot information for running systems that start the ramdisk without their firmware. A boot
 //! that carries out a reinstall order is counted as an attempt before the ramdisk is served.
 
-use super::api_error::ApiError;
 use super::base_url::BaseUrls;
 use super::migration_requests::MigrationState;
-use super::quotas::ClientAddress;
-use super::server_log::MachineOrigin;
 use super::source_port_check::SourcePort;
 use super::{AppState, agent_api, machine_auth, machine_identification, source_port_check};
 use axum::Json;
@@ -13,6 +10,9 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{Method, StatusCode};
 use control::api_types;
+use http_server::api_error::ApiError;
+use http_server::quotas::ClientAddress;
+use http_server::server_log::MachineOrigin;
 use model::install_report::{EventName, ProgressEvent};
 use model::machine_identity::{BootIdentity, MachineMatch, parse_mac, parse_usable_uuid};
 use model::machine_migration::MigrationSide;

@@ -1,7 +1,7 @@
 //! Command line options of `drophammer serve`.
 
-use super::listen_address::parse_listen_address;
 use clap::{Args, Subcommand};
+use http_server::listen_address::parse_listen_address;
 use pxe::BootServer;
 use pxe::command_line_options::{AddressRange, DhcpOption, PxeOptions};
 use std::net::{IpAddr, SocketAddr};

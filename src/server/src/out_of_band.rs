@@ -11,7 +11,6 @@ mod support;
 
 use super::AppState;
 use super::agent_api::wire_allocation;
-use super::api_error::ApiError;
 use super::migration_requests::machine_requests::{MigrationResponse, find_migration_response};
 use super::power::{controller_failure, to_target};
 use axum::http::StatusCode;
@@ -20,6 +19,7 @@ use bmc::redfish::RedfishMachine;
 use bmc::redfish::bios::SystemState;
 use common::error::Result;
 use decision::{PHASE_TIMEOUT, RunAction, RunObservation, decide_action};
+use http_server::api_error::ApiError;
 use model::bmc::Bmc;
 use model::deploy_steps::{BootDevice, OutOfBandStep};
 use model::install_report::{EventName, ProgressEvent};

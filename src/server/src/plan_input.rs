@@ -2,7 +2,6 @@
 //! allocation that the machine would receive.
 
 use super::agent_api::wire_allocation::to_wire_allocation;
-use super::api_error::ApiError;
 use super::base_url::BaseUrls;
 use super::migration_requests::machine_requests;
 use super::migration_requests::migration_assignment::MigrationForecast;
@@ -13,6 +12,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use control::api_types::RegisterRequest;
+use http_server::api_error::ApiError;
 use model::allocation;
 use model::inventory::Inventory;
 use serde::{Deserialize, Serialize};

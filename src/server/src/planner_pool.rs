@@ -9,9 +9,9 @@
 //! | a job that runs | ends without a timeout, because the sizes of inventories and the steps of the planner are limited |
 
 use super::AppState;
-use super::api_error::ApiError;
 use axum::http::StatusCode;
 use common::sync::lock_mutex;
+use http_server::api_error::ApiError;
 use model::inventory::Inventory;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;

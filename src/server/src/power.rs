@@ -2,16 +2,16 @@
 
 use super::AppState;
 use super::agent_api::request_body::{EVENT_BYTES, read_operator_document};
-use super::api_error::ApiError;
 use super::operator::OperatorAuth;
-use super::quotas::ClientAddress;
-use super::request_context::yield_turn;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use bmc::{PowerAction, TargetMachine, switch_power};
 use common::error::Error;
+use http_server::api_error::ApiError;
+use http_server::quotas::ClientAddress;
+use http_server::request_context::yield_turn;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use store::StoredRegistration;

@@ -2,13 +2,13 @@
 //! from which a browser sends the request. This module also adds the response headers that prevent caching.
 
 use super::AppState;
-use super::api_error::ApiError;
-use super::quotas::ConnectionInfo;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use common::format::truncate_bytes;
+use http_server::api_error::ApiError;
+use http_server::quotas::ConnectionInfo;
 use site::boot_value_validation;
 use std::sync::Arc;
 

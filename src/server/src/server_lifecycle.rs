@@ -1,23 +1,25 @@
 //! Start of the server's threads and routers after its sockets are bound, and shutdown of the server.
 
 use super::accepted_host_names::{HostNames, note_doubtful_name};
-use super::anonymous_event_limit::AnonymousEvents;
-use super::connections::ConnectionLimiter;
 use super::deploy_templates::TemplateWriter;
+use super::health_check::{CHECK_INTERVAL, watch_health};
 use super::host_environment::HostEnvironment;
 use super::listeners::{BoundListeners, ServerFronts};
 use super::options::ServerConfig;
 use super::planner_pool::PlannerPool;
-use super::quotas::ClientQuotas;
-use super::rate_limited_log::RateLimitedLog;
-use super::server_health::{CHECK_INTERVAL, ServerHealth, watch_health};
-use super::server_log::StatusLog;
 use super::site_reload::{ReloadEvent, SiteReloader};
 use super::source_port_check::SourcePorts;
 use super::start_checks::{boot_directory, check_at_start, check_options, refuse_lost_database};
 use super::systemd_notify::{HeartbeatSource, ServiceManager};
-use super::{AppState, metrics, migration_requests, out_of_band, request_context, web};
+use super::{AppState, metrics, migration_requests, out_of_band, web};
 use common::error::{Context, Error, Phase, Result};
+use http_server::anonymous_event_limit::AnonymousEvents;
+use http_server::connections::ConnectionLimiter;
+use http_server::quotas::ClientQuotas;
+use http_server::rate_limited_log::RateLimitedLog;
+use http_server::request_context;
+use http_server::server_health::ServerHealth;
+use http_server::server_log::StatusLog;
 use hyper_util::server::graceful::GracefulShutdown;
 use pxe::command_line_options::PxeOptions;
 use pxe::{PxeLog, PxeMessage, PxeServer};

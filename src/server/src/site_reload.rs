@@ -1,6 +1,6 @@
 //! Thread that keeps the snapshot of the operator's directory up to date, and reports the problems of the directory.
 
-use super::server_log::StatusLog;
+use http_server::server_log::StatusLog;
 use site::loader::{SiteLoader, SiteScan};
 use site::os_definitions;
 use site::snapshot::SiteSnapshot;

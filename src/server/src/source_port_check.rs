@@ -2,13 +2,13 @@
 //! can bind ports below 1024. The check prevents unprivileged users of an installed system, and attackers who use
 //! server-side request forgery, from registering as the machine.
 
-use super::api_error::ApiError;
 use super::host_environment::HostEnvironment;
-use super::quotas::{ClientAddress, ClientOrigin};
 use super::{AppState, ServerConfig};
 use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
+use http_server::api_error::ApiError;
+use http_server::quotas::{ClientAddress, ClientOrigin};
 use std::sync::Arc;
 
 /// First port that unprivileged processes may bind: the default of Linux for `ip_unprivileged_port_start`.
@@ -39,8 +39,8 @@ pub(crate) struct SourcePort(Option<u16>);
 impl FromRequestParts<Arc<AppState>> for SourcePort {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<AppState>) -> Result<SourcePort, ApiError> {
-        ClientOrigin::from_request(parts, app).map(|origin| SourcePort(origin.port))
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<AppState>) -> Result<SourcePort, ApiError> {
+        ClientOrigin::from_request(parts).map(|origin| SourcePort(origin.port))
     }
 }
 

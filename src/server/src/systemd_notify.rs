@@ -3,8 +3,8 @@
 //! the server (`WatchdogSec=`).
 
 use super::planner_pool::PlannerPool;
-use super::server_log::StatusLog;
 use common::error::{Context, Phase, Result};
+use http_server::server_log::StatusLog;
 use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;

@@ -114,7 +114,7 @@ struct Running {
     heard: Heard,
     end: oneshot::Sender<()>,
     task: JoinHandle<Result<()>>,
-    turns: request_turns::RequestTurns,
+    turns: http_server::request_turns::RequestTurns,
     state: ServerState,
 }
 
@@ -233,7 +233,7 @@ impl Running {
         let heard = Heard::default();
         let server =
             ControlServer::bind_server(options, StatusLog::json_into(heard.clone()), around, at_once).await.unwrap();
-        let at = |front: &super::connections::RoutedListener| front.listener.local_addr().unwrap();
+        let at = |front: &http_server::connections::RoutedListener| front.listener.local_addr().unwrap();
         let ServerFronts { machines, tls, operators } = &server.fronts;
         let (address, tls, operators) = (at(machines), tls.as_ref().map(at), operators.as_ref().map(at));
         let (end, ended) = oneshot::channel();

@@ -1,7 +1,7 @@
 //! Reason why the last attempt to install an allocation has failed. The reason remains on record until an attempt
 //! succeeds, the operator adopts the installation, or a reinstall is ordered.
 
-use super::timestamp::now;
+use common::timestamp::now;
 use control::api_types::InstallReport;
 use serde::{Deserialize, Serialize};
 

@@ -4,8 +4,8 @@
 use crate::boot_activity::BootActivity;
 use crate::database_file::{DatabaseFile, Durability};
 use crate::fair_queue::{self, JobSender};
-use crate::timestamp::now;
 use common::error::{Context, Error, Phase, Result};
+use common::timestamp::now;
 use model::install_report::ProgressEvent;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use std::net::IpAddr;

@@ -76,7 +76,6 @@ mod success_proof;
 pub mod testing;
 #[cfg(test)]
 mod tests;
-mod timestamp;
 pub mod token;
 mod unknown_machines;
 pub mod wipe_policy_check;
@@ -86,6 +85,7 @@ pub use attempt_failure::AttemptFailure;
 pub use boot_activity::{BootActivity, MachineBoot};
 pub use boot_registration::{EnrollOutcome, Enrollment};
 pub use boot_target::{BootTarget, FileAllocation};
+pub use common::timestamp::now;
 pub use console_log::LogChunk;
 pub use database_handle::{DATABASE, FileStamp, ServerState, StoreHooks};
 pub use event_history::{HistoryEntry, HistoryKind};
@@ -104,7 +104,6 @@ pub use out_of_band::{BootAdmission, OutOfBandRequest, OutOfBandRun, RunPhase};
 pub use registrations::StoredRegistration;
 pub use restore_confirmation::ConfirmOutcome;
 pub use success_proof::UnprovenReason;
-pub use timestamp::now;
 
 use database_handle::to_json;
 use token::TokenHash;

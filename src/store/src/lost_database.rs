@@ -1,7 +1,7 @@
 //! Installations whose records may have been lost, because this database replaced a lost database. A machine is
 //! affected until this database records a completed installation on the machine.
 
-use super::timestamp::now;
+use common::timestamp::now;
 use rusqlite::Connection;
 
 const MACHINE: &str = "SELECT EXISTS (SELECT 1 FROM identity WHERE lost IS NOT NULL)

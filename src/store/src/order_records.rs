@@ -4,7 +4,7 @@
 use super::install_attempt::StartedAttempt;
 use super::json_columns::{parse_column, to_json_column};
 use super::restore_confirmation;
-use super::timestamp::now;
+use common::timestamp::now;
 use model::install_marker::{FencingToken, RecordedDisk};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use serde::{Deserialize, Serialize};

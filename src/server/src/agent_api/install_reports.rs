@@ -3,10 +3,8 @@
 use super::DOCUMENT_BYTES;
 use super::request_body::read_machine_document;
 use crate::AppState;
-use crate::api_error::ApiError;
 use crate::machine_auth::{EventCaller, MachineCaller};
 use crate::migration_requests::machine_requests;
-use crate::server_log::MachineOrigin;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -14,6 +12,8 @@ use axum::http::StatusCode;
 use common::format::untrusted_text_limits::{NAME_BYTES, first_line, truncate_with_mark};
 use control::ReportAcknowledgement;
 use control::api_types::InstallReport;
+use http_server::api_error::ApiError;
+use http_server::server_log::MachineOrigin;
 use std::sync::Arc;
 use store::{ATTEMPTS, ReportOutcome, UnprovenReason};
 

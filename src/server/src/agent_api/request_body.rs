@@ -1,10 +1,11 @@
 //! Reads request bodies within size and time limits, and shortens and sanitizes the texts in them.
 
-use crate::api_error::ApiError;
-use crate::quotas::{ClientAddress, LARGE_BODY_BYTES};
-use crate::{AppState, request_context};
+use crate::AppState;
 use axum::body::{Body, Bytes, HttpBody, to_bytes};
 use axum::http::StatusCode;
+use http_server::api_error::ApiError;
+use http_server::quotas::{ClientAddress, LARGE_BODY_BYTES};
+use http_server::request_context;
 use serde::de::DeserializeOwned;
 use std::time::Duration;
 use store::json_sanitizer::{DocumentAuthor, sanitize_json};

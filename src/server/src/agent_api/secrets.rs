@@ -3,7 +3,6 @@
 
 use super::request_body::{EVENT_BYTES, read_operator_document};
 use crate::AppState;
-use crate::api_error::ApiError;
 use crate::machine_auth::MachineCaller;
 use crate::migration_requests::machine_requests;
 use axum::Json;
@@ -11,6 +10,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use http_server::api_error::ApiError;
 use model::allocation::{ReleasedSecrets, SecretField, SecretPurpose, SecretsRequest};
 use model::registry_auth::SecretText;
 use site::allocation_resolution::ResolvedAllocation;

@@ -3,8 +3,8 @@
 use super::secrets;
 use crate::AppState;
 use crate::allocation_state;
-use crate::api_error::ApiError;
 use common::encoding::percent_encode;
+use http_server::api_error::ApiError;
 use model::allocation;
 use model::deploy_steps::StepList;
 use model::install_marker::RecordedVolume;

@@ -1,10 +1,10 @@
 //! Responses in Ironic's format. The body of an error is a JSON object with a string that contains JSON. The fields in
 //! this string depend on whether a handler or the router refuses the request.
 
-use crate::api_error::ApiError;
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use http_server::api_error::ApiError;
 use serde_json::json;
 
 /// Refusal of a request.

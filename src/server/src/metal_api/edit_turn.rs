@@ -3,13 +3,13 @@
 
 use crate::AppState;
 use crate::agent_api::request_body::read_operator_document;
-use crate::api_error::ApiError;
 use crate::operator::OperatorAuth;
-use crate::quotas::ClientAddress;
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::HeaderMap;
 use axum::http::request::Parts;
+use http_server::api_error::ApiError;
+use http_server::quotas::ClientAddress;
 use serde::de::DeserializeOwned;
 use site::snapshot::SiteSnapshot;
 use std::sync::Arc;

@@ -1,12 +1,12 @@
 //! Error responses: `statuscode` and `message` as in metal-api, with additional fields.
 
-use crate::api_error::ApiError;
-use crate::server_health::ErrorMessage;
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use common::diagnostic::{Diagnostic, join_problems};
 use common::error::Error;
+use http_server::api_error::ApiError;
+use http_server::server_health::ErrorMessage;
 use serde::Serialize;
 use serde_json::Value;
 

@@ -2,13 +2,13 @@
 
 use super::{Metrics, machine_phase, prometheus};
 use crate::AppState;
-use crate::api_error::ApiError;
 use crate::machine_auth::bearer_hash;
 use crate::operator::OperatorAuth;
-use crate::server_health::FailureKind;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse;
+use http_server::api_error::ApiError;
+use http_server::server_health::FailureKind;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -2,13 +2,13 @@
 
 use super::{MachineSummary, OperatorAuth, find_allocated, invalid_reinstall, summarize_machine};
 use crate::allocation_state;
-use crate::api_error::ApiError;
-use crate::quotas::ClientAddress;
-use crate::server_log::MachineOrigin;
 use crate::{AppState, metrics, out_of_band};
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use http_server::api_error::ApiError;
+use http_server::quotas::ClientAddress;
+use http_server::server_log::MachineOrigin;
 use model::allocation::Allocation;
 use model::device_name::identifiers::{is_placeholder_serial, is_placeholder_wwn};
 use model::layout;

@@ -2,11 +2,11 @@
 
 use super::{MachineSummary, OperatorAuth, find_machine, list_machines, summarize_machine};
 use crate::AppState;
-use crate::api_error::ApiError;
-use crate::quotas::ClientAddress;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use http_server::api_error::ApiError;
+use http_server::quotas::ClientAddress;
 use std::sync::Arc;
 use store::ConfirmOutcome;
 

@@ -182,7 +182,7 @@ async fn many_connections_of_one_address_delay_another_machine_by_few_turns() {
     other.write_all(get(&format!("/boot.ipxe?uuid={TWO}")).as_bytes()).await.unwrap();
     server.until(|| server.turns.count_requests(machine) == 1, "the other machine's request has arrived").await;
     let jobs = || (server.state.waiting_jobs(flood), server.state.waiting_jobs(machine));
-    server.until(|| jobs() == (request_turns::OF_ONE_ADDRESS, 1), "the first jobs wait").await;
+    server.until(|| jobs() == (http_server::request_turns::OF_ONE_ADDRESS, 1), "the first jobs wait").await;
     let before = server.state.served_clients().len();
     drop(release);
     assert!(next_answer(&mut other).await.contains("drophammer.token="));
@@ -201,7 +201,7 @@ async fn machines_that_wait_behind_one_address_leave_it_its_turns() {
     let server = Running::start().await;
     let token = server.token(TWO).await;
     let mut streams = Vec::new();
-    for _ in 0..3 * request_turns::OF_ONE_ADDRESS {
+    for _ in 0..3 * http_server::request_turns::OF_ONE_ADDRESS {
         let mut stream = server.keep_alive_from("127.0.0.1").await;
         let wait = format!(
             "GET /v1/machine/{TWO}/wait?seconds=300 HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {token}\r\n\r\n"
@@ -210,7 +210,7 @@ async fn machines_that_wait_behind_one_address_leave_it_its_turns() {
         streams.push(stream);
     }
     let count = || server.turns.count_requests("127.0.0.1".parse().unwrap());
-    server.until(|| count() == 3 * request_turns::OF_ONE_ADDRESS, "all of them wait").await;
+    server.until(|| count() == 3 * http_server::request_turns::OF_ONE_ADDRESS, "all of them wait").await;
     assert_eq!(server.call(&token, "GET", &format!("/v1/machine/{TWO}"), &Value::Null).await.status, 200);
 }
 
@@ -232,7 +232,7 @@ async fn events_of_boots_that_have_not_registered_are_bounded_and_those_of_other
     let known = server.token(ONE).await;
     let token = token_of(&server.from(FLOOD, "GET", &format!("/boot.ipxe?uuid={TWO}"), "", "").await.text());
     let event = json!({ "event": "Alive", "message": "m" }).to_string();
-    let most = anonymous_event_limit::EVENTS;
+    let most = http_server::anonymous_event_limit::EVENTS;
     for _ in 0..most + 50 {
         let path = format!("/v1/machine/{TWO}/event");
         assert_eq!(server.from(FLOOD, "POST", &path, &token, &event).await.status, 200);

@@ -3,10 +3,10 @@
 use super::session::{LoggedIn, is_cross_site};
 use crate::AppState;
 use crate::agent_api::request_body::{EVENT_BYTES, read_body};
-use crate::api_error::ApiError;
-use crate::quotas::ClientAddress;
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode};
+use http_server::api_error::ApiError;
+use http_server::quotas::ClientAddress;
 use store::token;
 
 /// Name of the form field that contains the session's form token.

@@ -1,10 +1,10 @@
 //! History of a machine: its last installation, its events, and its console log.
 
 use super::page_frame::show_time;
-use crate::api_error::ApiError;
 use crate::{AppState, console_log};
 use common::format::{format_bytes, format_seconds};
 use control::api_types::InstallReport;
+use http_server::api_error::ApiError;
 use maud::{Markup, html};
 use model::install_report::{PreservationProof, ProgressEvent, StageTime};
 use std::collections::BTreeSet;

@@ -1,142 +1,34 @@
-//! Live updates of pages with server-sent events. The server stores only the last state of each machine, and sends
-//! changes to watchers twice a second. Changes are not queued for watchers, so a slow watcher misses intermediate
-//! states.
+//! Live updates of pages with server-sent events. The server sends the changes of machines to watchers twice a second.
 
 use super::page_frame;
 use super::phase::DisplayPhase;
 use super::session::{LoggedIn, LoginSessions};
 use crate::AppState;
-use crate::api_error::ApiError;
-use crate::server_health::ServerHealth;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use common::sync::lock_mutex;
+use http_server::api_error::ApiError;
+use http_server::live_updates::{MachineChange, WATCHERS, WatcherPlace};
+use http_server::server_health::ServerHealth;
 use hyper::body::Frame;
 use model::install_report::{EventName, ProgressEvent};
 use serde::Serialize;
 use serde_json::json;
 use site::snapshot::SiteSnapshot;
-use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
 use std::convert::Infallible;
 use std::hash::{Hash, Hasher};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::watch as published;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-/// Maximum number of pages that receive live updates at the same time.
-pub(crate) const WATCHERS: usize = 64;
 const EVERY: Duration = Duration::from_millis(500);
 /// Number of ticks without an update after which a keepalive is sent, so that the server notices a watcher that has disconnected.
 const QUIET: u32 = 30;
-/// Maximum number of machines whose state is stored. When this number is exceeded, half of the states are discarded:
-/// those of the machines that have been silent longest.
-const MACHINES: usize = 16 << 10;
-
-/// Current states of machines. Cheap to clone.
-#[derive(Clone, Default)]
-pub(crate) struct LiveUpdates(Arc<Mutex<LiveStates>>);
-
-#[derive(Default)]
-struct LiveStates {
-    version: u64,
-    machines: HashMap<String, LiveState>,
-    watchers: usize,
-}
-
-struct LiveState {
-    version: u64,
-    /// Value of `LiveStates::version` when the console log of the machine last grew.
-    logged: u64,
-    /// Last progress event; `None` if a change that is not a progress event has followed.
-    event: Option<ProgressEvent>,
-    at: Instant,
-}
-
-impl LiveUpdates {
-    fn set_state(&self, machine: &str, event: Option<ProgressEvent>) {
-        let mut picture = lock_mutex(&self.0);
-        picture.version += 1;
-        let (version, at) = (picture.version, Instant::now());
-        let logged = picture.machines.get(machine).map_or(0, |now| now.logged);
-        picture.machines.insert(machine.to_owned(), LiveState { version, logged, event, at });
-        if picture.machines.len() > MACHINES {
-            let mut times: Vec<Instant> = picture.machines.values().map(|now| now.at).collect();
-            times.sort_unstable();
-            let median = times[times.len() / 2];
-            picture.machines.retain(|_, now| now.at >= median);
-        }
-    }
-
-    pub(crate) fn record_event(&self, machine: &str, event: &ProgressEvent) {
-        self.set_state(machine, Some(event.clone()));
-    }
-
-    /// Records a change that is not a progress event, for example an order or a report.
-    pub(crate) fn record_change(&self, machine: &str) {
-        self.set_state(machine, None);
-    }
-
-    /// Records that the console log has grown. This does not change the machine's state.
-    pub(crate) fn record_log(&self, machine: &str) {
-        let mut picture = lock_mutex(&self.0);
-        picture.version += 1;
-        let version = picture.version;
-        if let Some(now) = picture.machines.get_mut(machine) {
-            now.logged = version;
-        }
-    }
-
-    /// Returns the machine's last progress event, and the age of this event.
-    pub(crate) fn last_event(&self, machine: &str) -> Option<(ProgressEvent, Duration)> {
-        let picture = lock_mutex(&self.0);
-        let now = picture.machines.get(machine)?;
-        Some((now.event.clone()?, now.at.elapsed()))
-    }
-
-    /// Registers a watcher. Returns `None` if [`WATCHERS`] watchers are registered already.
-    pub(crate) fn add_watcher(&self) -> Option<WatcherPlace> {
-        let mut picture = lock_mutex(&self.0);
-        (picture.watchers < WATCHERS).then(|| picture.watchers += 1)?;
-        Some(WatcherPlace { live: self.clone(), seen: picture.version })
-    }
-}
-
-/// Registration of a watcher, which ends when this value is dropped.
-pub(crate) struct WatcherPlace {
-    live: LiveUpdates,
-    seen: u64,
-}
-
-impl WatcherPlace {
-    /// Returns the changes since the previous call, one per machine.
-    fn take_updates(&mut self) -> Vec<MachineUpdate> {
-        let picture = lock_mutex(&self.live.0);
-        if picture.version == self.seen {
-            return Vec::new();
-        }
-        let new = picture.machines.iter().filter(|(_, now)| now.version.max(now.logged) > self.seen);
-        let moved = |(id, now): (&String, &LiveState)| MachineUpdate {
-            log: now.logged > self.seen,
-            ..MachineUpdate::new(id, now.event.as_ref())
-        };
-        let moved = new.map(moved).collect();
-        self.seen = picture.version;
-        moved
-    }
-}
-
-impl Drop for WatcherPlace {
-    fn drop(&mut self) {
-        lock_mutex(&self.live.0).watchers -= 1;
-    }
-}
-
 /// Update of a machine, which is sent to watchers and shown in the machine's row of the list.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct MachineUpdate {
@@ -187,6 +79,12 @@ impl MachineUpdate {
     }
 }
 
+impl From<MachineChange> for MachineUpdate {
+    fn from(change: MachineChange) -> MachineUpdate {
+        MachineUpdate { log: change.has_new_log, ..MachineUpdate::new(&change.machine, change.event.as_ref()) }
+    }
+}
+
 /// `GET /events`: stream of live updates.
 pub(crate) async fn get_events(State(app): State<Arc<AppState>>, person: LoggedIn) -> Response {
     let Some(place) = app.watch.live.add_watcher() else {
@@ -234,7 +132,7 @@ struct EventStream {
 impl EventStream {
     fn next_message(&mut self) -> String {
         let mut text = String::new();
-        let moved = self.place.take_updates();
+        let moved: Vec<_> = self.place.take_changes().into_iter().map(MachineUpdate::from).collect();
         if !moved.is_empty() {
             text += &format!("event: machines\ndata: {}\n\n", json!(moved));
         }
@@ -294,6 +192,7 @@ impl hyper::body::Body for EventStream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http_server::live_updates::LiveUpdates;
     use model::install_report::TransferProgress;
 
     fn event(bytes: u64) -> ProgressEvent {
@@ -304,12 +203,16 @@ mod tests {
         ProgressEvent { event: EventName::Installing, message, stage, seconds: None, progress: Some(progress) }
     }
 
+    fn take_updates(place: &mut WatcherPlace) -> Vec<MachineUpdate> {
+        place.take_changes().into_iter().map(MachineUpdate::from).collect()
+    }
+
     #[test]
     fn a_watcher_is_told_the_last_state_once() {
         let live = LiveUpdates::default();
         live.record_event("a", &event(1));
         let mut place = live.add_watcher().unwrap();
-        assert_eq!(place.take_updates(), [], "what was before is on the page already");
+        assert_eq!(take_updates(&mut place), [], "what was before is on the page already");
         (1..=150).for_each(|bytes| live.record_event("a", &event(bytes)));
         let moved = MachineUpdate {
             id: "a".to_owned(),
@@ -321,31 +224,18 @@ mod tests {
             rate: "31.0 MB/s".to_owned(),
             left: "3.0 s".to_owned(),
         };
-        assert_eq!(place.take_updates(), std::slice::from_ref(&moved));
-        assert_eq!(place.take_updates(), []);
+        assert_eq!(take_updates(&mut place), std::slice::from_ref(&moved));
+        assert_eq!(take_updates(&mut place), []);
         live.record_event("a", &event(200));
-        let flushing = place.take_updates().remove(0);
+        let flushing = take_updates(&mut place).remove(0);
         assert_eq!((flushing.rate.as_str(), flushing.left.as_str()), ("", "flushing"));
         live.record_event("a", &event(150));
-        assert_eq!(place.take_updates(), std::slice::from_ref(&moved));
+        assert_eq!(take_updates(&mut place), std::slice::from_ref(&moved));
         live.record_log("a");
         live.record_log("nobody");
-        assert_eq!(place.take_updates(), [MachineUpdate { log: true, ..moved }], "what it does has not changed");
-        assert_eq!(place.take_updates(), []);
+        assert_eq!(take_updates(&mut place), [MachineUpdate { log: true, ..moved }], "what it does has not changed");
+        assert_eq!(take_updates(&mut place), []);
         live.record_change("b");
-        assert!(place.take_updates().iter().all(|moved| moved.id == "b" && moved.whole));
-    }
-
-    #[test]
-    fn watchers_and_machines_are_bounded() {
-        let live = LiveUpdates::default();
-        let places: Vec<_> = (0..WATCHERS + 5).map_while(|_| live.add_watcher()).collect();
-        assert_eq!(places.len(), WATCHERS);
-        drop(places);
-        assert!(live.add_watcher().is_some());
-        (0..MACHINES + 5).for_each(|machine| live.record_change(&machine.to_string()));
-        assert!(lock_mutex(&live.0).machines.len() <= MACHINES);
-        live.record_event("last", &event(1));
-        assert!(live.last_event("last").is_some());
+        assert!(take_updates(&mut place).iter().all(|moved| moved.id == "b" && moved.whole));
     }
 }

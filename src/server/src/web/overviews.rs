@@ -2,13 +2,13 @@
 
 use super::page_frame;
 use super::session::LoggedIn;
-use crate::api_error::ApiError;
 use crate::{AppState, operator};
 use axum::extract::{Path, State};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use common::encoding::percent_encode;
 use common::format::{format_count, without_secrets};
+use http_server::api_error::ApiError;
 use maud::html;
 use model::layout::graph::LayoutGraph;
 use site::operator_files::{ImageLocation, ImageSpec};

@@ -4,11 +4,11 @@
 use super::form::TOKEN;
 use super::session::LoggedIn;
 use crate::AppState;
-use crate::api_error::{ApiError, set_retry_after};
-use crate::server_health::{ErrorMessage, ServerHealth};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use common::format::format_count;
+use http_server::api_error::{ApiError, set_retry_after};
+use http_server::server_health::{ErrorMessage, ServerHealth};
 use maud::{DOCTYPE, Markup, html};
 
 /// Content security policy of pages: only files of this server, no inline scripts or styles, and no framing by other sites.

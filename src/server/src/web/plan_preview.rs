@@ -2,11 +2,11 @@
 
 use crate::AppState;
 use crate::agent_api::wire_allocation::to_wire_allocation;
-use crate::api_error::ApiError;
 use crate::base_url::BaseUrls;
 use crate::plan_input::{RegisteredInventory, WAITS, parse_registration};
 use axum::http::StatusCode;
 use common::format::format_bytes;
+use http_server::api_error::ApiError;
 use maud::{Markup, html};
 use model::allocation;
 use plan::approval_summary::ObjectFate;

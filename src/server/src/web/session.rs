@@ -4,14 +4,14 @@
 use super::form::SubmittedForm;
 use super::page_frame;
 use crate::AppState;
-use crate::api_error::ApiError;
-use crate::quotas::{ClientAddress, ConnectionInfo};
 use axum::Extension;
 use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use common::sync::lock_mutex;
+use http_server::api_error::ApiError;
+use http_server::quotas::{ClientAddress, ConnectionInfo};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -1,7 +1,7 @@
 //! Live updates: their number is limited, and they end with the session and the server.
 
 use super::*;
-use crate::web::live_updates::WATCHERS;
+use http_server::live_updates::WATCHERS;
 use tokio::net::tcp::OwnedReadHalf;
 
 /// Response that is received continuously.

@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Maximum number of requests of one address that are handled at the same time. A browser opens six connections.
-pub(crate) const OF_ONE_ADDRESS: usize = 8;
+pub const OF_ONE_ADDRESS: usize = 8;
 
 /// Requests that are being handled or are waiting, by address; cheap to clone.
 #[derive(Clone, Default)]
-pub(crate) struct RequestTurns(Arc<Mutex<HashMap<IpAddr, AddressQueue>>>);
+pub struct RequestTurns(Arc<Mutex<HashMap<IpAddr, AddressQueue>>>);
 
 struct AddressQueue {
     /// Permits for turns, granted in the order in which requests arrive.
@@ -25,7 +25,7 @@ struct AddressQueue {
 }
 
 /// Turn of one request, which ends when this value is dropped.
-pub(crate) struct RequestTurn {
+pub struct RequestTurn {
     permit: Mutex<Option<OwnedSemaphorePermit>>,
     place: QueuePlace,
 }
@@ -39,7 +39,7 @@ struct QueuePlace {
 
 impl RequestTurns {
     /// Waits for a turn of the address.
-    pub(crate) async fn take_turn(&self, address: IpAddr) -> RequestTurn {
+    pub async fn take_turn(&self, address: IpAddr) -> RequestTurn {
         let place = self.enter_queue(address);
         let permit = place.acquire_permit().await;
         RequestTurn { permit: Mutex::new(permit), place }
@@ -55,8 +55,8 @@ impl RequestTurns {
     }
 
     /// Returns how many requests of the address are being handled or are waiting.
-    #[cfg(test)]
-    pub(crate) fn count_requests(&self, address: IpAddr) -> usize {
+    #[cfg(any(test, feature = "testing"))]
+    pub fn count_requests(&self, address: IpAddr) -> usize {
         lock_mutex(&self.0).get(&address).map_or(0, |queue| queue.requests)
     }
 }
@@ -82,7 +82,7 @@ impl Drop for QueuePlace {
 
 impl RequestTurn {
     /// Releases the turn until the work is done, and then waits for a new turn.
-    pub(crate) async fn rest_during<T>(&self, work: impl Future<Output = T>) -> T {
+    pub async fn rest_during<T>(&self, work: impl Future<Output = T>) -> T {
         drop(lock_mutex(&self.permit).take());
         let done = work.await;
         let permit = self.place.acquire_permit().await;

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 ///
 /// # Errors
 /// Returns a message if the text is not such an address.
-pub(crate) fn parse_listen_address(text: &str) -> Result<SocketAddr, String> {
+pub fn parse_listen_address(text: &str) -> Result<SocketAddr, String> {
     const EXAMPLES: &str = "examples: 10.0.0.1:8080, localhost:8080, :8080, [::]:8080";
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Ok(address);

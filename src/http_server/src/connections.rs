@@ -1,15 +1,15 @@
 //! HTTP connections: limits in total and per address, timeouts, and isolation of panics. A panic ends only the request
 //! that caused the panic.
 
-use super::api_error::ApiError;
-use super::body_drain::DrainedBody;
-use super::quotas::{ClientQuotas, ConnectionInfo, QuotaShare};
-use super::rate_limited_log::RateLimitedLog;
-use super::request_context::{self, RequestContext};
-use super::server_health::ServerHealth;
-use super::server_log::{AnsweredRequest, StatusLog};
-use super::tls::{self, ServerTls};
-use super::write_timeout::{STALLED, WriteTimeoutStream};
+use crate::api_error::ApiError;
+use crate::body_drain::DrainedBody;
+use crate::quotas::{ClientQuotas, ConnectionInfo, QuotaShare};
+use crate::rate_limited_log::RateLimitedLog;
+use crate::request_context::{self, RequestContext};
+use crate::server_health::ServerHealth;
+use crate::server_log::{AnsweredRequest, StatusLog};
+use crate::tls::{self, ServerTls};
+use crate::write_timeout::{STALLED, WriteTimeoutStream};
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Method, StatusCode};
@@ -43,7 +43,7 @@ compile_error!(
 const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Listening socket, with the router that handles its requests.
-pub(crate) struct RoutedListener {
+pub struct RoutedListener {
     pub listener: TcpListener,
     pub router: Router,
     pub tls: Option<ServerTls>,
@@ -53,7 +53,7 @@ pub(crate) struct RoutedListener {
 type ConnectionPermits = (Option<OwnedSemaphorePermit>, QuotaShare);
 
 /// Accepts connections within the limits.
-pub(crate) struct ConnectionLimiter {
+pub struct ConnectionLimiter {
     places: Arc<Semaphore>,
     peers: ClientQuotas,
     watch: StatusLog,
@@ -64,7 +64,7 @@ pub(crate) struct ConnectionLimiter {
 }
 
 impl ConnectionLimiter {
-    pub(crate) fn new(
+    pub fn new(
         places: usize,
         peers: ClientQuotas,
         watch: StatusLog,
@@ -84,7 +84,7 @@ impl ConnectionLimiter {
     }
 
     /// Accepts the next connection once a permit is free. Until then, connections wait in the kernel.
-    pub(crate) async fn accept_next<'a>(
+    pub async fn accept_next<'a>(
         &self,
         fronts: &[&'a RoutedListener],
     ) -> (&'a RoutedListener, Option<OwnedSemaphorePermit>, io::Result<(TcpStream, SocketAddr)>) {
@@ -113,7 +113,7 @@ impl ConnectionLimiter {
     }
 
     /// Serves the connection, unless the client's address has reached its limit of connections.
-    pub(crate) fn admit(
+    pub fn admit(
         &self,
         stream: TcpStream,
         address: SocketAddr,
@@ -194,7 +194,9 @@ async fn serve_connection(
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let connected = ConnectionInfo { address, port, over_tls };
         request.extensions_mut().insert(connected);
-        let client = peers.find_origin(connected, request.headers()).address;
+        let origin = peers.find_origin(connected, request.headers());
+        request.extensions_mut().insert(origin);
+        let client = origin.address;
         let (router, watch, turns) = (router.clone(), watch.clone(), peers.turns.clone());
         let (alarms, health) = (alarms.clone(), health.clone());
         let request = request.map(|body| Body::new(DrainedBody::new(body)));

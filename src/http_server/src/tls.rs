@@ -2,7 +2,7 @@
 
 mod validity;
 
-use super::write_timeout::WriteTimeoutStream;
+use crate::write_timeout::WriteTimeoutStream;
 use common::error::{Context, Error, Phase, Result};
 use rustls::client::verify_server_name;
 use rustls::pki_types::pem::PemObject;
@@ -20,11 +20,11 @@ use tokio_rustls::server::TlsStream;
 use validity::{CertificateValidity, ValidityProblem};
 
 /// Time limit for the handshake.
-pub(crate) const HANDSHAKE: Duration = Duration::from_secs(10);
+pub const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Certificate and key of the server. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct ServerTls {
+pub struct ServerTls {
     acceptor: TlsAcceptor,
     /// Certificate chain, which is not empty. The first certificate is the server's own.
     chain: Vec<CertificateDer<'static>>,
@@ -38,7 +38,7 @@ impl ServerTls {
     ///
     /// # Errors
     /// A file cannot be read or is invalid, or the key does not belong to the certificate.
-    pub(crate) fn load_certificate(certificates: &Path, key: &Path) -> Result<ServerTls> {
+    pub fn load_certificate(certificates: &Path, key: &Path) -> Result<ServerTls> {
         let refuse = |file: &Path, why: String| Err(Error::new(Phase::Serve, format!("{}: {why}", file.display())));
         let read = |file: &Path, what: &str| {
             fs::read(file).context(Phase::Serve, || format!("read {what} {}", file.display()))
@@ -75,7 +75,7 @@ impl ServerTls {
     }
 
     /// Returns whether the certificate covers this host: an address or a name, with or without a port.
-    pub(crate) fn covers_host(&self, host: &str) -> bool {
+    pub fn covers_host(&self, host: &str) -> bool {
         let name = common::url_host::strip_port(host).trim_start_matches('[').trim_end_matches(']');
         let certificate = self.chain.first().and_then(|certificate| ParsedCertificate::try_from(certificate).ok());
         let (Some(certificate), Ok(name)) = (certificate, ServerName::try_from(name)) else { return false };
@@ -83,12 +83,12 @@ impl ServerTls {
     }
 
     /// Returns the certificates that clients reject, or will reject within 30 days.
-    pub(crate) fn find_validity_problems(&self) -> Vec<ValidityProblem> {
+    pub fn find_validity_problems(&self) -> Vec<ValidityProblem> {
         validity::find_validity_problems(&self.file, &self.chain, OffsetDateTime::now_utc())
     }
 
     /// Returns the end of the validity of each certificate.
-    pub(crate) fn expiry_times(&self) -> Vec<OffsetDateTime> {
+    pub fn expiry_times(&self) -> Vec<OffsetDateTime> {
         let validity = self.chain.iter().filter_map(CertificateValidity::parse);
         validity.map(|validity| validity.not_after).collect()
     }
@@ -97,14 +97,14 @@ impl ServerTls {
     ///
     /// # Errors
     /// The handshake takes too long or fails, or the client rejects the certificate.
-    pub(crate) async fn accept_tls(&self, stream: WriteTimeoutStream) -> io::Result<TlsStream<WriteTimeoutStream>> {
+    pub async fn accept_tls(&self, stream: WriteTimeoutStream) -> io::Result<TlsStream<WriteTimeoutStream>> {
         let accepted = tokio::time::timeout(self.handshake, self.acceptor.accept(stream)).await;
         accepted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
 /// Describes a failed handshake for the operator. Returns `None` if the client was too slow or has disconnected.
-pub(crate) fn describe_tls_error(error: &io::Error) -> Option<String> {
+pub fn describe_tls_error(error: &io::Error) -> Option<String> {
     match error.get_ref()?.downcast_ref()? {
         rustls::Error::AlertReceived(AlertDescription::CertificateExpired) => Some(
             "considers the server's certificate expired or not yet valid: compare the validity of the certificate with the clocks of \
@@ -122,7 +122,7 @@ pub(crate) fn describe_tls_error(error: &io::Error) -> Option<String> {
 }
 
 /// Returns the path of the key file if all users of this host can read it.
-pub(crate) fn world_readable_key(key: &Path) -> Option<PathBuf> {
+pub fn world_readable_key(key: &Path) -> Option<PathBuf> {
     let mode = fs::metadata(key).ok()?.permissions().mode();
     (mode & 0o004 != 0).then(|| key.to_owned())
 }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 /// Maximum number of lines. The line of a further machine replaces the line of the least recently active machine.
 const LINES: usize = 40;
 
-pub(crate) struct MachineBars {
+pub struct MachineBars {
     pub lines: MultiProgress,
     machines: HashMap<String, MachineBar>,
     /// Number of changes of all lines so far. Each line records this number at its last change, so that the least
@@ -26,12 +26,12 @@ struct MachineBar {
 }
 
 impl MachineBars {
-    pub(crate) fn new(lines: MultiProgress) -> MachineBars {
+    pub fn new(lines: MultiProgress) -> MachineBars {
         MachineBars { lines, machines: HashMap::new(), changes: 0, hidden: 0, hidden_line: None }
     }
 
     /// Returns the line of a machine. Creates the line if it does not exist.
-    pub(crate) fn machine_bar(&mut self, who: &MachineOrigin) -> ProgressBar {
+    pub fn machine_bar(&mut self, who: &MachineOrigin) -> ProgressBar {
         if !self.machines.contains_key(&who.machine) && self.machines.len() >= LINES {
             self.hide_one();
         }
@@ -60,11 +60,11 @@ impl MachineBars {
     }
 
     /// Prints a line above the lines of the machines.
-    pub(crate) fn print_line(&self, line: &str) -> std::io::Result<()> {
+    pub fn print_line(&self, line: &str) -> std::io::Result<()> {
         self.lines.println(escape_line(line))
     }
 
-    pub(crate) fn end(&self) {
+    pub fn end(&self) {
         self.machines.values().for_each(|machine| machine.bar.abandon());
     }
 }

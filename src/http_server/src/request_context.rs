@@ -1,7 +1,7 @@
 //! Context of the request that is being handled: its id, its client, its turn, and permits that are held until the
 //! response is ready. The request id is included in the response, and in every log line that the request causes.
 
-use super::request_turns::RequestTurn;
+use crate::request_turns::RequestTurn;
 use axum::http::{HeaderMap, HeaderValue};
 use common::sync::lock_mutex;
 use control::api_types::REQUEST_ID;
@@ -17,7 +17,7 @@ tokio::task_local! {
 }
 
 /// Context of one request.
-pub(crate) struct RequestContext {
+pub struct RequestContext {
     id: String,
     client: IpAddr,
     turn: RequestTurn,
@@ -26,13 +26,13 @@ pub(crate) struct RequestContext {
 }
 
 impl RequestContext {
-    pub(crate) fn new(id: String, client: IpAddr, turn: RequestTurn) -> RequestContext {
+    pub fn new(id: String, client: IpAddr, turn: RequestTurn) -> RequestContext {
         RequestContext { id, client, turn, held: Mutex::default() }
     }
 }
 
 /// Returns the id of a request: the id that the client sent if that id is valid, otherwise a random id.
-pub(crate) fn request_id(headers: &HeaderMap) -> String {
+pub fn request_id(headers: &HeaderMap) -> String {
     let given = headers.get(REQUEST_ID).and_then(|given| given.to_str().ok()).filter(|given| is_safe_id(given));
     given.map_or_else(|| format!("{:016x}", fastrand::u64(..)), str::to_owned)
 }
@@ -43,23 +43,23 @@ fn is_safe_id(id: &str) -> bool {
 }
 
 /// Runs the handler within the context of its request.
-pub(crate) async fn run_in_context<T>(context: RequestContext, answer: impl Future<Output = T>) -> T {
+pub async fn run_in_context<T>(context: RequestContext, answer: impl Future<Output = T>) -> T {
     REQUEST.scope(Arc::new(context), answer).await
 }
 
 /// Returns the id of the current request.
-pub(crate) fn current_id() -> Option<String> {
+pub fn current_id() -> Option<String> {
     REQUEST.try_with(|request| request.id.clone()).ok()
 }
 
 /// Returns the client of the current request, or `None` outside of a request.
-pub(crate) fn current_client() -> Option<IpAddr> {
+pub fn current_client() -> Option<IpAddr> {
     REQUEST.try_with(|request| request.client).ok()
 }
 
 /// Yields the turn of the current request to other requests of the client, while `work` waits for something outside of
 /// the server. The caller must not hold a lock, because the requests that wait for this lock may occupy all turns.
-pub(crate) async fn yield_turn<T>(work: impl Future<Output = T>) -> T {
+pub async fn yield_turn<T>(work: impl Future<Output = T>) -> T {
     match REQUEST.try_with(Arc::clone) {
         Ok(request) => request.turn.rest_during(work).await,
         Err(_) => work.await,
@@ -67,7 +67,7 @@ pub(crate) async fn yield_turn<T>(work: impl Future<Output = T>) -> T {
 }
 
 /// Keeps a permit until the response to the current request is ready. Outside of a request, the permit is released immediately.
-pub(crate) fn hold_permit(permit: impl Any + Send) {
+pub fn hold_permit(permit: impl Any + Send) {
     let hold = |request: &Arc<RequestContext>| {
         lock_mutex(&request.held).push(Box::new(permit));
     };
@@ -75,7 +75,7 @@ pub(crate) fn hold_permit(permit: impl Any + Send) {
 }
 
 /// Adds the request id to the response.
-pub(crate) fn add_id_header(headers: &mut HeaderMap, id: &str) {
+pub fn add_id_header(headers: &mut HeaderMap, id: &str) {
     if let Ok(id) = HeaderValue::from_str(id) {
         headers.insert(REQUEST_ID, id);
     }

@@ -21,14 +21,14 @@ const TIME: &[BorrowedFormatItem] = format_description!("[year][month][day][hour
 
 /// Validity of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct CertificateValidity {
+pub struct CertificateValidity {
     pub not_before: OffsetDateTime,
     pub not_after: OffsetDateTime,
 }
 
 /// Problem with the validity of a certificate.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct ValidityProblem {
+pub struct ValidityProblem {
     /// True if clients reject the certificate now.
     pub is_rejected: bool,
     pub message: String,
@@ -36,7 +36,7 @@ pub(crate) struct ValidityProblem {
 
 impl CertificateValidity {
     /// Reads the validity of an X.509 certificate (RFC 5280, 4.1). Returns `None` if the certificate is malformed.
-    pub(crate) fn parse(certificate: &CertificateDer) -> Option<CertificateValidity> {
+    pub fn parse(certificate: &CertificateDer) -> Option<CertificateValidity> {
         let (certificate, _) = read_value(certificate, SEQUENCE)?;
         let (fields, _) = read_value(certificate, SEQUENCE)?;
         let fields = read_value(fields, VERSION).map_or(fields, |(_, rest)| rest);
@@ -66,11 +66,7 @@ impl CertificateValidity {
 }
 
 /// Returns the problems of all certificates of a chain, which was read from `file`.
-pub(crate) fn find_validity_problems(
-    file: &Path,
-    chain: &[CertificateDer],
-    now: OffsetDateTime,
-) -> Vec<ValidityProblem> {
+pub fn find_validity_problems(file: &Path, chain: &[CertificateDer], now: OffsetDateTime) -> Vec<ValidityProblem> {
     let each = chain.iter().enumerate().filter_map(|(index, certificate)| {
         let what = match index {
             0 => format!("{}: the certificate", file.display()),

@@ -1,38 +1,25 @@
 //! Problems of the server itself: a database that cannot be written, a filesystem without free space, missing boot files,
-//! and requests that the server has failed to complete. A background task checks for the first three.
+//! and requests that the server has failed to complete. The program that serves finds the first three, and records them here.
 
-use super::AppState;
-use super::start_checks::missing_boot_files;
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
-use common::format::format_bytes;
 use common::format::untrusted_text_limits::sanitize_message;
 use common::sync::lock_mutex;
-use nix::sys::statvfs::statvfs;
-use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Interval at which the database, the free space and the boot files are checked.
-pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Free space in bytes below which the server reports a problem. The reports of a rack fit into this space.
-const LEAST_FREE: u64 = 64 << 20;
 /// Duration for which the page and `drophammer_healthy` show a problem after it has failed to complete a request.
 const ERROR_SHOWN: Duration = Duration::from_secs(60);
 
 /// Error message of a response, for the log of the server.
 #[derive(Clone)]
-pub(crate) struct ErrorMessage(pub String);
-
-/// Function that returns the free space of the filesystem that contains a path, in bytes.
-pub(crate) type FreeSpace = Arc<dyn Fn(&Path) -> Option<u64> + Send + Sync>;
+pub struct ErrorMessage(pub String);
 
 /// Type of a problem because of which the server is not ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FailureKind {
+pub enum FailureKind {
     DatabaseUnreadable,
     DatabaseUnwritable,
     LittleFreeSpace,
@@ -40,7 +27,7 @@ pub(crate) enum FailureKind {
 
 impl FailureKind {
     /// Returns a fixed description for clients without a token. It contains no paths, addresses or error messages.
-    pub(crate) fn describe(self) -> &'static str {
+    pub fn describe(self) -> &'static str {
         match self {
             FailureKind::DatabaseUnreadable => "the database cannot be read",
             FailureKind::DatabaseUnwritable => "the database cannot be written",
@@ -51,15 +38,15 @@ impl FailureKind {
 
 /// Problem that the periodic check has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct ServerFailure {
-    kind: FailureKind,
+pub struct ServerFailure {
+    pub kind: FailureKind,
     /// Description for the operator, with all details.
-    message: String,
+    pub message: String,
 }
 
 /// Current problems of the server. Cheap to clone.
 #[derive(Clone, Default)]
-pub(crate) struct ServerHealth(Arc<HealthState>);
+pub struct ServerHealth(Arc<HealthState>);
 
 #[derive(Default)]
 struct HealthState {
@@ -80,13 +67,7 @@ struct HealthProblems {
 impl ServerHealth {
     /// Records a response. If the server has failed to complete the request, returns a line for the log. The statuses
     /// 502 (a management controller has failed) and 503 (the client must retry) are not failures of the server.
-    pub(crate) fn record_response(
-        &self,
-        method: &Method,
-        path: &str,
-        address: IpAddr,
-        response: &Response,
-    ) -> Option<String> {
+    pub fn record_response(&self, method: &Method, path: &str, address: IpAddr, response: &Response) -> Option<String> {
         let status = response.status();
         if !status.is_server_error() || [StatusCode::BAD_GATEWAY, StatusCode::SERVICE_UNAVAILABLE].contains(&status) {
             return None;
@@ -102,18 +83,18 @@ impl ServerHealth {
     }
 
     /// Returns the number of requests that the server has failed to complete.
-    pub(crate) fn count_errors(&self) -> u64 {
+    pub fn count_errors(&self) -> u64 {
         self.0.errors.load(Ordering::Relaxed)
     }
 
     /// Returns the types of the problems because of which the server is not ready. Only the periodic check makes the
     /// server unready: a request that always fails does not impair other requests.
-    pub(crate) fn readiness_failures(&self) -> Vec<FailureKind> {
+    pub fn readiness_failures(&self) -> Vec<FailureKind> {
         lock_mutex(&self.0.problems).failures.iter().map(|failure| failure.kind).collect()
     }
 
     /// Returns the problems that the periodic check has found, and the last failed request, for the operator.
-    pub(crate) fn failures(&self) -> Vec<String> {
+    pub fn failures(&self) -> Vec<String> {
         let problems = lock_mutex(&self.0.problems);
         let error = problems.last_error.as_ref().filter(|(at, _)| at.elapsed() < ERROR_SHOWN);
         let messages = problems.failures.iter().map(|failure| &failure.message);
@@ -121,64 +102,18 @@ impl ServerHealth {
     }
 
     /// Returns all problems, for the operator.
-    pub(crate) fn problems(&self) -> Vec<String> {
+    pub fn problems(&self) -> Vec<String> {
         let failures = self.failures();
         failures.into_iter().chain(lock_mutex(&self.0.problems).missing.clone()).collect()
     }
 
     /// Replaces the results of the check. Returns the previous results.
-    fn replace_checked(&self, failures: Vec<ServerFailure>, missing: Vec<String>) -> Vec<String> {
+    pub fn replace_checked(&self, failures: Vec<ServerFailure>, missing: Vec<String>) -> Vec<String> {
         let mut problems = lock_mutex(&self.0.problems);
         let before = std::mem::replace(&mut problems.failures, failures);
         let before = before.into_iter().map(|failure| failure.message);
         before.chain(std::mem::replace(&mut problems.missing, missing)).collect()
     }
-}
-
-/// Returns the free space of the filesystem that contains `path`, in bytes, or `None` if it cannot be determined.
-pub(crate) fn read_free_space(path: &Path) -> Option<u64> {
-    statvfs(path).ok().map(|is| is.blocks_available().saturating_mul(is.fragment_size()))
-}
-
-/// Checks the server at regular intervals. Logs each problem when it begins, and a note when it has ended.
-pub(crate) async fn watch_health(app: Arc<AppState>, interval: Duration, free_space: FreeSpace) {
-    // Files that are missing at the start were reported before this task was started.
-    app.counters.health.replace_checked(Vec::new(), missing_boot_files(&app.boot));
-    loop {
-        let failures = find_failures(&app, &free_space).await;
-        let missing = missing_boot_files(&app.boot);
-        let now: BTreeSet<String> = failures.iter().map(|failure| &failure.message).chain(&missing).cloned().collect();
-        let before: BTreeSet<String> = app.counters.health.replace_checked(failures, missing).into_iter().collect();
-        now.difference(&before).for_each(|problem| app.log_rate_limited(problem.clone()));
-        before.difference(&now).for_each(|problem| app.alarms.log_note(format!("no longer a problem: {problem}")));
-        tokio::time::sleep(interval).await;
-    }
-}
-
-/// Returns the problems that prevent the server from storing reports and orders.
-async fn find_failures(app: &AppState, free_space: &FreeSpace) -> Vec<ServerFailure> {
-    let database = app.state.check_pulse().await.err();
-    let database = database.map(|error| ServerFailure {
-        kind: FailureKind::DatabaseUnwritable,
-        message: format!(
-            "{error}: reports and orders cannot be stored; free space, or repair the filesystem of {}",
-            app.dir.display()
-        ),
-    });
-    let (read_space, dir) = (free_space.clone(), app.dir.clone());
-    // A network filesystem may respond slowly.
-    let free = tokio::task::spawn_blocking(move || read_space(&dir)).await.ok().flatten();
-    let space = free.filter(|free| *free < LEAST_FREE).map(|free| {
-        // The exact number changes all the time, and each change would be a new line of the log.
-        let least = format_bytes(LEAST_FREE);
-        let amount = if free == 0 { "no space".to_owned() } else { format!("less than {least}") };
-        let message = format!(
-            "{}: {amount} is free: reports and orders cannot be stored without free space; free at least {least}",
-            app.dir.display()
-        );
-        ServerFailure { kind: FailureKind::LittleFreeSpace, message }
-    });
-    database.into_iter().chain(space).collect()
 }
 
 #[cfg(test)]

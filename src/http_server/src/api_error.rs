@@ -9,32 +9,32 @@ use control::api_types::ErrorBody;
 
 /// Error response with its HTTP status.
 #[derive(Debug)]
-pub(crate) struct ApiError {
+pub struct ApiError {
     status: StatusCode,
     message: String,
     code: Option<&'static str>,
 }
 
 impl ApiError {
-    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> ApiError {
+    pub fn new(status: StatusCode, message: impl Into<String>) -> ApiError {
         ApiError { status, message: message.into(), code: None }
     }
 
     /// Adds the stable error code of a refusal.
-    pub(crate) fn with_code(self, code: &'static str) -> ApiError {
+    pub fn with_code(self, code: &'static str) -> ApiError {
         ApiError { code: Some(code), ..self }
     }
 
-    pub(crate) fn not_found(message: impl Into<String>) -> ApiError {
+    pub fn not_found(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::NOT_FOUND, message)
     }
 
     /// Returns status and message, for callers that respond in another format.
-    pub(crate) fn parts(self) -> (StatusCode, String) {
+    pub fn parts(self) -> (StatusCode, String) {
         (self.status, self.message)
     }
 
-    pub(crate) fn bad_request(message: impl Into<String>) -> ApiError {
+    pub fn bad_request(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, message)
     }
 }
@@ -43,7 +43,7 @@ impl ApiError {
 const RETRY_AFTER: &str = "5";
 
 /// Sets `Retry-After` in the response of a busy server.
-pub(crate) fn set_retry_after(response: &mut Response) {
+pub fn set_retry_after(response: &mut Response) {
     if response.status() == StatusCode::SERVICE_UNAVAILABLE {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER));
     }

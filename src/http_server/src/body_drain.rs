@@ -15,10 +15,10 @@ const DRAINED_BYTES: usize = 64 << 10;
 const DRAINED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Request body. When this value is dropped, the unread rest of the body is read and discarded, within limits.
-pub(crate) struct DrainedBody(Option<Incoming>);
+pub struct DrainedBody(Option<Incoming>);
 
 impl DrainedBody {
-    pub(crate) fn new(body: Incoming) -> DrainedBody {
+    pub fn new(body: Incoming) -> DrainedBody {
         DrainedBody(Some(body))
     }
 }

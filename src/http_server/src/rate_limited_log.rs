@@ -3,8 +3,8 @@
 //! address exceeds its quota, a line announces that further lines are dropped. The number of dropped lines is printed
 //! after the minute.
 
-use super::request_context;
-use super::server_log::StatusLog;
+use crate::request_context;
+use crate::server_log::StatusLog;
 use common::format::untrusted_text_limits;
 use common::sync::lock_mutex;
 use std::collections::hash_map::RandomState;
@@ -30,7 +30,7 @@ const NAMED: usize = 4;
 
 /// Rate-limited log. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct RateLimitedLog {
+pub struct RateLimitedLog {
     watch: StatusLog,
     minute: Arc<Mutex<MinuteQuota>>,
 }
@@ -64,22 +64,22 @@ enum LineVerdict {
 }
 
 impl RateLimitedLog {
-    pub(crate) fn new(watch: StatusLog) -> RateLimitedLog {
+    pub fn new(watch: StatusLog) -> RateLimitedLog {
         RateLimitedLog { watch, minute: Arc::new(Mutex::new(MinuteQuota::new())) }
     }
 
     /// Logs a problem that requires attention by the operator.
-    pub(crate) fn log_problem(&self, text: String) {
+    pub fn log_problem(&self, text: String) {
         self.print_line(request_context::current_client(), text, StatusLog::log_problem);
     }
 
     /// Logs a problem that an address causes before it has sent a request, such as a failed TLS handshake.
-    pub(crate) fn log_problem_of(&self, address: IpAddr, text: String) {
+    pub fn log_problem_of(&self, address: IpAddr, text: String) {
         self.print_line(Some(address), text, StatusLog::log_problem);
     }
 
     /// Logs an informational line.
-    pub(crate) fn log_note(&self, text: String) {
+    pub fn log_note(&self, text: String) {
         self.print_line(request_context::current_client(), text, StatusLog::log_note);
     }
 

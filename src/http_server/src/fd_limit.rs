@@ -1,7 +1,7 @@
 //! Limit of open connections, so that a client that opens many connections cannot exhaust the file descriptors that the server needs for
 //! its own files.
 
-use super::server_log::StatusLog;
+use crate::server_log::StatusLog;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// File descriptors reserved for the database, the operator's files and the runtime.
@@ -13,7 +13,7 @@ const AT_LEAST: u64 = 16;
 
 /// Raises the soft limit of open files, usually 1024, to the hard limit, since every waiting machine needs a descriptor. Returns the
 /// maximum number of connections.
-pub(crate) fn raise_fd_limit(watch: &StatusLog) -> usize {
+pub fn raise_fd_limit(watch: &StatusLog) -> usize {
     let raised =
         getrlimit(Resource::RLIMIT_NOFILE).and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
     if let Err(error) = raised {

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 const EVERY: Duration = Duration::from_secs(60);
 /// Maximum number of events per address and minute. A rack whose machines share one address (NAT) may exceed this
 /// number when it boots, but the loss of an event is harmless.
-pub(crate) const EVENTS: u32 = 120;
+pub const EVENTS: u32 = 120;
 /// Maximum number of addresses counted per minute. Events of further addresses are dropped.
 const ADDRESSES: usize = 16 << 10;
 
 /// Number of events that each address has sent in the current minute.
-pub(crate) struct AnonymousEvents(Mutex<(Instant, HashMap<IpAddr, u32>)>);
+pub struct AnonymousEvents(Mutex<(Instant, HashMap<IpAddr, u32>)>);
 
 impl Default for AnonymousEvents {
     fn default() -> AnonymousEvents {
@@ -25,7 +25,7 @@ impl Default for AnonymousEvents {
 
 impl AnonymousEvents {
     /// Counts an event of the address. Returns whether the event is within the quota.
-    pub(crate) fn count_event(&self, address: IpAddr) -> bool {
+    pub fn count_event(&self, address: IpAddr) -> bool {
         let mut minute = lock_mutex(&self.0);
         let (began, counts) = &mut *minute;
         if began.elapsed() >= EVERY {

@@ -1,4 +1,4 @@
-//! Timestamps in the database.
+//! Timestamps of databases and logs.
 
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;

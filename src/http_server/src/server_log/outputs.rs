@@ -4,6 +4,7 @@ use super::progress_lines::MachineBars;
 use super::{AnsweredRequest, LogLine, LogMessage, MachineOrigin};
 use common::format::terminal_escaping::{TextStyle, escape_json, escape_line, render_styles};
 use common::format::{self, replace_hidden, untrusted_text_limits};
+use common::timestamp::now;
 use control::api_types::InstallReport;
 use indicatif::ProgressStyle;
 use model::install_report::{ErasedDisk, ProgressEvent, StageTime};
@@ -11,7 +12,6 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::io::Write;
 use std::time::{Duration, Instant};
-use store::now;
 use time::macros::format_description;
 use time::{OffsetDateTime, UtcOffset};
 
@@ -22,12 +22,12 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 /// progress are removed.
 const PROGRESSING: usize = 4096;
 
-pub(crate) trait LogOutput: Send {
+pub trait LogOutput: Send {
     fn show(&mut self, line: LogLine) -> std::io::Result<()>;
     fn end(&mut self) {}
 }
 
-pub(crate) struct JsonOutput<W> {
+pub struct JsonOutput<W> {
     pub out: W,
 }
 
@@ -67,7 +67,7 @@ fn with_event(mut line: Value, event: &ProgressEvent) -> Value {
     line
 }
 
-pub(crate) struct PlainOutput<W> {
+pub struct PlainOutput<W> {
     pub out: W,
     pub offset: UtcOffset,
     pub last_progress: HashMap<String, Instant>,
@@ -109,7 +109,7 @@ impl<W: Write + Send> LogOutput for PlainOutput<W> {
     }
 }
 
-pub(crate) struct TerminalOutput {
+pub struct TerminalOutput {
     pub bars: MachineBars,
     pub offset: UtcOffset,
 }

@@ -1,4 +1,4 @@
-//! MAC addresses of clients on the same segment, from the kernel's neighbour table, which is more reliable than the MAC
+//! MAC addresses of clients on the same segment, from the kernel's neighbor table, which is more reliable than the MAC
 //! that the client itself reports.
 //!
 //! The table is read over rtnetlink (rtnetlink(7)), since `/proc/net/arp` contains only IPv4. Two attributes are used: the address and the
@@ -13,14 +13,14 @@ use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// Lookup of the MACs of a neighbour by its IP address. Returns no MAC if the address is unknown or behind a router,
+/// Lookup of the MACs of a neighbor by its IP address. Returns no MAC if the address is unknown or behind a router,
 /// and several MACs if the address is in use on two segments.
-pub(crate) type MacLookup = Arc<dyn Fn(IpAddr) -> Vec<String> + Send + Sync>;
+pub type MacLookup = Arc<dyn Fn(IpAddr) -> Vec<String> + Send + Sync>;
 
 /// Length of `struct nlmsghdr`: length, type, flags, sequence, port.
 const HEAD: usize = 16;
 /// Length of `struct ndmsg`: family, padding, interface, state, flags, type.
-const NEIGHBOUR: usize = 12;
+const NEIGHBOR: usize = 12;
 /// Alignment of netlink messages and their attributes, in bytes (`NLMSG_ALIGNTO` and `NLA_ALIGNTO`).
 const ALIGNED: usize = 4;
 
@@ -30,11 +30,11 @@ const MOST_BYTES: usize = 32 << 10;
 /// Timeout of a lookup. The machine's request waits for the lookup. The kernel usually responds within a millisecond.
 const PATIENCE_SECONDS: i64 = 2;
 
-/// Looks up MACs in the kernel's neighbour table. If the kernel does not respond in time, logs a warning and returns no
+/// Looks up MACs in the kernel's neighbor table. If the kernel does not respond in time, logs a warning and returns no
 /// MAC. A client whose MAC is unknown is not refused, since the MAC is checked only in addition to the token.
-pub(crate) fn look_up_macs(address: IpAddr) -> Vec<String> {
+pub fn look_up_macs(address: IpAddr) -> Vec<String> {
     query_kernel(address).unwrap_or_else(|error| {
-        tracing::warn!("cannot read the kernel's neighbour table: {error}");
+        tracing::warn!("cannot read the kernel's neighbor table: {error}");
         Vec::new()
     })
 }
@@ -65,12 +65,12 @@ fn receive_macs(socket: &OwnedFd, address: IpAddr) -> nix::Result<Vec<String>> {
     }
 }
 
-/// Returns a request for all neighbours of the address family.
+/// Returns a request for all neighbors of the address family.
 fn build_request(family: u8) -> Vec<u8> {
     let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
-    let length = (HEAD + NEIGHBOUR) as u32;
+    let length = (HEAD + NEIGHBOR) as u32;
     let head = [&length.to_ne_bytes()[..], &libc::RTM_GETNEIGH.to_ne_bytes(), &flags.to_ne_bytes(), &[0; 8]].concat();
-    [&head[..], &[family], &[0; NEIGHBOUR - 1]].concat()
+    [&head[..], &[family], &[0; NEIGHBOR - 1]].concat()
 }
 
 /// Adds the MACs that the messages contain for the address. Returns whether the kernel sends more messages.
@@ -96,7 +96,7 @@ fn parse_entry(body: &[u8], address: IpAddr) -> Option<String> {
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => address.octets().to_vec(),
     };
-    let attributes = body.get(NEIGHBOUR..)?;
+    let attributes = body.get(NEIGHBOR..)?;
     let is_it = state & ANSWERED != 0 && find_attribute(attributes, libc::NDA_DST)? == own;
     let card: [u8; 6] = find_attribute(attributes, libc::NDA_LLADDR)?.try_into().ok()?;
     parse_mac(&join_hex(card, ":")).ok().filter(|_| is_it && card != [0; 6])
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_has_answered_is_a_neighbour() {
+    fn only_what_has_answered_is_a_neighbor() {
         let other = [0x52, 0x54, 0, 0xab, 0, 9];
         let table = [
             entry("10.0.0.7", &CARD, libc::NUD_REACHABLE),
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn the_kernel_answers() {
-        // The addresses of this host are not in its own neighbour table.
+        // The addresses of this host are not in its own neighbor table.
         for address in ["127.0.0.1", "::1"] {
             assert_eq!(query_kernel(address.parse().unwrap()).unwrap(), Vec::<String>::new(), "{address}");
         }

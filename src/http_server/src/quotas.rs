@@ -1,9 +1,8 @@
 //! Quotas of client addresses: connections, and the memory of request bodies from their first byte until the response. [`RequestTurns`]
 //! limits the requests that are handled at the same time.
 
-use super::AppState;
-use super::api_error::ApiError;
-use super::request_turns::RequestTurns;
+use crate::api_error::ApiError;
+use crate::request_turns::RequestTurns;
 use axum::extract::FromRequestParts;
 use axum::http::HeaderMap;
 use axum::http::request::Parts;
@@ -20,7 +19,7 @@ const BODIES_OF_ONE: u64 = 8 << 20;
 const BODIES_OF_ALL: u64 = 64 << 20;
 /// Minimum size of a large request body, in bytes. Only a few large bodies are handled at the same time, since a parsed
 /// body occupies a multiple of its size in memory.
-pub(crate) const LARGE_BODY_BYTES: usize = 128 << 10;
+pub const LARGE_BODY_BYTES: usize = 128 << 10;
 /// Maximum number of large bodies that are parsed and answered at the same time.
 const LARGE_AT_ONCE: usize = 2;
 /// Lower bound of the limit of connections per address. It applies even if the total limit is low.
@@ -28,7 +27,7 @@ const PLACES_AT_LEAST: usize = 64;
 
 /// Remote address of a connection, attached to each of its requests.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ConnectionInfo {
+pub struct ConnectionInfo {
     pub address: IpAddr,
     pub port: u16,
     pub over_tls: bool,
@@ -37,7 +36,7 @@ pub(crate) struct ConnectionInfo {
 /// Client of a request: the remote address of the connection. If that address is a proxy named with `--proxy`, the
 /// client is the address that the proxy reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ClientAddress(pub IpAddr);
+pub struct ClientAddress(pub IpAddr);
 
 impl std::fmt::Display for ClientAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -45,32 +44,30 @@ impl std::fmt::Display for ClientAddress {
     }
 }
 
-impl FromRequestParts<Arc<AppState>> for ClientAddress {
+impl<S: Send + Sync> FromRequestParts<S> for ClientAddress {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<AppState>) -> Result<ClientAddress, ApiError> {
-        ClientOrigin::from_request(parts, app).map(|origin| ClientAddress(origin.address))
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<ClientAddress, ApiError> {
+        ClientOrigin::from_request(parts).map(|origin| ClientAddress(origin.address))
     }
 }
 
 /// Address and source port of the client of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ClientOrigin {
+pub struct ClientOrigin {
     pub address: IpAddr,
     /// Source port; `None` if a proxy hides it.
     pub port: Option<u16>,
 }
 
 impl ClientOrigin {
-    /// Returns the remote address of the connection or, if that address is a proxy named with `--proxy`, the client
-    /// that the proxy reports.
+    /// Returns the client that [`ClientQuotas::find_origin`] has determined when the request arrived.
     ///
     /// # Errors
     /// Returns an error if the request did not arrive over a connection.
-    pub(crate) fn from_request(parts: &Parts, app: &AppState) -> Result<ClientOrigin, ApiError> {
+    pub fn from_request(parts: &Parts) -> Result<ClientOrigin, ApiError> {
         let unknown = || ApiError::bad_request("the source address of the request is unknown");
-        let connected = *parts.extensions.get::<ConnectionInfo>().ok_or_else(unknown)?;
-        Ok(app.peers.find_origin(connected, &parts.headers))
+        parts.extensions.get::<ClientOrigin>().copied().ok_or_else(unknown)
     }
 
     /// Parses `ADDRESS`, `ADDRESS:PORT` and `[ADDRESS]:PORT`.
@@ -89,7 +86,7 @@ impl ClientOrigin {
 
 /// Quotas and their current use. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct ClientQuotas {
+pub struct ClientQuotas {
     taken: Arc<Mutex<HashMap<IpAddr, QuotaUse>>>,
     pub turns: RequestTurns,
     /// Permits for large bodies.
@@ -105,7 +102,7 @@ struct QuotaUse {
 }
 
 /// Reserved part of a quota, released when this value is dropped.
-pub(crate) struct QuotaShare {
+pub struct QuotaShare {
     peers: ClientQuotas,
     address: IpAddr,
     connections: usize,
@@ -114,7 +111,7 @@ pub(crate) struct QuotaShare {
 
 impl ClientQuotas {
     /// Creates quotas that limit each address to a quarter of all connections, but at least [`PLACES_AT_LEAST`].
-    pub(crate) fn new(all_places: usize, proxies: &[IpAddr]) -> ClientQuotas {
+    pub fn new(all_places: usize, proxies: &[IpAddr]) -> ClientQuotas {
         let places = (all_places / 4).max(PLACES_AT_LEAST);
         let proxies = proxies.iter().map(IpAddr::to_canonical).collect();
         let large_bodies = Arc::new(Semaphore::new(LARGE_AT_ONCE));
@@ -123,7 +120,7 @@ impl ClientQuotas {
 
     /// Returns the client of a request: the remote address of the connection or, if that address is a proxy named with
     /// `--proxy`, the client that the proxy reports.
-    pub(crate) fn find_origin(
+    pub fn find_origin(
         &self,
         ConnectionInfo { address, port, .. }: ConnectionInfo,
         headers: &HeaderMap,
@@ -143,7 +140,7 @@ impl ClientQuotas {
     }
 
     /// Reserves a connection, or returns `None` if the address has reached its limit.
-    pub(crate) fn reserve_connection(&self, address: IpAddr) -> Option<QuotaShare> {
+    pub fn reserve_connection(&self, address: IpAddr) -> Option<QuotaShare> {
         let mut all = lock_mutex(&self.taken);
         let taken = all.entry(address).or_default();
         if taken.connections >= self.places && !self.is_proxy(address) {
@@ -154,7 +151,7 @@ impl ClientQuotas {
     }
 
     /// Reserves memory for a body, or returns `None` if the limit of the address or the total limit is reached.
-    pub(crate) fn reserve_body(&self, ClientAddress(address): ClientAddress, body_bytes: u64) -> Option<QuotaShare> {
+    pub fn reserve_body(&self, ClientAddress(address): ClientAddress, body_bytes: u64) -> Option<QuotaShare> {
         let mut all = lock_mutex(&self.taken);
         let of_all: u64 = all.values().map(|taken| taken.body_bytes).sum();
         let of_one = all.get(&address).map_or(0, |taken| taken.body_bytes);

@@ -11,9 +11,9 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Duration after which a connection is closed if the peer has not accepted a single byte.
-pub(crate) const STALLED: Duration = Duration::from_secs(60);
+pub const STALLED: Duration = Duration::from_secs(60);
 
-pub(crate) struct WriteTimeoutStream {
+pub struct WriteTimeoutStream {
     stream: TcpStream,
     stalled: Duration,
     /// Timer that runs while the peer does not accept data.
@@ -21,7 +21,7 @@ pub(crate) struct WriteTimeoutStream {
 }
 
 impl WriteTimeoutStream {
-    pub(crate) fn new(stream: TcpStream, stalled: Duration) -> WriteTimeoutStream {
+    pub fn new(stream: TcpStream, stalled: Duration) -> WriteTimeoutStream {
         WriteTimeoutStream { stream, stalled, end: None }
     }
 

@@ -6,9 +6,9 @@
 mod outputs;
 mod progress_lines;
 
-use super::quotas::ClientAddress;
-use super::request_context;
-use super::web::live_updates::LiveUpdates;
+use crate::live_updates::LiveUpdates;
+use crate::quotas::ClientAddress;
+use crate::request_context;
 use axum::http::{Method, StatusCode};
 use common::format::replace_hidden;
 use control::api_types::InstallReport;
@@ -47,7 +47,7 @@ struct LogLine {
 
 /// Request and its response, logged only with `--json`.
 #[derive(Debug)]
-pub(crate) struct AnsweredRequest {
+pub struct AnsweredRequest {
     pub from: IpAddr,
     pub method: Method,
     pub path: String,
@@ -57,14 +57,14 @@ pub(crate) struct AnsweredRequest {
 
 /// Machine that a message is about, and the client address that caused the message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct MachineOrigin {
+pub struct MachineOrigin {
     machine: String,
     name: String,
     from: String,
 }
 
 impl MachineOrigin {
-    pub(crate) fn new(machine: &str, name: &str, from: ClientAddress) -> MachineOrigin {
+    pub fn new(machine: &str, name: &str, from: ClientAddress) -> MachineOrigin {
         MachineOrigin { machine: machine.to_owned(), name: replace_hidden(name), from: from.to_string() }
     }
 }
@@ -78,14 +78,14 @@ impl std::fmt::Display for MachineOrigin {
 
 /// Sender of log messages to the writing thread. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct StatusLog {
+pub struct StatusLog {
     said: SyncSender<LogLine>,
     /// Sender of live updates for the web page.
     pub live: LiveUpdates,
 }
 
 /// Handle of the writing thread. [`LogWriter::finish`] waits until the thread has written its last line.
-pub(crate) struct LogWriter {
+pub struct LogWriter {
     done: Receiver<()>,
 }
 
@@ -95,7 +95,7 @@ impl StatusLog {
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started.
-    pub(crate) fn start_writer(as_json: bool) -> std::io::Result<(StatusLog, LogWriter)> {
+    pub fn start_writer(as_json: bool) -> std::io::Result<(StatusLog, LogWriter)> {
         let stdout = std::io::stdout();
         if as_json {
             return StatusLog::with_output(JsonOutput { out: stdout });
@@ -109,8 +109,8 @@ impl StatusLog {
     }
 
     /// Starts a log that is written in the format of `--json`, but to a destination other than standard output.
-    #[cfg(test)]
-    pub(crate) fn json_into(out: impl std::io::Write + Send + 'static) -> StatusLog {
+    #[cfg(any(test, feature = "testing"))]
+    pub fn json_into(out: impl std::io::Write + Send + 'static) -> StatusLog {
         StatusLog::with_output(JsonOutput { out }).unwrap().0
     }
 
@@ -133,45 +133,45 @@ impl StatusLog {
     }
 
     /// Logs the URL at which the server listens. This is the first line of the log.
-    pub(crate) fn log_listening(&self, url: String) {
+    pub fn log_listening(&self, url: String) {
         self.send_message(LogMessage::Listening(url));
     }
 
     /// Logs a request and its response with `--json`. The other formats print only the effects of requests.
-    pub(crate) fn log_request(&self, answered: AnsweredRequest) {
+    pub fn log_request(&self, answered: AnsweredRequest) {
         self.send_message(LogMessage::Answered(answered));
     }
 
     /// Logs an informational message.
-    pub(crate) fn log_note(&self, text: String) {
+    pub fn log_note(&self, text: String) {
         self.send_message(LogMessage::Note(text));
     }
 
     /// Logs a problem that requires attention by the operator.
-    pub(crate) fn log_problem(&self, text: String) {
+    pub fn log_problem(&self, text: String) {
         self.send_message(LogMessage::Problem(text));
     }
 
-    pub(crate) fn log_event(&self, who: MachineOrigin, event: ProgressEvent) {
+    pub fn log_event(&self, who: MachineOrigin, event: ProgressEvent) {
         self.live.record_event(&who.machine, &event);
         self.send_message(LogMessage::Event(who, event));
     }
 
     /// Logs an event of a boot that has already reported the end of its installation. The event does not change the
     /// state of the machine.
-    pub(crate) fn log_late_event(&self, who: MachineOrigin, event: ProgressEvent) {
+    pub fn log_late_event(&self, who: MachineOrigin, event: ProgressEvent) {
         self.live.record_change(&who.machine);
         self.send_message(LogMessage::Event(who, event));
     }
 
     /// Logs a change of a reinstall order.
-    pub(crate) fn log_reinstall(&self, who: MachineOrigin, text: impl Into<String>) {
+    pub fn log_reinstall(&self, who: MachineOrigin, text: impl Into<String>) {
         self.live.record_change(&who.machine);
         self.send_message(LogMessage::Reinstall(who, replace_hidden(&text.into())));
     }
 
     /// Logs the end of an installation.
-    pub(crate) fn log_report(&self, who: MachineOrigin, report: &InstallReport) {
+    pub fn log_report(&self, who: MachineOrigin, report: &InstallReport) {
         self.live.record_change(&who.machine);
         self.send_message(LogMessage::Report(who, Box::new(report.clone())));
     }
@@ -179,7 +179,7 @@ impl StatusLog {
 
 impl LogWriter {
     /// Waits briefly until all messages are written. All clones of [`StatusLog`] must have been dropped.
-    pub(crate) fn finish(self) {
+    pub fn finish(self) {
         let _ = self.done.recv_timeout(Duration::from_millis(300));
     }
 }

@@ -1,0 +1,29 @@
+//! HTTP connections of `drophammer serve`: TLS, limits, error responses, and the log.
+//!
+//! Clients on the boot network are unauthenticated. Therefore each client address has quotas for connections, request
+//! bodies, concurrent requests and log lines, and no client can prevent others from being served. The crate does not
+//! know any endpoint: it serves the routers that the server passes. Start with [`connections`].
+//!
+//! * Connections: [`connections`] accepts connections within the limits, [`tls`] encrypts them, `write_timeout` and
+//!   `body_drain` end connections to clients that do not read or write, and [`fd_limit`] limits the open files.
+//!   [`listen_address`] parses the addresses to listen on.
+//! * Requests: [`quotas`], [`request_turns`] and [`anonymous_event_limit`] limit clients, [`request_context`] assigns
+//!   request ids, and [`api_error`] formats error responses.
+//! * Log: [`server_log`] writes the log, [`rate_limited_log`] limits the lines that clients cause, [`live_updates`]
+//!   stores the states that pages watch, and [`server_health`] stores the problems of the server itself.
+
+pub mod anonymous_event_limit;
+pub mod api_error;
+mod body_drain;
+pub mod connections;
+pub mod fd_limit;
+pub mod listen_address;
+pub mod live_updates;
+pub mod quotas;
+pub mod rate_limited_log;
+pub mod request_context;
+pub mod request_turns;
+pub mod server_health;
+pub mod server_log;
+pub mod tls;
+mod write_timeout;

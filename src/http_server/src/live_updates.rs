@@ -1,0 +1,150 @@
+//! Current states of machines, for pages that show live updates. Only the last state of each machine is stored. Changes
+//! are not queued for watchers, so a slow watcher misses intermediate states.
+
+use common::sync::lock_mutex;
+use model::install_report::ProgressEvent;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Maximum number of pages that receive live updates at the same time.
+pub const WATCHERS: usize = 64;
+/// Maximum number of machines whose state is stored. When this number is exceeded, half of the states are discarded:
+/// those of the machines that have been silent longest.
+const MACHINES: usize = 16 << 10;
+
+/// Current states of machines. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct LiveUpdates(Arc<Mutex<LiveStates>>);
+
+#[derive(Default)]
+struct LiveStates {
+    version: u64,
+    machines: HashMap<String, LiveState>,
+    watchers: usize,
+}
+
+struct LiveState {
+    version: u64,
+    /// Value of `LiveStates::version` when the console log of the machine last grew.
+    logged: u64,
+    /// Last progress event; `None` if a change that is not a progress event has followed.
+    event: Option<ProgressEvent>,
+    at: Instant,
+}
+
+impl LiveUpdates {
+    fn set_state(&self, machine: &str, event: Option<ProgressEvent>) {
+        let mut picture = lock_mutex(&self.0);
+        picture.version += 1;
+        let (version, at) = (picture.version, Instant::now());
+        let logged = picture.machines.get(machine).map_or(0, |now| now.logged);
+        picture.machines.insert(machine.to_owned(), LiveState { version, logged, event, at });
+        if picture.machines.len() > MACHINES {
+            let mut times: Vec<Instant> = picture.machines.values().map(|now| now.at).collect();
+            times.sort_unstable();
+            let median = times[times.len() / 2];
+            picture.machines.retain(|_, now| now.at >= median);
+        }
+    }
+
+    pub fn record_event(&self, machine: &str, event: &ProgressEvent) {
+        self.set_state(machine, Some(event.clone()));
+    }
+
+    /// Records a change that is not a progress event, for example an order or a report.
+    pub fn record_change(&self, machine: &str) {
+        self.set_state(machine, None);
+    }
+
+    /// Records that the console log has grown. This does not change the machine's state.
+    pub fn record_log(&self, machine: &str) {
+        let mut picture = lock_mutex(&self.0);
+        picture.version += 1;
+        let version = picture.version;
+        if let Some(now) = picture.machines.get_mut(machine) {
+            now.logged = version;
+        }
+    }
+
+    /// Returns the machine's last progress event, and the age of this event.
+    pub fn last_event(&self, machine: &str) -> Option<(ProgressEvent, Duration)> {
+        let picture = lock_mutex(&self.0);
+        let now = picture.machines.get(machine)?;
+        Some((now.event.clone()?, now.at.elapsed()))
+    }
+
+    /// Registers a watcher. Returns `None` if [`WATCHERS`] watchers are registered already.
+    pub fn add_watcher(&self) -> Option<WatcherPlace> {
+        let mut picture = lock_mutex(&self.0);
+        (picture.watchers < WATCHERS).then(|| picture.watchers += 1)?;
+        Some(WatcherPlace { live: self.clone(), seen: picture.version })
+    }
+}
+
+/// Registration of a watcher, which ends when this value is dropped.
+pub struct WatcherPlace {
+    live: LiveUpdates,
+    seen: u64,
+}
+
+impl WatcherPlace {
+    /// Returns the changes since the previous call, one per machine.
+    pub fn take_changes(&mut self) -> Vec<MachineChange> {
+        let picture = lock_mutex(&self.live.0);
+        if picture.version == self.seen {
+            return Vec::new();
+        }
+        let new = picture.machines.iter().filter(|(_, now)| now.version.max(now.logged) > self.seen);
+        let moved = |(id, now): (&String, &LiveState)| MachineChange {
+            machine: id.clone(),
+            event: now.event.clone(),
+            has_new_log: now.logged > self.seen,
+        };
+        let moved = new.map(moved).collect();
+        self.seen = picture.version;
+        moved
+    }
+}
+
+impl Drop for WatcherPlace {
+    fn drop(&mut self) {
+        lock_mutex(&self.live.0).watchers -= 1;
+    }
+}
+
+/// Change of a machine's state since a watcher last asked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MachineChange {
+    pub machine: String,
+    /// Last progress event; `None` if a change that is not a progress event has followed.
+    pub event: Option<ProgressEvent>,
+    /// Whether the console log has grown.
+    pub has_new_log: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::install_report::EventName;
+
+    #[test]
+    fn watchers_and_machines_are_bounded() {
+        let live = LiveUpdates::default();
+        let places: Vec<_> = (0..WATCHERS + 5).map_while(|_| live.add_watcher()).collect();
+        assert_eq!(places.len(), WATCHERS);
+        drop(places);
+        assert!(live.add_watcher().is_some());
+        (0..MACHINES + 5).for_each(|machine| live.record_change(&machine.to_string()));
+        assert!(lock_mutex(&live.0).machines.len() <= MACHINES);
+        let event = ProgressEvent {
+            event: EventName::Installing,
+            message: String::new(),
+            stage: None,
+            seconds: None,
+            progress: None,
+        };
+        live.record_event("last", &event);
+        assert!(live.last_event("last").is_some());
+    }
+}
