@@ -29,7 +29,7 @@ pub(crate) use options::{LayoutOptions, MachineOptions, ServerOptions, VolumeOpt
 pub(crate) use reinstall::describe_differences;
 
 use crate::commands::plan::{PlanArgs, run_plan};
-use ::server::operator::{MachineSummary, RenameRequest};
+use ::api::operator::{MachineSummary, RenameRequest};
 use common::encoding::percent_encode;
 use common::error::Result;
 use common::exit_status::CommandOutcome;

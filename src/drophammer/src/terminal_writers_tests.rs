@@ -3,7 +3,7 @@
 use testing::sources::product_sources;
 
 /// Files that write to a terminal directly, each through `format::terminal_escaping`.
-const WRITERS: [&str; 3] = ["common/src/output.rs", "linux/src/console.rs", "server/src/server_log.rs"];
+const WRITERS: [&str; 3] = ["common/src/output.rs", "linux/src/console.rs", "http_server/src/server_log.rs"];
 /// Source file of a sandboxed process. The parent process reads the standard error of this process.
 const WORKER: &str = "linux/src/verify_program/worker.rs";
 

@@ -61,7 +61,7 @@ fn wire_text() -> String {
         add_lines(&name, &schema, &mut lines);
         add_definitions(&name, schema.get("$defs").and_then(Value::as_object), &mut lines);
     }
-    let openapi = server::openapi::openapi_document();
+    let openapi = api::openapi::openapi_document();
     let definitions = openapi.pointer("/components/schemas").and_then(Value::as_object);
     assert!(definitions.is_some_and(|all| all.len() > 20), "openapi has schemas");
     add_definitions("openapi", definitions, &mut lines);

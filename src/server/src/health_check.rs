@@ -1,7 +1,7 @@
 //! Periodic check of the server itself: of the database, the free space, and the boot files.
 
-use super::AppState;
 use super::start_checks::missing_boot_files;
+use api::AppState;
 use common::format::format_bytes;
 use http_server::server_health::{FailureKind, ServerFailure};
 use nix::sys::statvfs::statvfs;

@@ -1,7 +1,7 @@
 //! Properties of the server's host and of its network. Tests replace these properties.
 
 use super::health_check::{FreeSpace, read_free_space};
-use super::source_port_check::FIRST_UNPRIVILEGED_PORT;
+use api::source_port_check::FIRST_UNPRIVILEGED_PORT;
 use linux::neighbor_table::{self, MacLookup};
 use std::sync::Arc;
 use std::time::Duration;

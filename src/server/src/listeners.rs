@@ -1,8 +1,9 @@
 //! Listening sockets and their routes. With TLS, requests that carry a token are accepted over TLS only. Boot scripts, kernel and ramdisk
 //! remain available over plain HTTP, since most firmware does not support TLS.
 
-use super::metal_api::machines;
-use super::{AppState, ServerConfig, agent_api, deploy_templates, downloads, netboot, request_guard, routes, web};
+use super::{ServerConfig, request_guard};
+use api::metal_api::machines;
+use api::{AppState, HttpsPort, agent_api, deploy_templates, downloads, netboot, routes};
 use axum::Router;
 use axum::extract::State;
 use axum::handler::Handler;
@@ -19,12 +20,6 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::net::TcpListener;
-
-/// TLS configuration, and the port on which TLS is served.
-pub(crate) struct HttpsPort {
-    pub tls: ServerTls,
-    pub port: u16,
-}
 
 /// Bound sockets. No connection has been accepted on them yet.
 pub(crate) struct BoundListeners {

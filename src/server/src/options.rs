@@ -90,7 +90,7 @@ pub struct ServeOptions {
     pub restart_timeout: u64,
     /// Additional name of this server; may be given several times. Requests that address the server by another name are rejected, to
     /// prevent DNS rebinding. IP addresses, localhost, the host's own names, and the names in --url and --tls-cert are always accepted.
-    #[arg(long = "host", value_name = "NAME", value_parser = super::accepted_host_names::parse_name)]
+    #[arg(long = "host", value_name = "NAME", value_parser = api::accepted_host_names::parse_name)]
     pub hosts: Vec<String>,
     /// URL at which machines reach this server [default: the URL to which a machine sends its request].
     #[arg(long, value_name = "URL")]

@@ -1,7 +1,7 @@
 //! Checks of request heads that apply to every path and precede all other processing: the addressed host, and the site
 //! from which a browser sends the request. This module also adds the response headers that prevent caching.
 
-use super::AppState;
+use api::AppState;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;

@@ -1,17 +1,17 @@
 //! Start of the server's threads and routers after its sockets are bound, and shutdown of the server.
 
-use super::accepted_host_names::{HostNames, note_doubtful_name};
-use super::deploy_templates::TemplateWriter;
 use super::health_check::{CHECK_INTERVAL, watch_health};
 use super::host_environment::HostEnvironment;
 use super::listeners::{BoundListeners, ServerFronts};
 use super::options::ServerConfig;
-use super::planner_pool::PlannerPool;
-use super::site_reload::{ReloadEvent, SiteReloader};
-use super::source_port_check::SourcePorts;
 use super::start_checks::{boot_directory, check_at_start, check_options, refuse_lost_database};
 use super::systemd_notify::{HeartbeatSource, ServiceManager};
-use super::{AppState, metrics, migration_requests, out_of_band, web};
+use api::accepted_host_names::{HostNames, note_doubtful_name};
+use api::deploy_templates::TemplateWriter;
+use api::planner_pool::PlannerPool;
+use api::site_reload::{ReloadEvent, SiteReloader};
+use api::source_port_check::SourcePorts;
+use api::{AppState, metrics, migration_requests, out_of_band};
 use common::error::{Context, Error, Phase, Result};
 use http_server::anonymous_event_limit::AnonymousEvents;
 use http_server::connections::ConnectionLimiter;
@@ -213,7 +213,7 @@ fn build_app_state(
     let StartedServices { ipxe, directory, closing, state, counters, watch, operator, metrics, wake } = services;
     Ok(AppState {
         url: options.url.as_ref().map(|url| url.trim_end_matches('/').to_owned()),
-        hosts: HostNames::new(options, listeners.certificate()),
+        hosts: HostNames::new(&options.hosts, options.url.as_deref(), listeners.certificate()),
         boot: boot_directory(options),
         ipxe,
         images: options.dir.join("images"),
@@ -231,13 +231,15 @@ fn build_app_state(
         metrics,
         wake,
         boot_tokens: BootTokenKey::of_operator(&operator),
-        source_ports: SourcePorts::new(options, around),
+        source_ports: match options.any_source_port {
+            true => SourcePorts::Any,
+            false => SourcePorts::Below(around.first_unprivileged_port),
+        },
         peers: ClientQuotas::new(places, &options.proxies),
         neighbours: around.neighbours.clone(),
         anonymous_events: AnonymousEvents::default(),
         https: listeners.https()?,
         templates: TemplateWriter::new(&options.dir),
-        page: web::PageState::default(),
         planner: PlannerPool::start_threads().context(Phase::Serve, || "start the planner threads")?,
         looks: migration_requests::certificate_checks::CertificateChecks::default(),
         runs: tokio::sync::Notify::new(),

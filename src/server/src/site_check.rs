@@ -1,9 +1,10 @@
 //! `drophammer serve --check`: reports all problems of a server's directory. The check uses the same code as the
 //! server, and a copy of the database. The check does not write to the directory, and a server may be running in it.
 
-use super::accepted_host_names::note_doubtful_name;
 use super::start_checks::{check_at_start, check_options, refuse_lost_database};
-use super::{ServerConfig, listeners, out_of_band};
+use super::{ServerConfig, listeners};
+use api::accepted_host_names::note_doubtful_name;
+use api::out_of_band;
 use common::error::{Context, Phase, Result};
 use common::exit_status::CommandOutcome;
 use common::format::{format_columns, replace_hidden};

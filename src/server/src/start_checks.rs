@@ -1,7 +1,7 @@
 //! Checks of the options and of the directory before the server starts.
 
-use super::base_url::check_url_host;
 use super::options::ServerConfig;
+use api::base_url::check_url_host;
 use common::error::{Error, Phase, Result};
 use pxe::command_line_options::PxeOptions;
 use site::boot_value_validation;

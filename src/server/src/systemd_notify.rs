@@ -2,7 +2,7 @@
 //! that are checked respond in time. If the database or the planner is stuck, the heartbeats stop, and systemd restarts
 //! the server (`WatchdogSec=`).
 
-use super::planner_pool::PlannerPool;
+use api::planner_pool::PlannerPool;
 use common::error::{Context, Phase, Result};
 use http_server::server_log::StatusLog;
 use std::ffi::OsStr;

@@ -3,6 +3,7 @@
 
 use super::plan::{PlanArgs, choose_outcome, refuse_impossible};
 use super::plan_registered::{FRESH, format_time, require_allocation, simulate_reinstall};
+use api::plan_input::{PlanInput, RegisteredInventory};
 use common::error::Result;
 use common::exit_status::CommandOutcome;
 use common::format::terminal_escaping::escape_line;
@@ -11,7 +12,6 @@ use common::output::to_json;
 use plan::DiskVerdict;
 use plan::request_from_allocation::preview::{NOBODY_LOOKED, PlannedDisk, preview_plan};
 use serde::Serialize;
-use server::plan_input::{PlanInput, RegisteredInventory};
 
 /// Forecast, as printed with `--json`.
 #[derive(Serialize)]

@@ -5,6 +5,8 @@ use super::plan::{MissingPlan, PlanArgs, PlanInputs, inputs_from_files, read_inv
 use super::plan_forecast::forecast_plan;
 use super::plan_templates::NamedTemplates;
 use crate::operator_client::{OperatorClient, OperatorResponse, describe_differences, find_machine};
+use api::operator::MachineSummary;
+use api::plan_input::{PlanInput, RegisteredInventory};
 use common::diagnostic;
 use common::error::{Error, Phase, Result};
 use common::exit_status::CommandOutcome;
@@ -15,8 +17,6 @@ use plan::request_from_allocation::{build_request, clear_begun_if_intact};
 use plan::{InstallMode, MarkerWaiver, PlanRequest};
 use reqwest::Method;
 use serde::de::DeserializeOwned;
-use server::operator::MachineSummary;
-use server::plan_input::{PlanInput, RegisteredInventory};
 
 pub(super) const FRESH: &str =
     "run `drophammer inventory` on the machine, and specify its output with --inventory FILE";

@@ -6,6 +6,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use api::rack_plan::{RackChange, RackSnapshot};
 use clap::{Args, Subcommand};
 use common::error::{Context, Phase, Result};
 use common::exit_status::{CommandOutcome, report_refusal};
@@ -14,7 +15,6 @@ use model::inventory::Inventory;
 use plan::InstallMode;
 use plan::request_from_allocation::preview::PlannedDisk;
 use serde::Serialize;
-use server::rack_plan::{RackChange, RackSnapshot};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,8 +1,8 @@
 //! `drophammer machine add`: creates the file of a machine that has registered.
 
 use super::{OperatorClient, OperatorResponse, print_json, print_refusal};
-use ::server::machine_file_creation::{CreatedMachineFile, MachineFileRequest};
-use ::server::operator::MachineSummary;
+use ::api::machine_file_creation::{CreatedMachineFile, MachineFileRequest};
+use ::api::operator::MachineSummary;
 use clap::Args;
 use common::error::{Context, Phase, Result};
 use common::exit_status::CommandOutcome;

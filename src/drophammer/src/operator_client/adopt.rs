@@ -4,11 +4,11 @@
 use super::options::AdoptOptions;
 use super::per_machine_requests::post_for_each;
 use super::{OperatorClient, print_json};
+use api::operator::MachineSummary;
 use common::error::Result;
 use common::exit_status::CommandOutcome;
 use common::format;
 use common::output::print_text;
-use server::operator::MachineSummary;
 
 pub(crate) fn adopt_machines(
     server: &OperatorClient,
@@ -72,7 +72,7 @@ fn format_waiting(waiting: &[&MachineSummary]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use server::operator::WaitingMarker;
+    use api::operator::WaitingMarker;
 
     #[test]
     fn the_machines_that_wait_are_shown_with_the_command_that_adopts_them() {

@@ -2,12 +2,12 @@
 //! kernel, ramdisk and kernel command line.
 
 use super::{OperatorClient, OperatorResponse, encode_segment, find_machine, print_json, print_refusal};
+use api::boot_digest::BootDigestResponse;
+use api::operator::MachineSummary;
 use common::error::Result;
 use common::exit_status::CommandOutcome;
 use common::output::print_text;
 use reqwest::Method;
-use server::boot_digest::BootDigestResponse;
-use server::operator::MachineSummary;
 
 /// Prints the reinstall command for one machine.
 ///

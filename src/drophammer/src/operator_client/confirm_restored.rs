@@ -3,12 +3,12 @@
 use super::options::ConfirmOptions;
 use super::per_machine_requests::post_for_each;
 use super::{OperatorClient, OperatorResponse, print_json, print_refusal};
+use api::operator::MachineSummary;
 use common::error::Result;
 use common::exit_status::CommandOutcome;
 use common::format::terminal_escaping::escape_line;
 use common::output::print_text;
 use reqwest::Method;
-use server::operator::MachineSummary;
 
 pub(crate) fn confirm_machines(
     server: &OperatorClient,
@@ -56,7 +56,7 @@ fn describe_next(machine: &MachineSummary) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use server::operator::ReinstallOrder;
+    use api::operator::ReinstallOrder;
 
     #[test]
     fn what_happens_next_to_a_confirmed_machine_is_printed() {

@@ -3,8 +3,8 @@
 mod sections;
 
 use super::{OperatorClient, OperatorResponse, find_machine, print_json, print_refusal};
-use ::server::machine_details::{ConsoleText, HistoryEntry, MachineDetails, StoredEvent};
-use ::server::operator::MachineSummary;
+use ::api::machine_details::{ConsoleText, HistoryEntry, MachineDetails, StoredEvent};
+use ::api::operator::MachineSummary;
 use clap::Args;
 use common::error::Result;
 use common::exit_status::CommandOutcome;

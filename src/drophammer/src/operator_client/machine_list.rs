@@ -3,9 +3,9 @@
 use super::options::ListMachinesOptions;
 use super::{OperatorClient, OperatorResponse, print_refusal};
 use crate::object_list::{ListCell, ListColumn, ObjectList, format_for_terminal, print_list, watch_list};
-use ::server::operator::{MachineSummary, ReinstallOrder, WaitingMarker};
-use ::server::out_of_band::progress::OutOfBandProgress;
-use ::server::{DisplayPhase, ObjectFate};
+use ::api::display_phase::{DisplayPhase, ObjectFate};
+use ::api::operator::{MachineSummary, ReinstallOrder, WaitingMarker};
+use ::api::out_of_band::progress::OutOfBandProgress;
 use common::error::Result;
 use common::exit_status::{CommandOutcome, report_refusal};
 use common::format;

@@ -3,16 +3,16 @@
 use super::machine_list::machine_name;
 use super::options::MoveOptions;
 use super::{OperatorClient, OperatorResponse, find_machine, power, print_json, print_refusal};
+use api::migration_requests::MigrationState;
+use api::migration_requests::certificate_approval::{CertificateShown, CertificateTrust};
+use api::migration_requests::operator_requests::{CertificateApproval, MigrationRequest, MigrationView};
+use api::operator::MachineSummary;
 use common::error::Result;
 use common::exit_status::CommandOutcome;
 use common::format;
 use common::output::print_text;
 use reqwest::Method;
 use reqwest::blocking::RequestBuilder;
-use server::migration_requests::MigrationState;
-use server::migration_requests::certificate_approval::{CertificateShown, CertificateTrust};
-use server::migration_requests::operator_requests::{CertificateApproval, MigrationRequest, MigrationView};
-use server::operator::MachineSummary;
 use std::collections::BTreeMap;
 
 pub(crate) fn run_move_command(

@@ -3,6 +3,8 @@
 use super::options::{ParameterOptions, ServerOptions};
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
 use crate::object_list::{ListCell, ListColumn, ListOptions, ObjectList, print_list};
+use api::metal_api::os_definitions::{OsDefinitionResponse, OsMachineResponse};
+use api::metal_api::os_parameters::{OsParameterChanges, StoredOsParameters};
 use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand};
 use common::error::Result;
@@ -12,8 +14,6 @@ use common::format::{format_columns, replace_hidden};
 use common::output::print_text;
 use model::os_definition::{parse_changes, split_changes};
 use reqwest::Method;
-use server::metal_api::os_definitions::{OsDefinitionResponse, OsMachineResponse};
-use server::metal_api::os_parameters::{OsParameterChanges, StoredOsParameters};
 
 #[derive(Debug, Args)]
 pub struct OsOptions {
@@ -201,7 +201,7 @@ fn format_machines(machines: &[OsMachineResponse], now: Option<&str>) -> String 
 mod tests {
     use super::*;
     use crate::object_list::format_wide;
-    use server::metal_api::os_definitions::OsParameterResponse;
+    use api::metal_api::os_definitions::OsParameterResponse;
 
     fn web() -> OsDefinitionResponse {
         let parameter = |name: &str, description: &str| OsParameterResponse {

@@ -1,11 +1,11 @@
 //! Sends the same request for each of several machines.
 
 use super::{OperatorClient, OperatorResponse, find_machine, print_refusal};
+use api::operator::MachineSummary;
 use common::error::Result;
 use common::exit_status::CommandOutcome;
 use common::output::print_text;
 use reqwest::Method;
-use server::operator::MachineSummary;
 
 /// Function that describes the effect of a request on a machine. The arguments are the summaries of the machine before
 /// and after the request.

@@ -3,6 +3,8 @@
 
 use super::options::{ControllerOptions, PowerOptions};
 use super::{OperatorClient, OperatorResponse, find_machine, print_json, print_refusal};
+use api::operator::MachineSummary;
+use api::power::PowerRequest;
 use bmc::{PowerAction, TargetMachine, switch_power};
 use common::error::{Context, Error, Phase, Result};
 use common::exit_status::{CommandOutcome, report_refusal};
@@ -11,8 +13,6 @@ use model::bmc::{Bmc, BmcAddress};
 use model::inventory::FirmwareType;
 use model::registry_auth::SecretText;
 use reqwest::Method;
-use server::operator::MachineSummary;
-use server::power::PowerRequest;
 use std::time::Duration;
 
 /// Timeout of a request to the server. Controllers are slow, and the server sends them several requests for each action.

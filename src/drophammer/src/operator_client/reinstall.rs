@@ -2,8 +2,8 @@
 
 use super::options::ReinstallOrderOptions;
 use super::{OperatorClient, OperatorResponse, boot_digest, find_machine, power, print_json, print_refusal};
-use ::server::operator::MachineSummary;
-use ::server::operator::reinstalls::ReinstallRequest;
+use ::api::operator::MachineSummary;
+use ::api::operator::reinstalls::ReinstallRequest;
 use common::error::Result;
 use common::exit_status::CommandOutcome;
 use common::format::terminal_escaping::escape_line;

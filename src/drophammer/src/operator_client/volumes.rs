@@ -5,14 +5,14 @@ use super::options::{VolumeCommand, VolumeOptions};
 use super::{OperatorClient, OperatorResponse, encode_segment, find_machine, print_refusal};
 use crate::commands::read_text;
 use crate::object_list::{ListCell, ListColumn, ListOptions, ObjectList, print_list, print_object};
+use api::metal_api::volumes::{VolumeResponse, VolumeState};
+use api::operator::MachineSummary;
 use common::error::Result;
 use common::exit_status::CommandOutcome;
 use common::format::format_bytes;
 use common::format::terminal_escaping::TextStyle;
 use common::output::print_text;
 use reqwest::Method;
-use server::metal_api::volumes::{VolumeResponse, VolumeState};
-use server::operator::MachineSummary;
 use site::operator_files::parse_resources;
 
 /// Performs the command and prints the result.

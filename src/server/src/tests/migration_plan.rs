@@ -3,7 +3,7 @@
 use super::machine_migration::{certificate, disks, marker, with_one_disk};
 use super::plan_approval::{compared, rack, row};
 use super::*;
-use crate::plan_input::PlanInput;
+use api::plan_input::PlanInput;
 use common::exit_status::CommandOutcome;
 use drophammer::commands::rack::PlanOptions;
 use model::install_marker::InstallMarker;

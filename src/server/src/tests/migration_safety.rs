@@ -5,7 +5,7 @@ mod machine_requests;
 mod steps;
 
 use super::*;
-use crate::migration_requests::MigrationState;
+use api::migration_requests::MigrationState;
 use control::api_types::InstallReport;
 use model::install_marker::InstallMarker;
 use model::machine_migration::MigrationSide;

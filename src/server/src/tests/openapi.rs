@@ -2,7 +2,7 @@
 //! with the document.
 
 use super::*;
-use crate::openapi::openapi_document;
+use api::openapi::openapi_document;
 use jsonschema::Validator;
 use std::sync::{Arc, LazyLock};
 
@@ -110,7 +110,7 @@ async fn the_document_has_the_routes_and_no_others() {
 
 #[test]
 fn every_route_is_described_and_every_schema_is_one() {
-    for call in crate::routes::all_routes() {
+    for call in api::routes::all_routes() {
         let is_below = call.path.ends_with('/') || call.path.ends_with("{*path}");
         assert!(is_below || !call.described.is_empty(), "{}", call.path);
     }

@@ -2,11 +2,11 @@
 
 use super::{RackOutcome, RackRow};
 use crate::commands::plan::refuse_impossible;
+use api::rack_plan::{MachineForecast, PredictedMachine};
 use common::error::{Error, Phase};
 use model::inventory::Inventory;
 use plan::request_from_allocation::preview::{NOBODY_LOOKED, PreviewPlan, PreviewRefusal, preview_plan};
 use plan::{ApprovalSummary, InstallMode};
-use server::rack_plan::{MachineForecast, PredictedMachine};
 
 pub(crate) fn plan_refusal(why: impl Into<String>) -> Error {
     Error::refusal(Phase::Plan, why)

@@ -3,11 +3,11 @@
 use super::machine_forecast::judge_machine;
 use super::*;
 use crate::commands::plan::read_inventory;
+use api::plan_input::RegisteredInventory;
+use api::rack_plan::{MachineForecast, PredictedMachine};
 use model::allocation::{AllocatedImage, Allocation, AssignedMachine, OrderedReinstall};
 use model::install_marker::InstallMarker;
 use plan::DiskVerdict;
-use server::plan_input::RegisteredInventory;
-use server::rack_plan::{MachineForecast, PredictedMachine};
 use testing::docs::blocks;
 
 fn seen(name: &str, outlook: MachineForecast, registered: Option<RegisteredInventory>) -> PredictedMachine {

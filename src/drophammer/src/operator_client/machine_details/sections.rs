@@ -2,9 +2,9 @@
 
 use super::format_time;
 use crate::operator_client::machine_list::{describe_order, machine_name};
-use ::server::install_timeline::{TimelineEntry, TimelineState};
-use ::server::machine_details::{HardwareDetails, MachineDetails};
-use ::server::operator::MachineSummary;
+use ::api::install_timeline::{TimelineEntry, TimelineState};
+use ::api::machine_details::{HardwareDetails, MachineDetails};
+use ::api::operator::MachineSummary;
 use common::format::{self, format_bytes, format_count, format_seconds, replace_hidden};
 
 /// Width of the column with the names of the facts.

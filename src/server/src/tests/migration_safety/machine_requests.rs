@@ -1,7 +1,7 @@
 //! Requests of the two machines, and the instructions in the responses.
 
 use super::*;
-use crate::migration_requests::{MigrationRole, MigrationState};
+use api::migration_requests::{MigrationRole, MigrationState};
 use model::machine_migration::{MigrationAnswer, MigrationOffer, MigrationSide, interpret_answer as heard};
 use proptest::prelude::*;
 use site::allocation_resolution::resolve_allocation;

@@ -1,0 +1,121 @@
+//! Conversion of a machine's allocation to the format that the agent receives.
+
+use super::secrets;
+use crate::AppState;
+use crate::allocation_state;
+use common::encoding::percent_encode;
+use http_server::api_error::ApiError;
+use model::allocation;
+use model::deploy_steps::StepList;
+use model::install_marker::RecordedVolume;
+use model::install_report::PreparedVolume;
+use model::registry_auth::SecretText;
+use serde_json::Value;
+use site::allocation_resolution::{ResolvedAllocation, resolve_allocation};
+use site::operator_files::{ImageLocation, ImageSpec};
+use site::snapshot::SiteSnapshot;
+use store::{ATTEMPTS, InstallState, ReinstallOrder};
+
+/// Returns the machine's allocation with its installation state, or `None` if the allocation cannot be carried out. In
+/// that case, the reason was logged when the directory was read.
+pub(crate) async fn find_assignment(
+    app: &AppState,
+    directory: &SiteSnapshot,
+    id: &str,
+) -> Result<Option<(ResolvedAllocation, InstallState)>, ApiError> {
+    let Some(machine) = directory.find_machine(id) else { return Ok(None) };
+    if machine.allocation.is_none() {
+        return Ok(None);
+    }
+    let standing = allocation_state::read_full_state(app, machine, &directory.known).await?.without_unconfirmed_order();
+    let assigned = resolve_allocation(machine, &standing, &directory.known).ok().flatten();
+    Ok(assigned.map(|assigned| (assigned, standing)))
+}
+
+/// Converts an allocation for the agent. If the machine is installed and no reinstall is ordered, the allocation
+/// identifies the installed system, which the agent boots. The image then has no URL, so the agent cannot install the
+/// image. Secrets are sent separately by `api::secrets`. The parameters of an OS definition are secret too. They are
+/// included only if `with_parameters` is true: the `verify` program of the definition needs these parameters before the
+/// plan is made.
+pub fn to_wire_allocation(
+    assigned: &ResolvedAllocation,
+    standing: InstallState,
+    base: &str,
+    with_parameters: bool,
+) -> allocation::Allocation {
+    let ResolvedAllocation { allocation, layout, steps, installs, approved, .. } = assigned;
+    let succeeded = standing.is_installed();
+    let told = allocation.to_agent_allocation();
+    let has_volumes = !told.volumes.is_null() || !standing.volumes.is_empty();
+    let prepared_volumes = has_volumes.then(|| standing.volumes.iter().map(recorded_volume).collect());
+    allocation::Allocation {
+        created: standing.created,
+        image: to_wire_image(&assigned.image, base, *installs),
+        filesystemlayout: layout.clone(),
+        definition: allocation.definition.for_machine(with_parameters).filter(|_| *installs),
+        user_data: String::new(),
+        console_password: String::new(),
+        disk_key_withheld: !with_parameters && *installs && !told.disk_key.is_empty(),
+        disk_key: SecretText::default(),
+        separate_secrets: secrets::requestable_fields(assigned, with_parameters),
+        vpn: Value::Null,
+        reinstall: standing.order.is_some(),
+        fencing: match &standing.order {
+            Some(order) => order.fencing.clone(),
+            None => standing.fencing.filter(|_| *installs || !succeeded),
+        },
+        order: standing.order.map(to_wire_order),
+        installed: standing.marker,
+        // Agents of earlier versions do not support steps.
+        erase: if steps.is_empty() { allocation.erase } else { StepList::from_received(steps).erase_mode() },
+        steps: steps.clone(),
+        succeeded,
+        attempt_record: standing.first.as_ref().and_then(|first| first.record.clone()),
+        begun_on: standing.first.map(|first| first.disks).unwrap_or_default(),
+        unremembered: standing.unremembered && !succeeded,
+        former_machines: standing.former,
+        approved: approved.clone(),
+        prepared_volumes,
+        ..told
+    }
+}
+
+fn to_wire_image(image: &ImageSpec, base: &str, installs: bool) -> allocation::AllocatedImage {
+    let place = match &image.at {
+        ImageLocation::Url(url) => url.clone(),
+        ImageLocation::File(file) => format!("{base}/images/{}", percent_encode(file, "/")),
+    };
+    allocation::AllocatedImage {
+        id: image.id.clone(),
+        name: image.name.clone(),
+        url: if installs { place } else { String::new() },
+        mirrors: if installs { image.mirrors.clone() } else { Vec::new() },
+        digest: image.digest.clone().filter(|_| installs),
+        pull_secrets: Vec::new(),
+        finish: image.finish,
+        contents: image.contents.clone().filter(|_| installs),
+    }
+}
+
+fn to_wire_order(order: ReinstallOrder) -> allocation::OrderedReinstall {
+    allocation::OrderedReinstall {
+        id: order.id,
+        attempt: order.attempts.max(1),
+        attempts: ATTEMPTS,
+        begun: order.begun,
+        without_marker: order.without_marker,
+        change_promise: order.change_promise,
+        give_up: order.give_up,
+        replace_newer: order.replace_newer,
+        confirmed: order.confirmed,
+        disks: order.disks,
+        attempt_record: order.attempt.and_then(|attempt| attempt.record),
+    }
+}
+
+/// Converts a volume that the last installation reported. The disks of the volume are not included, because the install
+/// marker on the machine records them.
+fn recorded_volume(volume: &PreparedVolume) -> RecordedVolume {
+    let PreparedVolume { name, uid, path, .. } = volume.clone();
+    RecordedVolume { name, uid, path, ..RecordedVolume::default() }
+}

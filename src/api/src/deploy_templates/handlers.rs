@@ -1,0 +1,207 @@
+//! Request handlers: one for `/v1/deploy_templates` and one for `/v1/deploy-templates`. The first handler checks the
+//! API version. Then both handlers check the token, the method and the path. The order of these checks determines the
+//! error response.
+
+use super::ironic_response::{IronicRefusal, TemplateResult};
+use super::listing::list_templates;
+use super::representation::{TemplateForm, parse_fields, render_template};
+use super::{changes, microversions};
+use crate::AppState;
+use crate::agent_api::request_body::read_body;
+use crate::base_url::BaseUrls;
+use crate::operator::OperatorAuth;
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Path, Query, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use http_server::api_error::ApiError;
+use http_server::quotas::ClientAddress;
+use serde_json::{Value, json};
+use site::deploy_templates::StoredTemplate;
+use std::sync::Arc;
+
+/// Maximum size of a template, in bytes. A template may contain a layout, and a large layout has a size of a few tens
+/// of kilobytes.
+const TEMPLATE_BYTES: usize = 1 << 20;
+/// Header in which OpenStack clients send a token.
+const TOKEN: &str = "x-auth-token";
+
+/// Request without its body. The handler reads the body after it has checked the token.
+pub(crate) struct TemplateRequest {
+    method: Method,
+    /// Segments of the path below the collection: at most a template and one field of the template.
+    path: Vec<String>,
+    query: Vec<(String, String)>,
+    headers: HeaderMap,
+    base: String,
+    peer: ClientAddress,
+}
+
+impl FromRequestParts<Arc<AppState>> for TemplateRequest {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<AppState>) -> Result<TemplateRequest, ApiError> {
+        let bad = |error: &dyn std::fmt::Display| ApiError::bad_request(error.to_string());
+        let path = Option::<Path<String>>::from_request_parts(parts, app).await.map_err(|error| bad(&error))?;
+        let path = path.map(|Path(path)| path).unwrap_or_default();
+        let Query(query) = Query::from_request_parts(parts, app).await.map_err(|error| bad(&error))?;
+        Ok(TemplateRequest {
+            method: parts.method.clone(),
+            path: path.split('/').filter(|step| !step.is_empty()).map(str::to_owned).collect(),
+            query,
+            headers: parts.headers.clone(),
+            base: BaseUrls::from_request_parts(parts, app).await?.calls,
+            peer: ClientAddress::from_request_parts(parts, app).await?,
+        })
+    }
+}
+
+/// Handles `/v1/deploy_templates` and all paths below it.
+pub(crate) async fn handle_ironic(State(app): State<Arc<AppState>>, asked: TemplateRequest, body: Body) -> Response {
+    let minor = microversions::requested_version(&asked.headers);
+    let told = minor.as_ref().ok().copied();
+    let answered = match minor.and_then(|minor| check_version(&asked.method, minor)) {
+        Ok(()) => handle_request(&app, TemplateForm::Ironic, &asked, body).await,
+        Err(refused) => Err(refused),
+    };
+    let mut response = answered.unwrap_or_else(IntoResponse::into_response);
+    microversions::add_version_headers(&mut response, told);
+    response
+}
+
+/// Handles `/v1/deploy-templates` and all paths below it.
+pub(crate) async fn handle_proposed(State(app): State<Arc<AppState>>, asked: TemplateRequest, body: Body) -> Response {
+    handle_request(&app, TemplateForm::Proposed, &asked, body).await.unwrap_or_else(IntoResponse::into_response)
+}
+
+/// Handles `/`: returns the supported API versions. OpenStack clients request this path first.
+pub async fn show_root(headers: HeaderMap, base: BaseUrls) -> Response {
+    let version = describe_version(&base.calls);
+    discovery_response(
+        &headers,
+        json!({"name": "drophammer", "description": "Deploy templates, compatible with OpenStack Ironic.",
+        "default_version": version, "versions": [version]}),
+    )
+}
+
+/// Handles `/v1`: returns the resources of the API.
+pub async fn show_version_one(headers: HeaderMap, base: BaseUrls) -> Response {
+    let base = base.calls;
+    let link = |path: &str, rel: &str| json!({"href": format!("{base}{path}"), "rel": rel});
+    let templates = [link("/v1/deploy_templates/", "self"), link("/deploy_templates/", "bookmark")];
+    let answer = json!({"id": "v1", "links": [link("/v1/", "self")], "version": describe_version(&base), "deploy_templates": templates,
+        "media_types": {"base": "application/json", "type": "application/vnd.openstack.ironic.v1+json"}});
+    discovery_response(&headers, answer)
+}
+
+fn describe_version(base: &str) -> Value {
+    json!({"id": "v1", "status": "CURRENT", "min_version": microversions::LOWEST, "version": microversions::HIGHEST,
+        "links": [{"href": format!("{base}/v1/"), "rel": "self"}]})
+}
+
+fn discovery_response(headers: &HeaderMap, answer: Value) -> Response {
+    let minor = microversions::requested_version(headers);
+    let told = minor.as_ref().ok().copied();
+    let mut response = match minor {
+        Ok(_) => Json(answer).into_response(),
+        Err(refused) => refused.into_response(),
+    };
+    microversions::add_version_headers(&mut response, told);
+    response
+}
+
+fn check_version(method: &Method, minor: u32) -> TemplateResult<()> {
+    let why = "this version of the API does not support deploy templates, which were added in 1.55";
+    match (minor >= microversions::WITH_TEMPLATES, method) {
+        (true, _) => Ok(()),
+        (false, &Method::GET) => Err(IronicRefusal::from_router(StatusCode::NOT_FOUND, why)),
+        (false, _) => Err(IronicRefusal::from_router(StatusCode::METHOD_NOT_ALLOWED, why)),
+    }
+}
+
+/// Checks the operator's token. The token is in the header that this program sends, or in the header that OpenStack
+/// clients send.
+fn check_token(app: &AppState, headers: &HeaderMap) -> TemplateResult<()> {
+    let as_bearer = headers.get(TOKEN).and_then(|token| token.to_str().ok()).and_then(|token| {
+        let value = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
+        Some(HeaderMap::from_iter([(header::AUTHORIZATION, value)]))
+    });
+    match OperatorAuth::is_authorized(app, headers)
+        || as_bearer.is_some_and(|headers| OperatorAuth::is_authorized(app, &headers))
+    {
+        true => Ok(()),
+        false => {
+            let why = "this request requires the operator's token, as Authorization: Bearer or as X-Auth-Token";
+            Err(IronicRefusal::new(StatusCode::UNAUTHORIZED, why))
+        }
+    }
+}
+
+async fn handle_request(app: &AppState, form: TemplateForm, asked: &TemplateRequest, body: Body) -> TemplateResult {
+    check_token(app, &asked.headers)?;
+    let whole = |stored: &StoredTemplate| render_template(stored, &asked.base, form, None);
+    let no_template = || IronicRefusal::bad_request("specify a template, by uuid or by name");
+    match (asked.method.as_str(), &asked.path[..]) {
+        ("GET", []) => {
+            let directory = app.directory();
+            Ok(Json(list_templates(&directory.known.templates, &asked.query, &asked.base, form)?).into_response())
+        }
+        ("GET", [ident]) => show_template(app, form, asked, ident, None),
+        ("GET", [ident, field]) => show_template(app, form, asked, ident, Some(field)),
+        ("POST", []) => {
+            let stored = changes::create_template(app, &parse_body(app, asked.peer, body).await?).await?;
+            let mut response = (StatusCode::CREATED, Json(whole(&stored))).into_response();
+            let location = format!("{}/v1/{}/{}", asked.base, form.path(), stored.uuid);
+            if let Ok(location) = HeaderValue::from_str(&location) {
+                response.headers_mut().insert(header::LOCATION, location);
+            }
+            Ok(response)
+        }
+        ("POST", _) => {
+            Err(IronicRefusal::bad_request("to create a template, POST to the collection, not to a template's name"))
+        }
+        ("PATCH" | "DELETE", []) => Err(no_template()),
+        ("PATCH", [ident]) => {
+            let patch = parse_body(app, asked.peer, body).await?;
+            let stored = changes::change_template(app, ident, &patch).await?;
+            Ok(Json(whole(&stored)).into_response())
+        }
+        ("DELETE", [ident]) => {
+            changes::delete_template(app, ident).await?;
+            Ok(StatusCode::NO_CONTENT.into_response())
+        }
+        ("GET" | "PATCH" | "DELETE", _) => Err(IronicRefusal::from_router(StatusCode::NOT_FOUND, "")),
+        _ => Err(IronicRefusal::from_router(StatusCode::METHOD_NOT_ALLOWED, "")),
+    }
+}
+
+fn show_template(
+    app: &AppState,
+    form: TemplateForm,
+    asked: &TemplateRequest,
+    ident: &str,
+    field: Option<&str>,
+) -> TemplateResult {
+    let mut only = field.map(parse_fields).transpose()?;
+    for (name, value) in &asked.query {
+        match name.as_str() {
+            "fields" => only = Some(parse_fields(value)?),
+            other => return Err(IronicRefusal::bad_request(format!("unknown argument {other:?}"))),
+        }
+    }
+    let directory = app.directory();
+    let stored = changes::find_template(&directory.known.templates, ident)?;
+    Ok(Json(render_template(stored, &asked.base, form, only.as_deref())).into_response())
+}
+
+/// Parses the body. An empty body is treated as an empty object.
+async fn parse_body(app: &AppState, peer: ClientAddress, body: Body) -> TemplateResult<Value> {
+    let bytes = read_body(app, peer, body, TEMPLATE_BYTES).await?;
+    match bytes.is_empty() {
+        true => Ok(json!({})),
+        false => serde_json::from_slice(&bytes)
+            .map_err(|error| IronicRefusal::bad_request(format!("the body is not JSON: {error}"))),
+    }
+}

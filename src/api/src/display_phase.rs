@@ -1,0 +1,196 @@
+//! Phase of a machine: its state in one word.
+
+use crate::AppState;
+use crate::operator::MachineSummary;
+use model::install_report::{EventName, ProgressEvent};
+
+/// Phase of a machine, as shown in lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DisplayPhase {
+    pub word: &'static str,
+    pub kind: ObjectFate,
+}
+
+/// Category of a phase, which determines its colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ObjectFate {
+    /// An operation is in progress.
+    Busy,
+    Good,
+    /// The operator must act.
+    Bad,
+    Idle,
+}
+
+impl ObjectFate {
+    /// Returns the CSS class of this category.
+    pub fn css_class(self) -> &'static str {
+        match self {
+            ObjectFate::Busy => "busy",
+            ObjectFate::Good => "good",
+            ObjectFate::Bad => "bad",
+            ObjectFate::Idle => "idle",
+        }
+    }
+}
+
+/// Words that earlier versions used for phases, each with the current word. Bookmarks may still contain the former
+/// words.
+const FORMER_WORDS: [(&str, &str); 4] = [
+    ("given up", "abandoned"),
+    ("waits for your word", "waits for adoption"),
+    ("reinstall begun", "reinstalling"),
+    ("to be installed", "not installed"),
+];
+
+/// Returns the current word of a phase. Accepts current and former words.
+pub fn current_word(word: &str) -> &str {
+    FORMER_WORDS.iter().find(|(former, _)| *former == word).map_or(word, |(_, current)| current)
+}
+
+fn new_phase(word: &'static str, kind: ObjectFate) -> DisplayPhase {
+    DisplayPhase { word, kind }
+}
+
+impl DisplayPhase {
+    pub fn of_event(event: EventName) -> DisplayPhase {
+        match event {
+            EventName::PxeBooting => new_phase("PXE booting", ObjectFate::Busy),
+            EventName::Preparing => new_phase("preparing", ObjectFate::Busy),
+            EventName::Registering => new_phase("registering", ObjectFate::Busy),
+            EventName::Waiting => new_phase("waiting", ObjectFate::Idle),
+            EventName::Installing => new_phase("installing", ObjectFate::Busy),
+            EventName::BootingNewKernel => new_phase("booting new kernel", ObjectFate::Busy),
+            EventName::PhonedHome => new_phase("phoned home", ObjectFate::Good),
+            EventName::Alive => new_phase("alive", ObjectFate::Good),
+            EventName::Crashed => new_phase("failed", ObjectFate::Bad),
+            EventName::PlannedReboot => new_phase("planned reboot", ObjectFate::Busy),
+        }
+    }
+
+    /// Returns the current phase of a machine. An event that the machine sent before its last report does not count.
+    pub fn current(app: &AppState, listed: &MachineSummary) -> DisplayPhase {
+        let live = app.watch.live.last_event(&listed.id).map(|(event, _)| event);
+        let stored = listed.last_event.clone().filter(|_| !listed.ended);
+        DisplayPhase::of_machine(listed, live.or(stored).as_ref())
+    }
+
+    /// Returns the phase of a machine, based on the records in the database and the machine's last event.
+    pub fn of_machine(listed: &MachineSummary, event: Option<&ProgressEvent>) -> DisplayPhase {
+        if listed.new {
+            return new_phase("new", ObjectFate::Idle);
+        }
+        let has_work = listed.allocation.is_some() && (!listed.installed || listed.order.is_some());
+        if listed.order.as_ref().is_some_and(|order| order.given_up) {
+            return new_phase("abandoned", ObjectFate::Bad);
+        }
+        if listed.needs_confirmation && has_work {
+            return new_phase("needs confirmation", ObjectFate::Bad);
+        }
+        if let Some(progress) = listed.out_of_band.as_ref().filter(|_| has_work) {
+            return match progress.failed {
+                true => new_phase("BIOS settings failed", ObjectFate::Bad),
+                false => new_phase("waits for BIOS settings", ObjectFate::Busy),
+            };
+        }
+        if listed.waits.is_some() {
+            return new_phase("waits for adoption", ObjectFate::Bad);
+        }
+        if listed.not_clean && listed.order.is_none() {
+            return new_phase("not clean", ObjectFate::Bad);
+        }
+        let says = event.map(|event| event.event).filter(|event| {
+            matches!(
+                event,
+                EventName::PxeBooting
+                    | EventName::Preparing
+                    | EventName::Registering
+                    | EventName::Installing
+                    | EventName::Crashed
+            )
+        });
+        match (says.filter(|_| has_work), &listed.order) {
+            (Some(event), _) => DisplayPhase::of_event(event),
+            (None, Some(order)) if order.begun => new_phase("reinstalling", ObjectFate::Busy),
+            (None, Some(_)) => new_phase("reinstall ordered", ObjectFate::Idle),
+            (None, None) if listed.installed => new_phase("installed", ObjectFate::Good),
+            (None, None) if listed.adopted => new_phase("adopted", ObjectFate::Good),
+            (None, None) if has_work && listed.failure.is_some() => new_phase("failed", ObjectFate::Bad),
+            (None, None) if listed.allocation.is_some() => new_phase("not installed", ObjectFate::Idle),
+            (None, None) => new_phase("free", ObjectFate::Idle),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operator::{ReinstallOrder, WaitingMarker};
+    use crate::out_of_band::progress::OutOfBandProgress;
+
+    #[test]
+    fn former_words_of_bookmarks_select_the_same_phases() {
+        for (former, current) in [
+            ("given up", "abandoned"),
+            ("waits for your word", "waits for adoption"),
+            ("reinstall begun", "reinstalling"),
+            ("to be installed", "not installed"),
+            ("installed", "installed"),
+            ("unknown", "unknown"),
+            ("", ""),
+        ] {
+            assert_eq!(current_word(former), current);
+        }
+    }
+
+    #[test]
+    fn the_word_is_that_of_what_matters_most() {
+        let free = MachineSummary::default();
+        let new = MachineSummary { allocation: Some("a".to_owned()), ..MachineSummary::default() };
+        let installed = MachineSummary { installed: true, ..new.clone() };
+        let ordered = |begun, given_up| {
+            let text = serde_json::json!({"id": "o", "image": "i", "created": "", "attempts": 1, "begun": begun,
+                "without_marker": false, "given_up": given_up});
+            MachineSummary { order: Some(serde_json::from_value::<ReinstallOrder>(text).unwrap()), ..installed.clone() }
+        };
+        let unconfirmed = |listed: &MachineSummary| MachineSummary { needs_confirmation: true, ..listed.clone() };
+        let waits = MachineSummary { waits: Some(WaitingMarker::default()), ..new.clone() };
+        let remote = |failed| MachineSummary {
+            out_of_band: Some(OutOfBandProgress { failed, ..OutOfBandProgress::default() }),
+            ..new.clone()
+        };
+        let adopted = MachineSummary { adopted: true, ..new.clone() };
+        let failed = |listed: &MachineSummary| MachineSummary { failure: Some(Default::default()), ..listed.clone() };
+        let event =
+            |event| Some(ProgressEvent { event, message: String::new(), stage: None, seconds: None, progress: None });
+        use EventName::{Crashed, Installing, Waiting};
+        for (listed, event, word) in [
+            (&free, None, "free"),
+            (&free, event(Installing), "free"),
+            (&new, None, "not installed"),
+            (&new, event(Installing), "installing"),
+            (&new, event(Waiting), "not installed"),
+            (&new, event(Crashed), "failed"),
+            (&failed(&new), None, "failed"),
+            (&failed(&new), event(Installing), "installing"),
+            (&failed(&installed), None, "installed"),
+            (&failed(&ordered(false, false)), None, "reinstall ordered"),
+            (&MachineSummary { new: true, ..free.clone() }, event(Installing), "new"),
+            (&installed, event(Installing), "installed"),
+            (&ordered(false, false), None, "reinstall ordered"),
+            (&ordered(true, false), None, "reinstalling"),
+            (&ordered(true, false), event(Installing), "installing"),
+            (&ordered(true, true), event(Installing), "abandoned"),
+            (&waits, event(Installing), "waits for adoption"),
+            (&adopted, None, "adopted"),
+            (&remote(false), event(Waiting), "waits for BIOS settings"),
+            (&remote(true), None, "BIOS settings failed"),
+            (&unconfirmed(&installed), None, "installed"),
+            (&unconfirmed(&new), event(Waiting), "needs confirmation"),
+            (&unconfirmed(&ordered(false, false)), None, "needs confirmation"),
+            (&unconfirmed(&ordered(true, true)), None, "abandoned"),
+        ] {
+            assert_eq!(DisplayPhase::of_machine(listed, event.as_ref()).word, word);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Endpoints of the provisioning server: the JSON APIs of agents and operators, and the files that firmware loads.
+//!
+//! Requests are authenticated and limited before they are parsed, and nothing is acknowledged before it is stored. Start
+//! with [`routes`], the table of all endpoints. All handlers share [`AppState`].
+//!
+//! * Operator's directory: the crate `site` reads the directory. [`site_reload`] watches the directory and publishes
+//!   snapshots, `allocation_state` and `approval_check` combine snapshots with the database, and [`deploy_templates`]
+//!   changes templates.
+//! * State: the crate `store` contains the database.
+//! * Machines: [`netboot`] boots machines with the scripts of the crate `pxe`, `machine_auth` and [`source_port_check`]
+//!   authenticate them, `machine_identification` identifies them, and [`migration_requests`] migrates them. [`agent_api`]
+//!   is the API of the agents, [`console_log`] stores console logs, [`downloads`] serves files, and [`out_of_band`] runs
+//!   the steps over Redfish that precede an installation.
+//! * Operators: [`operator`] is the operator's API, and [`metal_api`] is compatible with metal-api. [`openapi`] describes
+//!   the endpoints. [`machine_file_creation`] creates machine files, [`machine_details`] and [`install_timeline`] describe
+//!   one machine, [`display_phase`] summarizes a machine in one word, [`power`] and [`freed_machine_shutdown`] switch
+//!   machines on and off, and [`plan_input`], [`rack_plan`] and [`boot_digest`] serve commands.
+//! * Requests: [`accepted_host_names`] checks the host of a request, [`base_url`] determines URLs, [`metrics`] counts
+//!   events, and [`planner_pool`] runs plans.
+
+pub mod accepted_host_names;
+pub mod agent_api;
+pub mod allocation_state;
+mod approval_check;
+pub mod base_url;
+pub mod boot_digest;
+pub mod console_log;
+pub mod deploy_templates;
+pub mod display_phase;
+pub mod downloads;
+mod freed_machine_shutdown;
+pub mod install_timeline;
+mod machine_auth;
+pub mod machine_details;
+pub mod machine_file_creation;
+mod machine_identification;
+pub mod metal_api;
+pub mod metrics;
+pub mod migration_requests;
+pub mod netboot;
+pub mod openapi;
+pub mod operator;
+pub mod out_of_band;
+pub mod plan_input;
+pub mod planner_pool;
+pub mod power;
+pub mod rack_plan;
+pub mod routes;
+pub mod site_reload;
+pub mod source_port_check;
+
+use accepted_host_names::HostNames;
+use deploy_templates::TemplateWriter;
+use http_server::anonymous_event_limit::AnonymousEvents;
+use http_server::quotas::ClientQuotas;
+use http_server::rate_limited_log::RateLimitedLog;
+use http_server::server_log::StatusLog;
+use http_server::tls::ServerTls;
+use linux::neighbor_table::MacLookup;
+use planner_pool::PlannerPool;
+use site::snapshot::SiteSnapshot;
+use site_reload::ReloadEvent;
+use source_port_check::SourcePorts;
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use store::ServerState;
+use store::boot_token::BootTokenKey;
+use tokio::sync::watch as published;
+
+/// TLS configuration, and the port on which TLS is served.
+pub struct HttpsPort {
+    pub tls: ServerTls,
+    pub port: u16,
+}
+
+/// State shared by all request handlers.
+pub struct AppState {
+    pub url: Option<String>,
+    pub hosts: HostNames,
+    pub boot: PathBuf,
+    /// Directory of iPXE's binaries; `None` without `--pxe`.
+    pub ipxe: Option<PathBuf>,
+    pub images: PathBuf,
+    pub layouts: PathBuf,
+    pub dir: PathBuf,
+    pub machines: PathBuf,
+    pub cmdline: String,
+    pub directory: published::Receiver<Arc<SiteSnapshot>>,
+    pub closing: published::Receiver<bool>,
+    pub state: ServerState,
+    pub counters: Arc<metrics::Metrics>,
+    pub watch: StatusLog,
+    /// Hash of the operator's token.
+    pub operator: store::token::TokenHash,
+    /// Hash of the token for metrics.
+    pub metrics: store::token::TokenHash,
+    pub wake: mpsc::Sender<ReloadEvent>,
+    pub boot_tokens: BootTokenKey,
+    pub source_ports: SourcePorts,
+    pub peers: ClientQuotas,
+    pub neighbours: MacLookup,
+    pub alarms: RateLimitedLog,
+    pub anonymous_events: AnonymousEvents,
+    pub https: Option<HttpsPort>,
+    pub templates: TemplateWriter,
+    pub planner: PlannerPool,
+    pub looks: migration_requests::certificate_checks::CertificateChecks,
+    /// Wakes the task that continues the steps over Redfish.
+    pub runs: tokio::sync::Notify,
+    /// Interval at which the task that runs the steps over Redfish continues unfinished runs.
+    pub run_interval: Duration,
+}
+
+impl AppState {
+    /// Returns the current snapshot of the directory.
+    pub fn directory(&self) -> Arc<SiteSnapshot> {
+        self.directory.borrow().clone()
+    }
+
+    /// Logs a problem for the operator. The log line is subject to a rate limit, because any client on the network can
+    /// cause it.
+    pub fn log_rate_limited(&self, text: String) {
+        self.alarms.log_problem(text);
+    }
+
+    /// Requests a reload of the directory, which wakes waiting machines and logs problems.
+    pub fn request_reload(&self) {
+        // Sending fails only at shutdown, when the directory thread has exited.
+        let _ = self.wake.send(ReloadEvent::State);
+    }
+}

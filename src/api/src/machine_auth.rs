@@ -1,0 +1,173 @@
+//! Authentication of machines by the token of their boot, and by the address from which that boot registered. The check
+//! needs only the head of a request, so the body of an unauthenticated request is never read.
+
+use super::AppState;
+use axum::extract::{FromRequestParts, Path};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
+use common::format::format_count;
+use control::api_types::RegisteredHardware;
+use http_server::api_error::ApiError;
+use http_server::quotas::ClientAddress;
+use model::machine_identity::describe_other_macs_of;
+use site::operator_files::MachineSpec;
+use std::sync::Arc;
+use store::{EnrollOutcome, Enrollment, MachineBoot, token};
+
+/// Authenticated machine whose id is in the path. A handler with this extractor accepts only boots that have registered
+/// and have not reported success yet.
+pub struct MachineCaller {
+    pub id: String,
+    pub boot: MachineBoot,
+    pub peer: ClientAddress,
+}
+
+/// Authenticated machine that sends an event or a report. The boot of the machine may not have registered yet, or may
+/// have ended.
+pub(crate) struct EventCaller(pub MachineCaller);
+
+impl FromRequestParts<Arc<AppState>> for MachineCaller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<AppState>) -> Result<MachineCaller, ApiError> {
+        let caller = authenticate_path(parts, app).await?;
+        let MachineCaller { boot, .. } = &caller;
+        if boot.over == Some(true) {
+            return Err(unauthorized("the token expired when the installation ended"));
+        }
+        if boot.address.is_none() {
+            return Err(unauthorized("the boot with this token has not registered"));
+        }
+        Ok(caller)
+    }
+}
+
+impl FromRequestParts<Arc<AppState>> for EventCaller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<AppState>) -> Result<EventCaller, ApiError> {
+        authenticate_path(parts, app).await.map(EventCaller)
+    }
+}
+
+async fn authenticate_path(parts: &mut Parts, app: &Arc<AppState>) -> Result<MachineCaller, ApiError> {
+    let path = Path::<String>::from_request_parts(parts, app).await;
+    let Path(id) = path.map_err(|error| ApiError::bad_request(error.to_string()))?;
+    let id = id.to_lowercase();
+    let peer = ClientAddress::from_request_parts(parts, app).await?;
+    let boot = find_boot(app, &parts.headers).await?.filter(|boot| boot.machine == id);
+    let boot = boot.ok_or_else(|| not_authorized_for(&id))?;
+    match &boot.address {
+        Some(address) if *address != peer.to_string() => {
+            app.log_rate_limited(format!(
+                "{}: request from {peer} refused: its token belongs to the boot that registered from {address}",
+                app.directory().display_name(&id)
+            ));
+            return Err(unauthorized(&format!("the boot with this token registered from {address}, not from {peer}")));
+        }
+        Some(_) => app.state.heard.record_call(&boot.hash),
+        None => {}
+    }
+    Ok(MachineCaller { id, boot, peer })
+}
+
+/// Returns the boot to which the request's token belongs: a registered boot, or a boot that was requested recently.
+pub(crate) async fn find_boot(app: &AppState, headers: &HeaderMap) -> Result<Option<MachineBoot>, ApiError> {
+    let Some(token) = bearer_token(headers) else { return Ok(None) };
+    let hash = token::hash_token(token);
+    let requested = app.boot_tokens.verify_token(token).map(|boot| MachineBoot::from_request(hash, boot));
+    let boot = app.state.find_boot(hash, requested).await?;
+    Ok(boot.filter(|boot| !boot.is_expired()))
+}
+
+/// Returns the hash of the request's bearer token.
+pub fn bearer_hash(headers: &HeaderMap) -> Option<token::TokenHash> {
+    bearer_token(headers).map(token::hash_token)
+}
+
+fn bearer_token(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+pub(crate) fn not_authorized_for(id: &str) -> ApiError {
+    unauthorized(&format!(
+        "the bearer token is missing or expired, does not belong to machine {id:?}, or was issued before the machine last booted or was freed"
+    ))
+}
+
+fn unauthorized(message: &str) -> ApiError {
+    ApiError::new(StatusCode::UNAUTHORIZED, message)
+}
+
+/// Registers the boot of a machine. The caller must have verified that the request comes from a privileged process.
+/// `two_machines` is the reason why two machines may share the id, or `None` if nothing indicates a shared id.
+///
+/// # Errors
+/// Returns an error if another boot of the machine is active. The client then repeats the request until the other boot
+/// has stopped sending requests.
+pub(crate) async fn enroll_boot(
+    app: &AppState,
+    boot: &MachineBoot,
+    peer: ClientAddress,
+    two_machines: Option<&str>,
+) -> Result<(), ApiError> {
+    let (directory, id) = (app.directory(), &boot.machine);
+    let name = directory.display_name(id);
+    let allocation = directory.find_machine(id).and_then(|machine| machine.allocation.as_ref());
+    let allocation = allocation.map(|allocation| allocation.id.to_string());
+    let has_file = directory.find_machine(id).is_some();
+    let enrollment = Enrollment { address: peer.to_string(), allocation, has_file };
+    match app.state.enroll_boot(boot.clone(), enrollment).await? {
+        EnrollOutcome::Yes(next) => {
+            let stopped =
+                next.as_ref().map(|next| super::netboot::log_order_end(app, id, next, peer)).unwrap_or_default();
+            app.state.heard.record_call(&boot.hash);
+            two_machines.into_iter().for_each(|why| app.log_rate_limited(format!("{name} at {peer}: {why}")));
+            stopped.map_or(Ok(()), |why| Err(ApiError::new(StatusCode::CONFLICT, why)))
+        }
+        EnrollOutcome::Moved(before) => {
+            app.state.heard.record_call(&boot.hash);
+            app.log_rate_limited(format!("{name}: the address of the machine's boot changed from {before} to {peer}"));
+            Ok(())
+        }
+        EnrollOutcome::Waits(active) => {
+            let two_machines = two_machines.map(|why| format!("; {why}")).unwrap_or_default();
+            app.log_rate_limited(format!(
+                "{name}: a boot at {peer} cannot register yet: the boot at {active} is still active{two_machines}"
+            ));
+            let message = format!(
+                "machine {id}: cannot register from {peer}: its boot at {active} is still active; retry when that boot is silent{two_machines}"
+            );
+            Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message))
+        }
+        EnrollOutcome::Rejected => Err(not_authorized_for(id)),
+    }
+}
+
+/// Returns a refusal if the client at this address is not the machine. That is the case if the neighbour table contains
+/// a MAC for the address, and the machine file does not list this MAC.
+pub(crate) fn foreign_nic_message(
+    app: &AppState,
+    machine: &MachineSpec,
+    ClientAddress(address): ClientAddress,
+) -> Option<String> {
+    if machine.macs.is_empty() {
+        return None;
+    }
+    let mac = (app.neighbours)(address).into_iter().find(|mac| !machine.macs.contains(mac))?;
+    let MachineSpec { id, name, macs, .. } = machine;
+    Some(format!("{}; the request came from {address}", describe_other_macs_of(id, name, macs, &mac)))
+}
+
+/// Describes an unknown machine, so that the operator can write its machine file.
+pub(crate) fn describe_unknown_machine(id: &str, peer: ClientAddress, hardware: &RegisteredHardware) -> String {
+    let macs: Vec<&str> = hardware.nics.iter().map(|nic| nic.mac.as_str()).collect();
+    format!(
+        "unknown machine {id} at {peer}: {}, {} MiB, {}, MACs {}; to use the machine, create a file with this id in machines/",
+        format_count(hardware.cpu_cores as usize, "core", "cores"),
+        hardware.memory >> 20,
+        format_count(hardware.disks.len(), "disk", "disks"),
+        macs.join(" ")
+    )
+}

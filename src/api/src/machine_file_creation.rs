@@ -1,0 +1,275 @@
+//! Creation of a file in `machines/` for a registered machine.
+
+use super::AppState;
+use super::agent_api::request_body::{EVENT_BYTES, read_operator_document};
+use super::metal_api::ApiRefusal;
+use super::metal_api::machine_file::check_templates;
+use super::operator::OperatorAuth;
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use control::api_types::{RegisterRequest, RegisteredHardware};
+use http_server::api_error::ApiError;
+use http_server::quotas::ClientAddress;
+use model::machine_identity::usable_mac;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use site::boot_value_validation;
+use site::operator_files::{DEFAULT_ID, MachineSpec, replace_positions};
+use site::snapshot::SiteSnapshot;
+use site::{operator_files, sizes};
+use std::fs::{File, Permissions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path as FilePath;
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// Request body: name and size of the new machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct MachineFileRequest {
+    pub name: String,
+    /// Id of the size. If absent, the size whose constraints match the hardware is used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<String>,
+    /// Id of the image. With an image, the file contains an allocation: the machine is installed at once if it waits in
+    /// the ramdisk, and otherwise at its next boot over PXE. The hostname is the name of the machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// Id of the allocation. If absent, a new id is generated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocation: Option<String>,
+    /// Id of the layout. If absent, the layout for the machine's size and the image is used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layout: Option<String>,
+    /// SSH public keys that may log in to the installed system.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ssh_pub_keys: Vec<String>,
+}
+
+/// Machine whose file was created.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct CreatedMachineFile {
+    pub id: String,
+    pub name: String,
+    pub size: Option<String>,
+    pub macs: Vec<String>,
+    /// MACs of the machine that were not written to the machine file, because they do not identify the machine.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub omitted: Vec<OmittedMac>,
+    /// Path of the machine file, relative to the server's directory.
+    pub file: String,
+    /// Id of the image that will be installed; absent if the file has no allocation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+}
+
+/// MAC address that does not identify a machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct OmittedMac {
+    pub mac: String,
+    pub reason: String,
+}
+
+/// Handles `POST /v1/machine/{id}/file`.
+pub(crate) async fn create_machine_file(
+    State(app): State<Arc<AppState>>,
+    Path(id): Path<String>,
+    _: OperatorAuth,
+    peer: ClientAddress,
+    body: Body,
+) -> Result<Json<CreatedMachineFile>, ApiError> {
+    let asked: MachineFileRequest = read_operator_document(&app, peer, body, EVENT_BYTES).await?;
+    let prepared = prepare_machine_file(&app, &id, &asked).await?;
+    write_machine_file(&app, peer, prepared).await.map(Json)
+}
+
+/// Machine file that is complete and valid, but not written yet.
+pub struct PreparedMachineFile {
+    pub added: CreatedMachineFile,
+    /// Machine that the file describes.
+    pub machine: MachineSpec,
+    text: String,
+}
+
+/// Composes and validates the file of a machine that has registered.
+///
+/// # Errors
+/// Returns an error if the machine has not registered or has a file already, or if the file would be invalid or its
+/// allocation could not be carried out.
+pub async fn prepare_machine_file(
+    app: &AppState,
+    id: &str,
+    asked: &MachineFileRequest,
+) -> Result<PreparedMachineFile, ApiError> {
+    let default = || ApiError::bad_request(format!("{id} {DEFAULT_ID}"));
+    let id = boot_value_validation::parse_uuid(id).map_err(ApiError::bad_request)?.ok_or_else(default)?;
+    let row = app.state.find_registration(&id).await?;
+    let unknown = || {
+        ApiError::not_found(format!(
+            "machine {id} has not registered: boot it over PXE once; nothing is installed without an allocation"
+        ))
+    };
+    let row = row.ok_or_else(unknown)?;
+    let register: RegisterRequest = serde_json::from_str(&row.document)
+        .map_err(|error| conflict_error(format!("the registration of machine {id} cannot be parsed: {error}")))?;
+    let directory = app.directory();
+    let macs = find_identifying_macs(app, &directory, &id, &register).await?;
+    let added = validate_new_machine(&directory, id, asked, &register.hardware, macs).map_err(conflict_error)?;
+    let text = render_machine_file(&added, asked).map_err(conflict_error)?;
+    // The new file is validated by the same code as files that the operator writes.
+    let named = |why: String| replace_positions(&text, &why, str::to_owned);
+    let invalid = |why: String| conflict_error(format!("the file would be invalid: {}", named(why)));
+    let machine = operator_files::parse_machine(&text).map_err(invalid)?;
+    let resolved = check_templates(app, &machine, &directory.known).await.map_err(ApiRefusal::into_error)?;
+    resolved.map_err(|why| conflict_error(named(why)))?;
+    Ok(PreparedMachineFile { added, machine, text })
+}
+
+/// Writes the file. The machine is in effect after the next scan of the directory.
+///
+/// # Errors
+/// Returns an error if a file with this name exists already, or the file cannot be written.
+pub async fn write_machine_file(
+    app: &AppState,
+    peer: ClientAddress,
+    PreparedMachineFile { added, text, .. }: PreparedMachineFile,
+) -> Result<CreatedMachineFile, ApiError> {
+    write_new_file(&app.machines, &format!("{}.yaml", added.name), &text).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => conflict_error(format!("{} already exists: choose another name", added.file)),
+        _ => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("write {}: {error}", added.file)),
+    })?;
+    app.watch.log_note(format!("created {} for machine {} on request of {peer}", added.file, added.id));
+    app.request_reload();
+    // The file is in effect already, so the request has succeeded. The next boot and the start of an installation repeat the record.
+    if let Err(error) = app.state.record_machine_file(&added.id).await {
+        app.log_rate_limited(format!(
+            "{}: cannot record that machine {} has a machine file: {error}; the file is in effect",
+            added.file, added.id
+        ));
+    }
+    Ok(added)
+}
+
+fn conflict_error(why: String) -> ApiError {
+    ApiError::new(StatusCode::CONFLICT, why)
+}
+
+/// Returns the machine to add. The error is the reason why the machine cannot be added, such as a name that another
+/// machine has.
+fn validate_new_machine(
+    directory: &SiteSnapshot,
+    id: String,
+    asked: &MachineFileRequest,
+    hardware: &RegisteredHardware,
+    (macs, omitted): (Vec<String>, Vec<OmittedMac>),
+) -> Result<CreatedMachineFile, String> {
+    let name = asked.name.trim();
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if name.is_empty() || name.len() > 200 || name.starts_with('.') || !name.bytes().all(plain) {
+        return Err(format!(
+            "{name:?} cannot be the name of a machine file: up to 200 letters, digits, dots, _ and - are allowed, without a dot at the start"
+        ));
+    }
+    if let Some(known) = directory.find_machine_by_uuid(&id) {
+        return Err(format!("machine {id} already has a file, with the name {:?}", known.name));
+    }
+    if let Some(other) = directory.machines().find(|machine| machine.name == name) {
+        return Err(format!("machine {} already has the name {name:?}", other.id));
+    }
+    let size = sizes::choose_size(&directory.known.sizes, hardware, asked.size.as_deref())?;
+    if let ([], Some(first)) = (&macs[..], omitted.iter().find(|omitted| omitted.reason.contains(OF_A_FILE))) {
+        return Err(format!(
+            "machine {id}: its MAC {} {}, and no other MAC identifies the machine: write the machine file by hand, and list the machine's MACs in it",
+            first.mac, first.reason
+        ));
+    }
+    let (image, file) = (asked.image.clone(), format!("machines/{name}.yaml"));
+    Ok(CreatedMachineFile { id, name: name.to_owned(), size, macs, omitted, file, image })
+}
+
+/// Beginning of the message about a MAC that is omitted because the file of another machine lists this MAC.
+const OF_A_FILE: &str = "belongs to machine";
+
+/// Returns the MACs that identify the machine, and the omitted MACs with the reasons. A USB NIC can move between
+/// machines, and the management controllers of some models all have the same MAC.
+async fn find_identifying_macs(
+    app: &AppState,
+    directory: &SiteSnapshot,
+    id: &str,
+    register: &RegisterRequest,
+) -> Result<(Vec<String>, Vec<OmittedMac>), ApiError> {
+    let (mut macs, mut omitted) = (Vec::new(), Vec::new());
+    let inventory = register.inventory.as_ref();
+    for nic in &register.hardware.nics {
+        let Some(mac) = usable_mac(&nic.mac) else { continue };
+        let usb =
+            inventory.and_then(|inventory| inventory.nics.iter().find(|found| found.mac == nic.mac && found.is_usb()));
+        let file = directory.find_machines_by_mac(&mac).find(|other| other.id != id);
+        let registered = app.state.find_machines_with_mac(&mac).await?.into_iter().find(|other| other != id);
+        let reason = match (usb, file, registered) {
+            (_, Some(other), _) => format!("{OF_A_FILE} {} already ({:?})", other.id, other.name),
+            (_, None, Some(other)) => format!("was also registered by machine {other}"),
+            (Some(nic), None, None) => {
+                format!("belongs to a USB NIC ({}), which can move between machines", nic.driver)
+            }
+            (None, None, None) => {
+                macs.push(mac);
+                continue;
+            }
+        };
+        omitted.push(OmittedMac { mac, reason });
+    }
+    Ok((macs, omitted))
+}
+
+/// Formats the machine file. Strings are written as JSON strings, which are valid YAML.
+///
+/// # Errors
+/// Returns an error if the request contains a layout or SSH keys, but no image.
+fn render_machine_file(added: &CreatedMachineFile, asked: &MachineFileRequest) -> Result<String, String> {
+    let CreatedMachineFile { id, name, size, macs, .. } = added;
+    let mut text = format!("id: {id}\nname: {}\n", json!(name));
+    if !macs.is_empty() {
+        text += &format!("macs: {}\n", json!(macs));
+    }
+    if let Some(size) = size {
+        text += &format!("size: {}\n", json!(size));
+    }
+    let Some(image) = &asked.image else {
+        let has_more = asked.layout.is_some() || !asked.ssh_pub_keys.is_empty();
+        let message = "the allocation would have a layout or SSH keys, but no image; add an image";
+        return if has_more { Err(message.to_owned()) } else { Ok(text) };
+    };
+    let allocation = asked.allocation.clone().unwrap_or_else(|| Uuid::new_v4().to_string());
+    text += &format!(
+        "allocation:\n  id: {}\n  hostname: {}\n  image: {}\n",
+        json!(allocation),
+        json!(name.to_lowercase()),
+        json!(image)
+    );
+    if let Some(layout) = &asked.layout {
+        text += &format!("  filesystemlayout: {}\n", json!(layout));
+    }
+    if !asked.ssh_pub_keys.is_empty() {
+        text += "  ssh_pub_keys:\n";
+        asked.ssh_pub_keys.iter().for_each(|key| text += &format!("    - {}\n", json!(key.trim())));
+    }
+    Ok(text)
+}
+
+/// Writes the file atomically. Fails if the file already exists.
+fn write_new_file(folder: &FilePath, name: &str, text: &str) -> std::io::Result<()> {
+    // Each request uses a temporary file with a unique name. With a common name, one request could write to a file that
+    // another request has published.
+    let mut file = tempfile::Builder::new()
+        .prefix(&format!(".{name}."))
+        .suffix(".new")
+        .permissions(Permissions::from_mode(0o640))
+        .tempfile_in(folder)?;
+    file.write_all(text.as_bytes())?;
+    file.as_file().sync_all()?;
+    file.persist_noclobber(folder.join(name))?;
+    File::open(folder)?.sync_all()
+}

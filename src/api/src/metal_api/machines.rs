@@ -1,0 +1,304 @@
+//! `/v1/machine`: machines in metal-api's format, and the requests that add an allocation to a machine file or remove it.
+
+use super::edit_turn::{EditRequest, EditTurn};
+use super::images::is_empty_value;
+use super::machine_choice::{choose_machine, select_networks};
+use super::machine_file::rewrite_machine_file;
+use super::machine_response::{MachineResponse, ReinstallResponse, machine_response};
+use super::refusal::{ApiRefusal, ApiResult};
+use crate::AppState;
+use crate::agent_api;
+use crate::agent_api::request_body::{EVENT_BYTES, read_operator_document};
+use crate::base_url::BaseUrls;
+use crate::freed_machine_shutdown::end_previous_system;
+use crate::openapi::SchemaGenerators;
+use crate::operator::OperatorAuth;
+use crate::operator::reinstalls::{parse_request, place_order};
+use crate::out_of_band;
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::handler::Handler;
+use axum::response::Response;
+use http_server::api_error::ApiError;
+use http_server::quotas::ClientAddress;
+use serde_json::{Map, Value, json};
+use site::operator_files::{self, MachineSpec};
+use std::sync::Arc;
+use store::explain_migration_block;
+use uuid::Uuid;
+
+pub(super) const KIND: &str = "machine";
+/// Maximum size of an allocation, which may contain user data.
+const ALLOCATION_BYTES: usize = 1 << 20;
+/// Fields of a machine file, in the order in which they are written.
+pub(crate) const FIELDS: [&str; 12] = [
+    "id",
+    "name",
+    "macs",
+    "smbios_uuid",
+    "size",
+    "consoles",
+    "ramdisk_network",
+    "locked",
+    "bmc",
+    "traits",
+    "networks",
+    "allocation",
+];
+/// Field of an allocation request that selects some of the networks in the machine file.
+const NETWORKS: &str = "networks";
+/// Fields by which machines can be searched.
+const SEARCHED: [&str; 12] = [
+    "id",
+    "name",
+    "sizeid",
+    "allocation_name",
+    "allocation_project",
+    "allocation_image_id",
+    "allocation_hostname",
+    "allocation_role",
+    "allocation_succeeded",
+    "hardware_memory",
+    "nics_mac_addresses",
+    "state_value",
+];
+/// Fields of an allocation request, each with its name in the machine file.
+const ASKED: [(&str, &str); 9] = [
+    ("name", "name"),
+    ("projectid", "project"),
+    ("hostname", "hostname"),
+    ("imageid", "image"),
+    ("filesystemlayoutid", "filesystemlayout"),
+    ("ssh_pub_keys", "ssh_pub_keys"),
+    ("user_data", "user_data"),
+    ("dns_servers", "dns_servers"),
+    ("ntp_servers", "ntp_servers"),
+];
+/// Fields that select the machine. `partitionid` is ignored, since this server has only one partition.
+const CHOOSES: [&str; 3] = ["uuid", "sizeid", "partitionid"];
+
+/// Returns the schema of a search request.
+pub(crate) fn search_schema(_: &mut SchemaGenerators) -> Value {
+    let kind = |name: &str| match name {
+        "allocation_succeeded" => json!({"type": ["boolean", "null"]}),
+        "hardware_memory" => json!({"type": ["integer", "null"]}),
+        "nics_mac_addresses" => json!({"type": ["array", "null"], "items": {"type": "string"}}),
+        _ => json!({"type": ["string", "null"]}),
+    };
+    let properties: Map<String, Value> = SEARCHED.into_iter().map(|name| (name.to_owned(), kind(name))).collect();
+    let ignored = json!({"enum": [null, "", []]});
+    json!({"type": "object", "properties": properties, "additionalProperties": ignored})
+}
+
+/// Returns the schema of an allocation request.
+pub(crate) fn request_schema(_: &mut SchemaGenerators) -> Value {
+    let kind = |name: &str| match name {
+        "ssh_pub_keys" | "dns_servers" | "ntp_servers" | NETWORKS => json!({"type": ["array", "null"]}),
+        _ => json!({"type": ["string", "null"]}),
+    };
+    let names = ASKED.iter().map(|(name, _)| *name).chain(CHOOSES).chain([NETWORKS]);
+    let properties: Map<String, Value> = names.map(|name| (name.to_owned(), kind(name))).collect();
+    json!({"type": "object", "properties": properties, "required": ["imageid"]})
+}
+
+/// `GET /v1/machine`: lists the machines that have a machine file, sorted by id.
+pub(crate) async fn list_machines(
+    State(app): State<Arc<AppState>>,
+    base: BaseUrls,
+    _: OperatorAuth,
+) -> ApiResult<Json<Vec<MachineResponse>>> {
+    Ok(Json(all_machines(&app, &base).await?))
+}
+
+/// `GET /v1/machine/{id}`: returns the machine in metal-api's format to the operator, and its allocation to the machine
+/// itself.
+pub async fn get_machine_for_caller(State(app): State<Arc<AppState>>, request: Request) -> Response {
+    match OperatorAuth::is_authorized(&app, request.headers()) {
+        true => show_machine.call(request, app).await,
+        false => agent_api::get_machine.call(request, app).await,
+    }
+}
+
+/// `GET /v1/machine/{id}` on a listener that serves only operators.
+pub async fn show_machine(
+    State(app): State<Arc<AppState>>,
+    Path(id): Path<String>,
+    base: BaseUrls,
+    _: OperatorAuth,
+) -> ApiResult<Json<MachineResponse>> {
+    machine_response(&app, &id.to_lowercase(), &base).await.map(Json)
+}
+
+/// `POST /v1/machine/{id}/reinstall`: orders a reinstall, after the same checks as in metal-api.
+pub(crate) async fn reinstall_machine(
+    State(app): State<Arc<AppState>>,
+    Path(id): Path<String>,
+    base: BaseUrls,
+    _: OperatorAuth,
+    peer: ClientAddress,
+    body: Body,
+) -> Result<Json<ReinstallResponse>, ApiError> {
+    let asked = parse_request(read_operator_document(&app, peer, body, EVENT_BYTES).await?)?;
+    let id = id.to_lowercase();
+    if asked.id.to_lowercase() != id {
+        return Err(ApiError::bad_request(format!(
+            "the path contains machine {id}, but the body contains {:?}",
+            asked.id
+        )));
+    }
+    let summary = place_order(&app, peer, &asked).await?;
+    let machine = machine_response(&app, &id, &base).await.map_err(ApiRefusal::into_error)?;
+    Ok(Json(ReinstallResponse::new(&machine, &summary)))
+}
+
+/// `POST /v1/machine/find`: returns the machines that match all criteria.
+pub(crate) async fn find_machines(
+    State(app): State<Arc<AppState>>,
+    base: BaseUrls,
+    _: OperatorAuth,
+    peer: ClientAddress,
+    body: Body,
+) -> ApiResult<Json<Vec<MachineResponse>>> {
+    let mut asked: Map<String, Value> = read_operator_document(&app, peer, body, EVENT_BYTES).await?;
+    // metal-stack's Go client sends empty lists for unset criteria.
+    asked.retain(|_, value| !is_empty_value(value));
+    if let Some(other) = asked.keys().find(|name| !SEARCHED.contains(&name.as_str())) {
+        return Err(ApiRefusal::bad_request(format!(
+            "machines cannot be searched by {other:?}{}",
+            operator_files::suggest_name(other, SEARCHED.into_iter())
+        )));
+    }
+    let mut all = all_machines(&app, &base).await?;
+    all.retain(|machine| {
+        let machine = json!(machine);
+        asked.iter().all(|(name, value)| matches_criterion(&machine, name, value))
+    });
+    Ok(Json(all))
+}
+
+fn matches_criterion(machine: &Value, name: &str, wanted: &Value) -> bool {
+    let place = match name {
+        "nics_mac_addresses" => {
+            let nics = machine["hardware"]["nics"].as_array().into_iter().flatten();
+            let macs: Vec<&Value> = nics.map(|nic| &nic["mac"]).collect();
+            return wanted.as_array().into_iter().flatten().all(|mac| macs.contains(&mac));
+        }
+        "id" => return wanted.as_str().is_some_and(|id| machine["id"] == id.to_lowercase()),
+        "name" => "/name",
+        "sizeid" => "/size/id",
+        "allocation_name" => "/allocation/name",
+        "allocation_project" => "/allocation/project",
+        "allocation_image_id" => "/allocation/image/id",
+        "allocation_hostname" => "/allocation/hostname",
+        "allocation_role" => "/allocation/role",
+        "allocation_succeeded" => "/allocation/succeeded",
+        "hardware_memory" => "/hardware/memory",
+        _ => "/state/value",
+    };
+    machine.pointer(place).is_some_and(|found| found == wanted)
+}
+
+/// `POST /v1/machine/allocate`: adds an allocation to a machine file.
+pub(crate) async fn allocate_machine(
+    base: BaseUrls,
+    EditRequest { mut asked, turn }: EditRequest<Map<String, Value>, ALLOCATION_BYTES>,
+) -> ApiResult<Json<MachineResponse>> {
+    let EditTurn { app, peer, .. } = &turn;
+    asked.retain(|_, value| !is_empty_value(value));
+    let takes =
+        |name: &str| name == NETWORKS || CHOOSES.contains(&name) || ASKED.iter().any(|(asked, _)| *asked == name);
+    if let Some(other) = asked.keys().find(|name| !takes(name)) {
+        return Err(ApiRefusal::bad_request(format!(
+            "{other:?} is not supported in an allocation request: set this field in the machine file"
+        )));
+    }
+    let id = choose_machine(app, &asked).await?;
+    check_over_redfish(app, &id).await?;
+    let uuid = Uuid::new_v4().to_string();
+    let mut allocation = Map::from_iter([("id".to_owned(), json!(uuid)), ("hostname".to_owned(), json!("metal"))]);
+    for (name, ours) in ASKED {
+        allocation.extend(asked.get(name).map(|value| (ours.to_owned(), value.clone())));
+    }
+    let networks = match app.directory().find_machine(&id) {
+        Some(machine) => select_networks(machine, asked.get(NETWORKS))?,
+        None => Vec::new(),
+    };
+    if !networks.is_empty() {
+        allocation.insert(NETWORKS.to_owned(), Value::Array(networks));
+    }
+    let change = |document: &mut Map<String, Value>| {
+        drop(document.insert("allocation".to_owned(), Value::Object(allocation.clone())))
+    };
+    let is_free = |machine: &MachineSpec| machine.allocation.is_none();
+    let has_it = |machine: &MachineSpec| machine.allocation.as_ref().is_some_and(|allocation| *allocation.id == uuid);
+    rewrite_machine_file(app, &id, is_free, change, has_it, requested_field).await?;
+    app.watch.log_note(format!("{}: {peer} added allocation {uuid}", app.directory().display_name(&id)));
+    Ok(Json(machine_response(app, &id, &base).await?))
+}
+
+/// Checks that the machine's Redfish service supports the steps of all templates that the traits of the machine enable.
+async fn check_over_redfish(app: &AppState, id: &str) -> ApiResult<()> {
+    let directory = app.directory();
+    let Some(machine) = directory.find_machine(id) else { return Ok(()) };
+    let checked = out_of_band::check_controller(machine, &directory.known).await;
+    checked.map_err(|error| ApiRefusal::unprocessable(error.parts().1))
+}
+
+/// Returns the name of the request field that corresponds to a field of the machine file; empty if no request field
+/// corresponds.
+fn requested_field(path: &str) -> String {
+    let field = path.strip_prefix("allocation.").unwrap_or_default();
+    let (name, rest) = field.split_at(field.find(['.', '[']).unwrap_or(field.len()));
+    ASKED.iter().find(|(_, ours)| *ours == name).map(|(asked, _)| format!("{asked}{rest}")).unwrap_or_default()
+}
+
+/// `DELETE /v1/machine/{id}/free`: removes the allocation from the machine file, and powers the machine off if its management controller
+/// is known. At its next boot over PXE, the machine boots the ramdisk and waits. Its disks are preserved.
+pub(crate) async fn free_machine(
+    Path(id): Path<String>,
+    base: BaseUrls,
+    turn: EditTurn,
+) -> ApiResult<Json<MachineResponse>> {
+    let (id, EditTurn { app, peer, directory, .. }) = (id.to_lowercase(), &turn);
+    let machine = directory.find_machine(&id).ok_or_else(|| ApiRefusal::not_found(KIND, &id))?;
+    if let Some(reason) = &machine.locked {
+        return Err(ApiRefusal::unprocessable(format!("machine is locked: {reason}")));
+    }
+    check_no_migration(app, &id).await?;
+    let Some(allocation) = &machine.allocation else { return Ok(Json(machine_response(app, &id, &base).await?)) };
+    let standing = app.state.read_install_state(&id, &allocation.id).await?;
+    let is_begun = standing.order.as_ref().is_some_and(|order| order.begun && !order.given_up)
+        || (!standing.is_installed() && standing.first.as_ref().is_some_and(|first| !first.heard));
+    if is_begun {
+        return Err(ApiRefusal::conflict(format!(
+            "an installation of machine {id} has passed its point of no return: wait until it has ended"
+        )));
+    }
+    let own = allocation.id.to_string();
+    let has_it = |machine: &MachineSpec| machine.allocation.as_ref().is_some_and(|allocation| *allocation.id == own);
+    let change = |document: &mut Map<String, Value>| drop(document.remove("allocation"));
+    rewrite_machine_file(app, &id, has_it, change, |machine| machine.allocation.is_none(), str::to_owned).await?;
+    app.watch.log_note(format!(
+        "{}: {peer} removed allocation {own}; the machine's disks are unchanged",
+        directory.display_name(&id)
+    ));
+    end_previous_system(app, &id).await?;
+    Ok(Json(machine_response(app, &id, &base).await?))
+}
+
+pub(super) async fn check_no_migration(app: &AppState, id: &str) -> ApiResult<()> {
+    let is = app.state.find_live_migration(id).await?;
+    is.map_or(Ok(()), |is| Err(ApiRefusal::conflict(explain_migration_block(id, &is))))
+}
+
+async fn all_machines(app: &Arc<AppState>, base: &BaseUrls) -> ApiResult<Vec<MachineResponse>> {
+    let directory = app.directory();
+    let mut ids: Vec<&str> = directory.machines().map(|machine| machine.id.as_str()).collect();
+    ids.sort_unstable();
+    let mut all = Vec::new();
+    for id in ids {
+        all.push(machine_response(app, id, base).await?);
+    }
+    Ok(all)
+}

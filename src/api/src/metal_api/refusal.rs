@@ -1,0 +1,114 @@
+//! Error responses: `statuscode` and `message` as in metal-api, with additional fields.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use common::diagnostic::{Diagnostic, join_problems};
+use common::error::Error;
+use http_server::api_error::ApiError;
+use http_server::server_health::ErrorMessage;
+use serde::Serialize;
+use serde_json::Value;
+
+/// Body of an error response.
+#[derive(Serialize, schemars::JsonSchema)]
+pub(crate) struct RefusalBody {
+    statuscode: u16,
+    message: String,
+    /// Problems of the request's document, each with its position.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    problems: Vec<Diagnostic>,
+    /// Both versions of an object that was changed concurrently.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conflict: Option<Value>,
+}
+
+#[derive(Debug)]
+pub struct ApiRefusal {
+    status: StatusCode,
+    message: String,
+    /// Problems of the request's document, each with its position.
+    problems: Vec<Diagnostic>,
+    /// Both versions of an object that was changed concurrently.
+    conflict: Option<Value>,
+}
+
+pub(crate) type ApiResult<T = Response> = std::result::Result<T, ApiRefusal>;
+
+impl ApiRefusal {
+    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> ApiRefusal {
+        ApiRefusal { status, message: message.into(), problems: Vec::new(), conflict: None }
+    }
+
+    pub(crate) fn bad_request(message: impl Into<String>) -> ApiRefusal {
+        ApiRefusal::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// Returns metal-api's error for an unknown object.
+    pub(crate) fn not_found(kind: &str, id: &str) -> ApiRefusal {
+        ApiRefusal::new(StatusCode::NOT_FOUND, format!("no {kind} with id {id:?} found"))
+    }
+
+    pub(crate) fn unprocessable(message: impl Into<String>) -> ApiRefusal {
+        ApiRefusal::new(StatusCode::UNPROCESSABLE_ENTITY, message)
+    }
+
+    pub(crate) fn internal_error(message: impl Into<String>) -> ApiRefusal {
+        ApiRefusal::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+    }
+
+    pub(crate) fn conflict(message: impl Into<String>) -> ApiRefusal {
+        ApiRefusal::new(StatusCode::CONFLICT, message)
+    }
+
+    /// Returns metal-api's error for a concurrent change, with both versions.
+    pub(crate) fn concurrent_change(kind: &str, id: &str, conflict: Value) -> ApiRefusal {
+        let message = format!("cannot update {kind} ({id}): the entity was changed from another, please retry");
+        ApiRefusal { conflict: Some(conflict), ..ApiRefusal::conflict(message) }
+    }
+
+    /// Returns the message without status and details.
+    pub(crate) fn into_message(self) -> String {
+        self.message
+    }
+
+    /// Returns status and message as an error without details.
+    pub(crate) fn into_error(self) -> ApiError {
+        ApiError::new(self.status, self.message)
+    }
+
+    /// Adds the problems of the request's document.
+    pub(crate) fn with_problems(self, problems: Vec<Diagnostic>) -> ApiRefusal {
+        ApiRefusal { problems, ..self }
+    }
+
+    /// Returns an error whose message lists the problems without their positions. A separate field contains the problems with positions.
+    pub(crate) fn from_problems(status: StatusCode, problems: Vec<Diagnostic>) -> ApiRefusal {
+        let words: Vec<Diagnostic> = problems.iter().map(|problem| Diagnostic::new("", &problem.message)).collect();
+        ApiRefusal { problems, ..ApiRefusal::new(status, join_problems(&words)) }
+    }
+}
+
+impl From<ApiError> for ApiRefusal {
+    fn from(error: ApiError) -> ApiRefusal {
+        let (status, message) = error.parts();
+        ApiRefusal::new(status, message)
+    }
+}
+
+impl From<Error> for ApiRefusal {
+    fn from(error: Error) -> ApiRefusal {
+        ApiRefusal::internal_error(error.to_string())
+    }
+}
+
+impl IntoResponse for ApiRefusal {
+    fn into_response(self) -> Response {
+        let ApiRefusal { status, message, problems, conflict } = self;
+        let error = ErrorMessage(message.clone());
+        let body = RefusalBody { statuscode: status.as_u16(), message, problems, conflict };
+        let mut response = (status, Json(body)).into_response();
+        response.extensions_mut().insert(error);
+        response
+    }
+}

@@ -1,0 +1,400 @@
+//! Boot scripts for PXE, and boot information for running systems that start the ramdisk without their firmware. A boot
+//! that carries out a reinstall order is counted as an attempt before the ramdisk is served.
+
+use super::base_url::BaseUrls;
+use super::migration_requests::MigrationState;
+use super::source_port_check::SourcePort;
+use super::{AppState, agent_api, machine_auth, machine_identification, source_port_check};
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::{Method, StatusCode};
+use control::api_types;
+use http_server::api_error::ApiError;
+use http_server::quotas::ClientAddress;
+use http_server::server_log::MachineOrigin;
+use model::install_report::{EventName, ProgressEvent};
+use model::machine_identity::{BootIdentity, MachineMatch, parse_mac, parse_usable_uuid};
+use model::machine_migration::MigrationSide;
+use pxe::ipxe;
+use serde::Deserialize;
+use site::{boot_value_validation, operator_files};
+use std::sync::Arc;
+use store::boot_token::RequestedBoot;
+use store::{ATTEMPTS, BootDecision, BootTarget, FileAllocation, MachineBoot, ReinstallOrder, restore_confirmation};
+use time::OffsetDateTime;
+
+pub async fn start_script(base: BaseUrls) -> String {
+    ipxe::start_script(&base.files)
+}
+
+#[derive(Deserialize)]
+pub struct BootQuery {
+    #[serde(default)]
+    uuid: String,
+    #[serde(default)]
+    mac: String,
+}
+
+/// `/boot.ipxe`: the boot script of a machine. It contains a token that authorizes only the registration of this boot.
+pub async fn boot_script(
+    State(app): State<Arc<AppState>>,
+    base: BaseUrls,
+    peer: ClientAddress,
+    method: Method,
+    query: Result<Query<BootQuery>, QueryRejection>,
+) -> Result<String, ApiError> {
+    let asking = identify_requester(&app, peer, &method, query).await?;
+    if let Some(why) = asking.withheld {
+        // The system on its disks may be running on another machine.
+        if app.state.is_barred_from_disks(&asking.id, asking.files).await? {
+            app.log_rate_limited(format!(
+                "{why}. The machine takes part in a migration, so it waits instead of booting from its disk"
+            ));
+            return Ok(ipxe::hold_script(&base.files, &asking.id));
+        }
+        app.log_rate_limited(why);
+        return Ok(ipxe::local_disk_script(&asking.id));
+    }
+    let BootDecision { next, active } = app.state.decide_next_boot(&asking.id, asking.files.clone()).await?;
+    let token = asking.issue_token(&app, active.is_some())?;
+    let initrd = ramdisk_file(&app, &asking.id).await;
+    log_active_boot(&app, &asking, active, peer).await?;
+    let (message, stop) = match &next {
+        BootTarget::Install => ("boots the ramdisk".to_owned(), Some(false)),
+        BootTarget::Attempt(order) => (describe_attempt(order), Some(false)),
+        BootTarget::Unconfirmed(order) => (describe_unconfirmed(order), Some(false)),
+        BootTarget::Moving(part, state) => (describe_migration_role(*part, *state), Some(false)),
+        BootTarget::Released => (RELEASED.to_owned(), Some(false)),
+        BootTarget::Disk => ("is installed and boots its disk".to_owned(), None),
+        BootTarget::Dropped(order) => (describe_abandoned(order), None),
+        BootTarget::Elsewhere(other) => (describe_other_id(&asking.id, other), None),
+        BootTarget::NoFile => (describe_missing_file(&asking.id), None),
+        BootTarget::Stop(order) => (describe_stopped(order), Some(true)),
+        BootTarget::Crowded => return Err(too_many_machines(&app, &asking.id, peer)),
+    };
+    log_unproven(&app, &asking, &next, peer);
+    if matches!(next, BootTarget::Elsewhere(_) | BootTarget::NoFile) {
+        app.log_rate_limited(format!("{} at {peer}: the machine {message}", asking.id));
+    }
+    record_event(&app, &asking.id, peer, EventName::PxeBooting, &message).await?;
+    log_order_end(&app, &asking.id, &next, peer);
+    Ok(match stop {
+        Some(stop) => {
+            let ramdisk = ipxe::RamdiskBoot { initrd, ..asking.ramdisk(&app, &base, &token, stop) };
+            ipxe::ramdisk_script(&ramdisk, next.excludes_disk())
+        }
+        None => ipxe::local_disk_script(&asking.id),
+    })
+}
+
+/// `/boot.json`: boot information for a running machine that is about to carry out its reinstall. The request is
+/// refused if neither a reinstall nor a migration is ordered, or if an unprivileged process may have sent it.
+pub(crate) async fn boot_json(
+    State(app): State<Arc<AppState>>,
+    base: BaseUrls,
+    peer: ClientAddress,
+    source: SourcePort,
+    method: Method,
+    query: Result<Query<BootQuery>, QueryRejection>,
+) -> Result<Json<api_types::NextBoot>, ApiError> {
+    let asking = identify_requester(&app, peer, &method, query).await?;
+    source_port_check::require_privileged(&app, source, peer, &asking.id, "request its reinstall")?;
+    if let Some(why) = asking.withheld {
+        app.log_rate_limited(why.clone());
+        return Err(ApiError::new(StatusCode::CONFLICT, why));
+    }
+    let BootDecision { next, active } = app.state.decide_next_boot(&asking.id, asking.files.clone()).await?;
+    let token = asking.issue_token(&app, active.is_some())?;
+    log_active_boot(&app, &asking, active, peer).await?;
+    log_unproven(&app, &asking, &next, peer);
+    log_order_end(&app, &asking.id, &next, peer);
+    let id = &asking.id;
+    let refusal = match &next {
+        BootTarget::Attempt(_) | BootTarget::Moving(..) => {
+            let what = match &next {
+                BootTarget::Moving(part, state) => describe_migration_role(*part, *state),
+                BootTarget::Attempt(order) => describe_attempt(order),
+                _ => String::new(),
+            };
+            record_event(&app, id, peer, EventName::PlannedReboot, &format!("{what}, bypassing the firmware")).await?;
+            let initrd = ramdisk_file(&app, id).await;
+            let ramdisk = ipxe::RamdiskBoot { initrd, ..asking.ramdisk(&app, &base, &token, false) };
+            return Ok(Json(api_types::NextBoot {
+                kernel: ramdisk.kernel_url(),
+                initrd: ramdisk.initrd_url(),
+                cmdline: ramdisk.kernel_arguments(),
+            }));
+        }
+        BootTarget::Released => format!("machine {id} {RELEASED}"),
+        BootTarget::Unconfirmed(_) => restore_confirmation::explain_confirmation(id),
+        BootTarget::Install => format!("machine {id}: this server has no record that the allocation is installed"),
+        BootTarget::Disk => format!(
+            "no reinstall of machine {id} is ordered: order one with `drophammer machine reinstall {id} --image IMAGE`"
+        ),
+        BootTarget::Dropped(order) => describe_abandoned(order),
+        BootTarget::Elsewhere(other) => format!("machine {id} {}", describe_other_id(id, other)),
+        BootTarget::NoFile => format!("machine {id} {}", describe_missing_file(id)),
+        BootTarget::Stop(order) => describe_stopped(order),
+        BootTarget::Crowded => return Err(too_many_machines(&app, id, peer)),
+    };
+    Err(ApiError::new(StatusCode::CONFLICT, refusal))
+}
+
+const PLAIN: &str = "initrd";
+
+/// File name of the ramdisk with cryptsetup, which only few machines need.
+const WITH_LUKS: &str = "initrd-luks";
+
+/// Returns the file name of the ramdisk that the machine's current layout requires. If the layout changes after the boot, the machine must
+/// boot again.
+pub(crate) async fn ramdisk_file(app: &AppState, id: &str) -> &'static str {
+    let directory = app.directory();
+    let is_encrypted = match agent_api::wire_allocation::find_assignment(app, &directory, id).await {
+        Ok(Some((assigned, _))) => {
+            let lists = ["filesystems", "volumegroups"].map(|list| assigned.layout[list].as_array());
+            lists.into_iter().flatten().flatten().any(|item| !item["encrypted"].is_null())
+        }
+        // The allocation cannot be resolved yet, for example because its image is still being hashed.
+        _ => {
+            let allocation = directory.find_machine(id).and_then(|machine| machine.allocation.as_ref());
+            let named = allocation.and_then(|allocation| allocation.filesystemlayout.as_deref());
+            let layout = named.and_then(|named| directory.known.layouts.get(named));
+            layout.is_some_and(|layout| layout.encryption_specs().next().is_some())
+        }
+    };
+    if !is_encrypted {
+        return PLAIN;
+    }
+    let file = app.boot.join(WITH_LUKS);
+    if file.is_file() {
+        return WITH_LUKS;
+    }
+    app.log_rate_limited(format!(
+        "{id}: the machine's layout has encrypted filesystems, but {} is missing: the agent will refuse the installation; create the file with scripts/build-ramdisk",
+        file.display()
+    ));
+    PLAIN
+}
+
+/// Machine that sends a boot request, identified by its UUID or MAC.
+struct BootRequest {
+    id: String,
+    /// MAC of the NIC from which the machine boots.
+    mac: Option<String>,
+    consoles: Vec<String>,
+    network: Option<String>,
+    files: FileAllocation,
+    /// Reason why the request is refused; `None` if the request is accepted.
+    withheld: Option<String>,
+    /// Reason why the request may come from another machine; `None` if the identity of the sending machine is proven.
+    unproven: Option<String>,
+}
+
+impl BootRequest {
+    /// Returns a new token for a boot of this machine.
+    fn issue_token(&self, app: &AppState, while_active: bool) -> Result<String, ApiError> {
+        let boot = RequestedBoot { machine: self.id.clone(), created: OffsetDateTime::now_utc(), while_active };
+        Ok(app.boot_tokens.issue_token(&boot)?)
+    }
+
+    fn ramdisk<'a>(
+        &'a self,
+        app: &'a AppState,
+        base: &'a BaseUrls,
+        token: &'a str,
+        stop: bool,
+    ) -> ipxe::RamdiskBoot<'a> {
+        let BootRequest { id, consoles, network, .. } = self;
+        let network = network.as_deref();
+        let BaseUrls { calls: url, files } = base;
+        ipxe::RamdiskBoot {
+            url,
+            files,
+            token,
+            machine: id,
+            consoles,
+            network,
+            cmdline: &app.cmdline,
+            stop,
+            initrd: PLAIN,
+        }
+    }
+}
+
+async fn identify_requester(
+    app: &AppState,
+    peer: ClientAddress,
+    method: &Method,
+    query: Result<Query<BootQuery>, QueryRejection>,
+) -> Result<BootRequest, ApiError> {
+    if *method == Method::HEAD {
+        return Err(ApiError::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "HEAD is not allowed, because it could count as an attempt of the machine's reinstall order; use GET",
+        ));
+    }
+    let Query(query) = query.map_err(|error| ApiError::bad_request(error.to_string()))?;
+    let asking = parse_identity(&query).map_err(ApiError::bad_request)?;
+    let directory = app.directory();
+    let (id, withheld, unproven) = match machine_identification::match_boot_request(app, &directory, &asking).await? {
+        MachineMatch::Proven { id, warning } => {
+            warning.into_iter().for_each(|warning| app.log_rate_limited(warning));
+            (id, None, None)
+        }
+        MachineMatch::Unproven { id, why } => (id, None, Some(why)),
+        MachineMatch::Unknown(uuid) => (uuid.to_string(), None, None),
+        MachineMatch::Withheld { id, why } => (id, Some(format!("{why}; the request came from {peer}")), None),
+        MachineMatch::Ambiguous(why) => {
+            app.log_rate_limited(format!("{why}; the request came from {peer}"));
+            return Err(ApiError::new(StatusCode::CONFLICT, why));
+        }
+        MachineMatch::Unidentified => {
+            app.log_rate_limited(unidentified_message(peer, &asking));
+            return Err(ApiError::bad_request("the uuid is not usable, and no file in machines/ contains the mac"));
+        }
+    };
+    let machine = directory.find_machine(&id);
+    // The allocation is taken from the file even while its image is being hashed, so that an installed machine is still
+    // treated as installed.
+    let files = match machine.map(|machine| &machine.allocation) {
+        Some(Some(allocation)) => FileAllocation::Allocated(allocation.id.to_string()),
+        Some(None) => FileAllocation::Free,
+        None => FileAllocation::Nothing,
+    };
+    let withheld = withheld.or_else(|| machine_auth::foreign_nic_message(app, machine?, peer));
+    let consoles = machine.map_or_else(operator_files::default_consoles, |machine| machine.consoles.clone());
+    let network = machine.and_then(|machine| machine.ramdisk_network.clone());
+    Ok(BootRequest { id, mac: asking.mac, consoles, network, files, withheld, unproven })
+}
+
+/// Parses the UUID and the MAC of the query. An empty value is treated as absent.
+fn parse_identity(query: &BootQuery) -> Result<BootIdentity, String> {
+    let given = |text: &'_ str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let uuid = given(&query.uuid).map(|uuid| boot_value_validation::parse_uuid(&uuid)).transpose()?.flatten();
+    let mac = given(&query.mac).map(|mac| parse_mac(&mac)).transpose()?;
+    Ok(BootIdentity { uuid: uuid.as_deref().and_then(parse_usable_uuid), mac })
+}
+
+fn unidentified_message(peer: ClientAddress, asking: &BootIdentity) -> String {
+    format!(
+        "a machine at {peer} without a usable UUID and with the unknown MAC {:?} requests its boot script: create a file in machines/ with this MAC",
+        asking.mac
+    )
+}
+
+fn describe_attempt(order: &ReinstallOrder) -> String {
+    format!(
+        "boots the ramdisk for attempt {} of {ATTEMPTS} of the reinstall with image {}",
+        order.attempts, order.image
+    )
+}
+
+/// Describes the boot of a machine whose record needs confirmation. The machine's agent boots the installed system, and
+/// reports the install marker.
+fn describe_unconfirmed(order: &ReinstallOrder) -> String {
+    format!(
+        "boots the ramdisk, which boots the installed system: the reinstall with image {} needs confirmation, because the database was restored",
+        order.image
+    )
+}
+
+const RELEASED: &str = "boots the ramdisk and waits: the system on its disks was migrated to another machine, or was copied from another machine";
+
+fn describe_migration_role(part: MigrationSide, state: MigrationState) -> String {
+    let what = match (part, state) {
+        (MigrationSide::Send, MigrationState::Booting) => {
+            "waits: another machine has received this machine's system and may be running that system"
+        }
+        (MigrationSide::Send, _) => "this machine's system will be migrated to another machine",
+        (MigrationSide::Receive, _) => "this machine will receive another machine's system",
+    };
+    format!("boots the ramdisk: {what} ({state})")
+}
+
+fn describe_abandoned(order: &ReinstallOrder) -> String {
+    format!(
+        "the reinstall with image {} is abandoned: {ATTEMPTS} attempts did not reach the point of no return; the machine \
+         is unchanged",
+        order.image
+    )
+}
+
+fn describe_other_id(id: &str, other: &str) -> String {
+    format!(
+        "boots its disk: its allocation is installed under machine {other}. If this is the same machine with a new id, run \
+         `drophammer machine rename {other} {id}`; otherwise give this machine an allocation with another id"
+    )
+}
+
+fn describe_missing_file(id: &str) -> String {
+    format!(
+        "boots its disk: machine {id} is installed, but has no valid file in machines/. Restore the file; a \
+         file without an allocation frees the machine"
+    )
+}
+
+fn describe_stopped(order: &ReinstallOrder) -> String {
+    format!(
+        "the reinstall with image {} is abandoned: it has started, and {ATTEMPTS} attempts did not complete it; the machine is \
+         only partially installed and waits at its console",
+        order.image
+    )
+}
+
+/// Logs that a reinstall order was abandoned. For a partially installed machine, returns why the machine waits.
+pub(crate) fn log_order_end(app: &AppState, id: &str, next: &BootTarget, peer: ClientAddress) -> Option<String> {
+    if let BootTarget::Dropped(order) | BootTarget::Stop(order) = next {
+        let text = format!("abandoned after {} attempts: image {} is not installed", order.attempts, order.image);
+        app.watch.log_reinstall(MachineOrigin::new(id, app.directory().display_name(id), peer), text);
+        app.request_reload();
+    }
+    if let BootTarget::Stop(order) = next { Some(describe_stopped(order)) } else { None }
+}
+
+/// Logs a warning if the ramdisk is served for an installation to a machine whose identity is not proven.
+fn log_unproven(app: &AppState, asking: &BootRequest, next: &BootTarget, peer: ClientAddress) {
+    if let (BootTarget::Install | BootTarget::Attempt(_), Some(why)) = (next, &asking.unproven) {
+        app.log_rate_limited(format!("{why}; the request came from {peer}"));
+    }
+}
+
+/// Logs that a boot was requested while another boot of the machine is active.
+async fn log_active_boot(
+    app: &AppState,
+    asking: &BootRequest,
+    active: Option<MachineBoot>,
+    peer: ClientAddress,
+) -> Result<(), ApiError> {
+    let Some(active) = active else { return Ok(()) };
+    let two_machines = machine_identification::warn_of_two_machines(app, &asking.id, asking.mac.as_slice()).await?;
+    let (at, seconds) = (active.address.unwrap_or_default(), app.state.heard.time_since_call(&active.hash).as_secs());
+    app.log_rate_limited(format!(
+        "{}: boot requested from {peer}; the boot at {at} was active {seconds} s ago and continues{}",
+        app.directory().display_name(&asking.id),
+        two_machines.map(|why| format!("; {why}")).unwrap_or_default()
+    ));
+    Ok(())
+}
+
+fn too_many_machines(app: &AppState, id: &str, peer: ClientAddress) -> ApiError {
+    let message = "too many machines without a file are registered: create a file in machines/ for this machine";
+    app.log_rate_limited(format!("{id} at {peer}: {message}"));
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
+}
+
+async fn record_event(
+    app: &AppState,
+    id: &str,
+    peer: ClientAddress,
+    event: EventName,
+    message: &str,
+) -> Result<(), ApiError> {
+    let event = ProgressEvent { event, message: message.to_owned(), stage: None, seconds: None, progress: None };
+    if !agent_api::is_event_within_quota(app, peer) {
+        return Ok(());
+    }
+    app.state.store_event(id, &event, false).await?;
+    app.watch.log_event(MachineOrigin::new(id, app.directory().display_name(id), peer), event);
+    Ok(())
+}

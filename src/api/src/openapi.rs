@@ -1,0 +1,186 @@
+//! `/openapi.json`: OpenAPI 3.1 description of the endpoints in [`super::routes`]. The schemas of bodies are derived from their Rust
+//! types.
+
+use super::metal_api::RefusalBody;
+use super::routes::{self, ApiRoute, OperationDoc, RequiredToken, ResponseContent};
+use axum::Json;
+use common::json_schema_cleanup::remove_nonstandard_formats;
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, SchemaGenerator};
+use serde_json::{Map, Value, json};
+use std::sync::LazyLock;
+
+const COMPONENTS: &str = "/components/schemas";
+/// Suffix that distinguishes the request schema of a type from its response schema.
+const ASKED: &str = "Asked";
+
+/// `GET /openapi.json`.
+pub(crate) async fn get_openapi() -> Json<&'static Value> {
+    Json(openapi_document())
+}
+
+/// Returns the OpenAPI document.
+pub fn openapi_document() -> &'static Value {
+    static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
+        let calls: Vec<ApiRoute> = routes::all_routes();
+        let described: Vec<&OperationDoc> = calls.iter().flat_map(|call| &call.described).collect();
+        build_document(&described)
+    });
+    &DOCUMENT
+}
+
+fn build_document(all: &[&OperationDoc]) -> Value {
+    let mut schemas = SchemaGenerators::new();
+    // In Ironic's format, `error_message` is a string that contains JSON.
+    let as_ironic =
+        json!({"type": "object", "required": ["error_message"], "properties": {"error_message": {"type": "string"}}});
+    let refusals = [("Refused", response_schema::<RefusalBody>(&mut schemas)), ("RefusedAsIronic", as_ironic)];
+    let refusals = refusals.map(|(name, schema)| {
+        let content = json!({"application/json": {"schema": schema}});
+        (name.to_owned(), json!({"description": "Error message.", "content": content}))
+    });
+    let mut paths = Map::new();
+    for described in all {
+        let path =
+            paths.entry(described.path).or_insert_with(|| json!({ "parameters": path_parameters(described.path) }));
+        path[described.method.to_lowercase()] = describe_operation(described, &mut schemas);
+    }
+    let bearer = |what: &str| json!({"type": "http", "scheme": "bearer", "description": what});
+    json!({
+        "openapi": "3.1.1",
+        "jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
+        "info": {"title": "drophammer serve", "version": env!("CARGO_PKG_VERSION"), "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"}},
+        "paths": paths,
+        "components": {
+            "schemas": schemas.into_components(),
+            "responses": Map::from_iter(refusals),
+            "securitySchemes": {
+                "operator": bearer("Token in DIR/operator.token."),
+                "metrics": bearer("Token in DIR/metrics.token."),
+                "machine": bearer("Token in the machine's boot script, valid for one boot of that machine."),
+            },
+        },
+    })
+}
+
+fn path_parameters(path: &str) -> Vec<Value> {
+    let names = path.split('/').filter_map(|step| step.strip_prefix('{')?.strip_suffix('}'));
+    names.map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}})).collect()
+}
+
+fn describe_operation(described: &OperationDoc, schemas: &mut SchemaGenerators) -> Value {
+    let OperationDoc { summary, token, query, refused, .. } = described;
+    let mut operation = json!({ "summary": summary });
+    operation["security"] = match token {
+        RequiredToken::Operator => json!([{"operator": []}]),
+        RequiredToken::Metrics => json!([{"metrics": []}, {"operator": []}]),
+        RequiredToken::Machine => json!([{"machine": []}]),
+        RequiredToken::MachineOrOperator => json!([{"machine": []}, {"operator": []}]),
+        RequiredToken::None => json!([]),
+    };
+    if !query.is_empty() {
+        let parameter = |name: &&str| json!({"name": name, "in": "query", "schema": {"type": "string"}});
+        operation["parameters"] = query.iter().map(parameter).collect();
+    }
+    if let Some(asks) = described.asks {
+        operation["requestBody"] =
+            json!({"required": true, "content": {"application/json": {"schema": asks(schemas)}}});
+    }
+    let mut responses = Map::new();
+    for (status, content) in &described.answers {
+        let description = axum::http::StatusCode::from_u16(*status).ok().and_then(|status| status.canonical_reason());
+        let mut response = json!({ "description": description.unwrap_or_default() });
+        match content {
+            ResponseContent::Nothing => {}
+            ResponseContent::Text => response["content"] = json!({"text/plain": {"schema": {"type": "string"}}}),
+            ResponseContent::Json(schema) => {
+                response["content"] = json!({"application/json": {"schema": schema(schemas)}})
+            }
+        }
+        responses.insert(status.to_string(), response);
+    }
+    responses.insert("default".to_owned(), json!({"$ref": format!("#/components/responses/{refused}")}));
+    operation["responses"] = Value::Object(responses);
+    operation
+}
+
+/// Generators for the schemas of responses and of requests. Two generators are needed, since a field can be optional
+/// only in requests, or only in responses.
+pub struct SchemaGenerators {
+    answered: SchemaGenerator,
+    asked: SchemaGenerator,
+}
+
+impl SchemaGenerators {
+    fn new() -> SchemaGenerators {
+        let settings = || SchemaSettings::draft2020_12().with(|settings| settings.definitions_path = COMPONENTS.into());
+        SchemaGenerators {
+            answered: settings().for_serialize().into_generator(),
+            asked: settings().for_deserialize().into_generator(),
+        }
+    }
+
+    fn into_components(mut self) -> Value {
+        let mut all = self.answered.take_definitions(true);
+        for (name, mut schema) in self.asked.take_definitions(true) {
+            add_request_suffix(&mut schema);
+            all.insert(format!("{name}{ASKED}"), schema);
+        }
+        let mut all = Value::Object(all);
+        remove_nonstandard_formats(&mut all);
+        // In a withheld allocation, the layout may not be known yet.
+        for name in ["Allocation", "MachineAllocation"] {
+            if let Some(layout) = all.pointer_mut(&format!("/{name}/properties/filesystemlayout")) {
+                *layout = json!({"anyOf": [layout.take(), {"type": "null"}]});
+            }
+        }
+        all
+    }
+}
+
+/// Appends the suffix to the references in a request schema.
+fn add_request_suffix(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => fields.iter_mut().for_each(|(name, value)| match value {
+            Value::String(place) if name == "$ref" => *place += ASKED,
+            value => add_request_suffix(value),
+        }),
+        Value::Array(items) => items.iter_mut().for_each(add_request_suffix),
+        _ => {}
+    }
+}
+
+/// Returns the schema of a response.
+pub(crate) fn response_schema<T: JsonSchema>(schemas: &mut SchemaGenerators) -> Value {
+    schemas.answered.subschema_for::<T>().to_value()
+}
+
+pub(crate) fn list_schema<T: JsonSchema>(schemas: &mut SchemaGenerators) -> Value {
+    json!({"type": "array", "items": response_schema::<T>(schemas)})
+}
+
+/// Returns the schema of a request.
+pub(crate) fn request_schema<T: JsonSchema>(schemas: &mut SchemaGenerators) -> Value {
+    let mut schema = schemas.asked.subschema_for::<T>().to_value();
+    add_request_suffix(&mut schema);
+    schema
+}
+
+/// Returns the schema of a request that consists of the specified fields of a response. Only the field `id` is
+/// required.
+pub(crate) fn fields_schema<T: JsonSchema>(schemas: &mut SchemaGenerators, names: &[&str]) -> Value {
+    let mut schema = T::json_schema(&mut schemas.answered).to_value();
+    if let Some(properties) = schema["properties"].as_object_mut() {
+        properties.retain(|name, _| names.contains(&name.as_str()));
+        // A null value is equivalent to an absent one.
+        properties.values_mut().for_each(|schema| *schema = json!({"anyOf": [schema.take(), {"type": "null"}]}));
+    }
+    schema["required"] = json!(["id"]);
+    remove_nonstandard_formats(&mut schema);
+    schema
+}
+
+/// Returns the schema of `{}`.
+pub(crate) fn empty_schema(_: &mut SchemaGenerators) -> Value {
+    json!({"type": "object", "maxProperties": 0})
+}

@@ -1,0 +1,352 @@
+//! Creation and cancellation of reinstall orders, with the checks that precede them.
+
+use super::{MachineSummary, OperatorAuth, find_allocated, invalid_reinstall, summarize_machine};
+use crate::allocation_state;
+use crate::{AppState, metrics, out_of_band};
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use http_server::api_error::ApiError;
+use http_server::quotas::ClientAddress;
+use http_server::server_log::MachineOrigin;
+use model::allocation::Allocation;
+use model::device_name::identifiers::{is_placeholder_serial, is_placeholder_wwn};
+use model::layout;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use site::allocation_resolution::{SiteObjects, resolve_allocation, resolve_created_image};
+use site::effective_allocation::{NOT_KEEPABLE, UNRECORDED, effective_allocation, with_effective_allocation};
+use site::operator_files::{MachineSpec, suggest_name};
+use site::os_definition_state::DefinitionState;
+use site::requested_steps::check_enabled_templates;
+use site::snapshot::SiteSnapshot;
+use std::sync::Arc;
+use std::time::Duration;
+use store::wipe_policy_check::{contradiction_remedy, find_contradiction};
+use store::{CancelOutcome, InstallState, OrderOutcome, ReinstallOrder, ReinstallOverrides, restore_confirmation};
+
+/// Maximum time that a request for a reinstall waits for the `verify` program of an OS definition.
+const VERIFY_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Fields of a request. Other fields are refused, so that a misspelt option is not ignored.
+const FIELDS: [&str; 9] = [
+    "id",
+    "imageid",
+    "name",
+    "description",
+    "without_marker",
+    "change_promise",
+    "give_up",
+    "replace_newer",
+    "apply_allocation",
+];
+
+/// metal-api's `v1.MachineReinstallRequest`, with additional fields.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct ReinstallRequest {
+    pub id: String,
+    /// Id of the new image.
+    pub imageid: String,
+    /// Proceed without an install marker, because the disk that contained it was replaced.
+    #[serde(default)]
+    pub without_marker: bool,
+    /// Use the layout of the machine file, even if it contradicts the recorded wipe policies of the installed layout.
+    #[serde(default)]
+    pub change_promise: bool,
+    /// Serial numbers of disks whose data may be erased.
+    #[serde(default)]
+    pub give_up: Vec<String>,
+    /// Replace the installation on the disks even if that installation is newer than the order.
+    #[serde(default)]
+    pub replace_newer: bool,
+    /// Apply the allocation of the machine file instead of keeping the installed allocation.
+    #[serde(default)]
+    pub apply_allocation: bool,
+    /// Accepted for compatibility with metal-api, but ignored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Accepted for compatibility with metal-api, but ignored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+}
+
+/// Parses the body of a request.
+///
+/// # Errors
+/// Returns an error if a field is unknown, missing, or has another type.
+pub(crate) fn parse_request(document: Map<String, Value>) -> Result<ReinstallRequest, ApiError> {
+    if let Some(other) = document.keys().find(|name| !FIELDS.contains(&name.as_str())) {
+        let others = suggest_name(other, FIELDS.into_iter());
+        return Err(ApiError::bad_request(format!("request body: unknown field {other:?}{others}")));
+    }
+    ReinstallRequest::deserialize(Value::Object(document))
+        .map_err(|error| ApiError::bad_request(format!("request body: {error}")))
+}
+
+/// Stores the reinstall order if it can be carried out.
+pub async fn place_order(
+    app: &AppState,
+    peer: ClientAddress,
+    asked: &ReinstallRequest,
+) -> Result<MachineSummary, ApiError> {
+    let OrderableReinstall { machine, allocation, words, .. } = check_orderable(app, asked).await?;
+    check_over_redfish(app, &machine, &allocation, &words).await?;
+    let id = &machine.id;
+    match app.state.place_order(id, &allocation, &asked.imageid, words).await? {
+        OrderOutcome::Placed(order) => {
+            app.counters.count_order(metrics::OrderEvent::Placed);
+            let listed = summarize_machine(app, &machine).await?;
+            let text =
+                format!("ordered: image {}{}{}", order.image, describe_options(&order), describe_fields(&listed));
+            app.watch.log_reinstall(MachineOrigin::new(id, app.directory().display_name(id), peer), text);
+            app.request_reload();
+            Ok(listed)
+        }
+        OrderOutcome::NotInstalled => Err(invalid_reinstall(not_installed_message(id, &allocation))),
+        OrderOutcome::Started(order) => Err(already_started(&order)),
+        OrderOutcome::Blocked(why) => Err(ApiError::new(StatusCode::CONFLICT, why)),
+    }
+}
+
+/// Checks that the machine's Redfish service supports the steps of the reinstall.
+async fn check_over_redfish(
+    app: &AppState,
+    machine: &MachineSpec,
+    allocation: &str,
+    words: &ReinstallOverrides,
+) -> Result<(), ApiError> {
+    let standing = state_for_order(app.state.read_install_state(&machine.id, allocation).await?, words);
+    let effective = with_effective_allocation(machine, &standing);
+    out_of_band::check_controller(&effective, &app.directory().known).await
+}
+
+/// Reinstall that has passed the checks.
+pub struct OrderableReinstall {
+    pub machine: MachineSpec,
+    /// Id of the machine's allocation.
+    pub allocation: String,
+    pub standing: InstallState,
+    pub words: ReinstallOverrides,
+}
+
+/// Checks whether the reinstall can be ordered.
+///
+/// # Errors
+/// Returns the reason why the reinstall cannot be ordered.
+pub async fn check_orderable(app: &AppState, asked: &ReinstallRequest) -> Result<OrderableReinstall, ApiError> {
+    let id = asked.id.to_lowercase();
+    await_definition(app, &id).await?;
+    let directory = app.directory();
+    let (machine, allocation) = find_allocated(app, &id)?;
+    if let Some(reason) = &machine.locked {
+        return Err(invalid_reinstall(format!("machine {id} is locked: {reason}")));
+    }
+    let standing = app.state.read_install_state(&id, &allocation).await?;
+    if standing.unconfirmed {
+        return Err(ApiError::new(StatusCode::CONFLICT, restore_confirmation::explain_confirmation(&id)));
+    }
+    if !standing.succeeded {
+        return Err(invalid_reinstall(not_installed_message(&id, &allocation)));
+    }
+    let words = read_overrides(asked)?;
+    let in_file = machine.allocation.as_ref();
+    let of_order = state_for_order(standing.clone(), &words);
+    let effective = in_file.map(|in_file| effective_allocation(in_file, &of_order).allocation);
+    let of_order = allocation_state::add_template_results(app, &machine, of_order, &directory.known).await?;
+    let standing = InstallState { generated: of_order.generated, unsupported: of_order.unsupported, ..standing };
+    let made = effective.as_ref().and_then(|allocation| Some((allocation, allocation.definition.created_os()?)));
+    match (made, directory.known.images.get(&asked.imageid)) {
+        (Some((allocation, os)), _) => {
+            drop(resolve_created_image(allocation, &os, &asked.imageid).map_err(invalid_reinstall)?)
+        }
+        (None, Some(Some(_))) => {}
+        (None, Some(None)) => {
+            let why = "cannot be used yet: its digest is pending, or its file is unreadable; see the server's output and retry";
+            return Err(invalid_reinstall(format!("image {:?} {why}", asked.imageid)));
+        }
+        (None, None) => {
+            let others = suggest_name(&asked.imageid, directory.known.listed_images());
+            return Err(invalid_reinstall(format!("there is no image {:?} in images/{others}", asked.imageid)));
+        }
+    }
+    let runs = standing.image.as_deref() == Some(&asked.imageid);
+    if !runs && directory.known.states.is_blacklisted(&asked.imageid) {
+        let why = "is blacklisted: only machines that run this image can be reinstalled with it";
+        return Err(invalid_reinstall(format!("image {} {why}", asked.imageid)));
+    }
+    is_reinstallable(&machine, standing.clone(), &directory.known, &words)?;
+    Ok(OrderableReinstall { machine, allocation, standing, words })
+}
+
+/// Returns the operator's overrides, which apply to this reinstall only.
+fn read_overrides(asked: &ReinstallRequest) -> Result<ReinstallOverrides, ApiError> {
+    let words = ReinstallOverrides {
+        without_marker: asked.without_marker,
+        change_promise: asked.change_promise,
+        give_up: asked.give_up.iter().map(|serial| serial.trim().to_owned()).collect(),
+        replace_newer: asked.replace_newer,
+        apply_allocation: asked.apply_allocation,
+    };
+    if words.give_up.iter().any(String::is_empty) {
+        return Err(ApiError::bad_request("a serial number in `give_up` must not be empty"));
+    }
+    if let Some(placeholder) = words.give_up.iter().find(|name| is_placeholder(name)) {
+        return Err(ApiError::bad_request(format!(
+            "{placeholder:?} does not identify a disk: it is a placeholder that many disks report; specify the disk's WWN or its path in /dev/disk/by-path"
+        )));
+    }
+    Ok(words)
+}
+
+/// Waits until the `verify` program of the OS definition in the machine's allocation has ended. Returns immediately if
+/// the allocation does not name a definition. The server runs `verify` when the server starts, and after each change of
+/// the definition or its parameters.
+///
+/// # Errors
+/// Returns an error if `verify` takes too long, or has refused the definition.
+async fn await_definition(app: &AppState, id: &str) -> Result<(), ApiError> {
+    let definition = |directory: &SiteSnapshot| {
+        directory.find_machine(id).and_then(|machine| machine.allocation.as_ref()).map(|is| is.definition.clone())
+    };
+    let mut directory = app.directory.clone();
+    let is_verified = |directory: &SiteSnapshot| !matches!(definition(directory), Some(DefinitionState::Verifying));
+    let verified = tokio::time::timeout(VERIFY_PATIENCE, directory.wait_for(|directory| is_verified(directory))).await;
+    let Ok(Ok(verified)) = verified else {
+        let message = format!("the OS definition of machine {id} is still being verified: try again in a minute");
+        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message));
+    };
+    match definition(&verified) {
+        Some(DefinitionState::Unusable(why)) => Err(invalid_reinstall(why)),
+        _ => Ok(()),
+    }
+}
+
+/// Returns whether a text is a placeholder both as a serial number and as a WWN. Such a text cannot identify a disk.
+fn is_placeholder(word: &str) -> bool {
+    is_placeholder_serial(word) && is_placeholder_wwn(word)
+}
+
+/// `DELETE /v1/machine/{id}/reinstall`: cancels a reinstall order that has not started.
+pub async fn cancel_reinstall(
+    State(app): State<Arc<AppState>>,
+    Path(id): Path<String>,
+    _: OperatorAuth,
+    peer: ClientAddress,
+) -> Result<Json<MachineSummary>, ApiError> {
+    let id = id.to_lowercase();
+    let (machine, allocation) = find_allocated(&app, &id)?;
+    match app.state.cancel_order(&id, &allocation).await? {
+        CancelOutcome::Done(order) => {
+            app.counters.count_order(metrics::OrderEvent::Cancelled);
+            let who = MachineOrigin::new(&id, app.directory().display_name(&id), peer);
+            app.watch.log_reinstall(who, format!("cancelled: image {}", order.image));
+            app.request_reload();
+            Ok(Json(summarize_machine(&app, &machine).await?))
+        }
+        CancelOutcome::NothingOrdered => Err(ApiError::not_found(format!("no reinstall of machine {id} is ordered"))),
+        CancelOutcome::Started(order) => Err(already_started(&order)),
+    }
+}
+
+/// Describes the options of an order.
+fn describe_options(order: &ReinstallOrder) -> String {
+    let waived = if order.without_marker { ", without the marker" } else { "" };
+    let changed = if order.change_promise { ", with the layout of the machine file" } else { "" };
+    let given_up: String = order.give_up.iter().map(|serial| format!(", erasing {serial}")).collect();
+    let replaced = if order.replace_newer { ", replacing a newer installation" } else { "" };
+    let applied = if order.apply_allocation { ", with the allocation of the machine file" } else { "" };
+    format!("{waived}{changed}{given_up}{replaced}{applied}")
+}
+
+/// Describes for the log which fields of the allocation the reinstall changes, and which fields it keeps.
+fn describe_fields(listed: &MachineSummary) -> String {
+    if listed.allocation_unrecorded {
+        return format!("; {UNRECORDED}");
+    }
+    let names = |is_applied: bool| {
+        let all = listed.differences.iter().filter(|one| one.is_applied() == is_applied);
+        all.map(|one| one.field.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    let [applied, kept] = [("changed by the machine file", names(true)), ("kept as installed", names(false))]
+        .map(|(what, names)| if names.is_empty() { names } else { format!("; {what}: {names}") });
+    format!("{applied}{kept}")
+}
+
+/// Returns the state with which a new order with these options is checked. The open order is removed from the state,
+/// since the new order would replace it, and the image of the open order may no longer exist.
+fn state_for_order(standing: InstallState, words: &ReinstallOverrides) -> InstallState {
+    InstallState {
+        order: None,
+        layout: standing.layout.filter(|_| !words.change_promise),
+        installed_allocation: standing.installed_allocation.filter(|_| !words.apply_allocation),
+        ..standing
+    }
+}
+
+/// Checks that the machine can be reinstalled: its allocation and its layout are valid, and the layout permits a
+/// reinstall to erase at least one disk.
+pub(crate) fn is_reinstallable(
+    machine: &MachineSpec,
+    standing: InstallState,
+    known: &SiteObjects,
+    words: &ReinstallOverrides,
+) -> Result<(), ApiError> {
+    let standing = state_for_order(standing, words);
+    let in_file = machine.allocation.as_ref();
+    if let Some(why) = in_file.and_then(|in_file| effective_allocation(in_file, &standing).problem) {
+        return Err(invalid_reinstall(why).with_code(NOT_KEEPABLE));
+    }
+    check_enabled_templates(machine, &standing, known).map_err(invalid_reinstall)?;
+    let marker = standing.marker.clone();
+    let assigned = resolve_allocation(machine, &standing, known).map_err(invalid_reinstall)?;
+    let Some(assigned) = assigned else {
+        return Err(invalid_reinstall(format!("machine {} is no longer allocated", machine.id)));
+    };
+    let broken =
+        marker.filter(|_| !words.change_promise).and_then(|marker| find_contradiction(&marker, &assigned.layout));
+    if let Some(why) = broken {
+        return Err(invalid_reinstall(format!("{why}: {}", contradiction_remedy(&machine.id))));
+    }
+    let allocation = Allocation { filesystemlayout: assigned.layout, ..Allocation::default() };
+    let layout = allocation.parse_layout().map_err(|problems| {
+        invalid_reinstall(format!(
+            "the layout of machine {} is invalid: {}",
+            machine.id,
+            common::diagnostic::join_problems(&problems)
+        ))
+    })?;
+    match layout.layout.disks.iter().any(|disk: &layout::DiskSpec| disk.wipeonreinstall) {
+        true => Ok(()),
+        false => Err(ApiError::bad_request(format!(
+            "filesystemlayout:{} is not reinstallable, abort reinstallation",
+            assigned.layout_id
+        ))),
+    }
+}
+
+fn not_installed_message(id: &str, allocation: &str) -> String {
+    format!("allocation {allocation} of machine {id} is not installed yet")
+}
+
+pub fn already_started(order: &ReinstallOrder) -> ApiError {
+    let what = match order.given_up {
+        true => "was abandoned after its point of no return: order another reinstall, which replaces it",
+        false => "has passed its point of no return: wait until it has ended",
+    };
+    ApiError::new(StatusCode::CONFLICT, format!("the reinstall with image {} {what}", order.image))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_fields_of_a_request_are_accepted() {
+        let text = Some(String::new());
+        let request = ReinstallRequest { name: text.clone(), description: text, ..ReinstallRequest::default() };
+        let document = serde_json::to_value(&request).unwrap();
+        let Value::Object(document) = document else { panic!("an object") };
+        assert!(document.len() == FIELDS.len() && document.keys().all(|name| FIELDS.contains(&name.as_str())));
+        assert_eq!(parse_request(document).unwrap(), request);
+    }
+}

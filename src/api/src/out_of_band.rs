@@ -1,0 +1,384 @@
+//! Steps that run over Redfish before a machine is installed: BIOS attributes, power and boot device.
+//!
+//! A run starts when a machine in its ramdisk requests the installation, so that an installed system is never
+//! restarted. `admit` withholds the installation until every step is completed and verified, and the machine has booted
+//! again after the last restart. `decision` decides the next action of a run, `support` checks the Redfish service
+//! before the first change, and `progress` describes runs.
+
+mod decision;
+pub mod progress;
+mod support;
+
+use super::AppState;
+use super::agent_api::wire_allocation;
+use super::migration_requests::machine_requests::{MigrationResponse, find_migration_response};
+use super::power::{controller_failure, to_target};
+use axum::http::StatusCode;
+use bmc::TargetMachine;
+use bmc::redfish::RedfishMachine;
+use bmc::redfish::bios::SystemState;
+use common::error::Result;
+use decision::{PHASE_TIMEOUT, RunAction, RunObservation, decide_action};
+use http_server::api_error::ApiError;
+use model::bmc::Bmc;
+use model::deploy_steps::{BootDevice, OutOfBandStep};
+use model::install_report::{EventName, ProgressEvent};
+use site::allocation_resolution::{ResolvedAllocation, SiteObjects};
+use site::operator_files::MachineSpec;
+use site::requested_steps::{OutOfBandTemplate, find_out_of_band_templates};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use store::{BootAdmission, InstallState, MachineBoot, OutOfBandRequest, OutOfBandRun, RunPhase, now};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+/// Interval at which unfinished runs are continued.
+const CHECK_EVERY: Duration = Duration::from_secs(5);
+/// Maximum number of management controllers that are in use at the same time.
+const CONTROLLERS: usize = 16;
+/// Maximum number of consecutive actions of a run without a pause.
+const ACTIONS: usize = 16;
+/// Error code for steps that a Redfish service does not support.
+const UNSUPPORTED: &str = "redfish-unsupported";
+
+/// Returns whether the boot may receive this installation. If not, starts the run of the installation's steps, unless
+/// the run has started already.
+///
+/// # Errors
+/// The database cannot be read or written.
+pub(crate) async fn admit(
+    app: &AppState,
+    boot: &MachineBoot,
+    assigned: &ResolvedAllocation,
+    standing: &InstallState,
+) -> Result<bool, ApiError> {
+    // The steps of a started installation were completed before it started. An order that replaces a started one has
+    // not started itself.
+    let is_started =
+        boot.begun || standing.order.as_ref().map_or(standing.first.is_some(), |order| order.attempt.is_some());
+    if assigned.out_of_band.is_empty() || !assigned.installs || is_started {
+        return Ok(true);
+    }
+    let admission = app.state.admit_boot(boot, to_request(assigned, standing)).await?;
+    if admission == BootAdmission::Waits(true) {
+        app.watch.log_note(format!(
+            "{}: waits for BIOS settings: {} must run over Redfish before the installation",
+            app.directory().display_name(&boot.machine),
+            common::format::format_count(assigned.out_of_band.len(), "step", "steps"),
+        ));
+        app.runs.notify_one();
+    }
+    Ok(admission == BootAdmission::Admitted)
+}
+
+fn to_request(assigned: &ResolvedAllocation, standing: &InstallState) -> OutOfBandRequest {
+    OutOfBandRequest {
+        allocation: assigned.allocation.id.to_string(),
+        order: standing.order.as_ref().map(|order| order.id.clone()).unwrap_or_default(),
+        steps: assigned.out_of_band.clone(),
+    }
+}
+
+/// Returns whether the boot may pass its point of no return, because all steps of its installation are completed.
+///
+/// # Errors
+/// The database cannot be read or written.
+pub(crate) async fn is_admitted(app: &AppState, boot: &MachineBoot) -> Result<bool, ApiError> {
+    match wire_allocation::find_assignment(app, &app.directory(), &boot.machine).await? {
+        Some((assigned, standing)) => admit(app, boot, &assigned, &standing).await,
+        None => Ok(true),
+    }
+}
+
+/// Checks that the machine's Redfish service supports the steps of its templates. If no template has such steps, the
+/// controller is not contacted.
+///
+/// # Errors
+/// The service does not support a step, or cannot be reached.
+pub(crate) async fn check_controller(machine: &MachineSpec, known: &SiteObjects) -> Result<(), ApiError> {
+    let templates = find_out_of_band_templates(machine, known);
+    let Some(bmc) = machine.bmc.clone().filter(|_| !templates.is_empty()) else { return Ok(()) };
+    let uuid = firmware_uuid(machine);
+    let read = tokio::task::spawn_blocking(move || read_capabilities(&bmc, &uuid));
+    let failed =
+        |_| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the request to the management controller failed");
+    let state = read.await.map_err(failed)?.map_err(|error| controller_failure(&error))?;
+    let problems = format_unsupported(&templates, &state);
+    match problems.is_empty() {
+        true => Ok(()),
+        false => Err(ApiError::bad_request(problems.join("\n")).with_code(UNSUPPORTED)),
+    }
+}
+
+/// Returns the reasons why the service cannot run the templates, each with its position in the template file.
+fn format_unsupported(templates: &[OutOfBandTemplate], state: &SystemState) -> Vec<String> {
+    let problems = |template: &OutOfBandTemplate| {
+        let all = support::find_unsupported(&template.steps, state);
+        all.iter().map(|why| template.format_problem(why)).collect::<Vec<_>>()
+    };
+    templates.iter().flat_map(problems).collect()
+}
+
+fn read_capabilities(bmc: &Bmc, uuid: &str) -> Result<SystemState> {
+    RedfishMachine::connect(bmc, Some(uuid))?.read_described_state()
+}
+
+/// Checks the Redfish service of a machine for `serve --check`. Returns the problems, and the reason if the service
+/// could not be checked.
+pub fn check_controller_blocking(machine: &MachineSpec, known: &SiteObjects) -> (Vec<String>, Option<String>) {
+    let templates = find_out_of_band_templates(machine, known);
+    let Some(bmc) = machine.bmc.as_ref().filter(|_| !templates.is_empty()) else { return (Vec::new(), None) };
+    match read_capabilities(bmc, &firmware_uuid(machine)) {
+        Ok(state) => (format_unsupported(&templates, &state), None),
+        Err(error) => (Vec::new(), Some(format!("the steps over Redfish cannot be checked: {error}"))),
+    }
+}
+
+/// Returns the UUID that the controller should report: `smbios_uuid` of the machine file or, without it, the id.
+fn firmware_uuid(machine: &MachineSpec) -> String {
+    machine.smbios_uuid.map_or_else(|| machine.id.clone(), |uuid| uuid.to_string())
+}
+
+/// Continues all unfinished runs, including runs of an earlier server process. Never returns.
+pub async fn continue_runs(app: Arc<AppState>) {
+    let places = Arc::new(Semaphore::new(CONTROLLERS));
+    let mut tasks: BTreeMap<String, JoinHandle<()>> = BTreeMap::new();
+    loop {
+        tasks.retain(|_, task| !task.is_finished());
+        let active = app.state.list_active_runs().await.unwrap_or_default();
+        let is_idle = active.is_empty() && tasks.is_empty();
+        for (run, _) in active {
+            let (app, places, id) = (app.clone(), places.clone(), run.machine.clone());
+            tasks.entry(run.machine).or_insert_with(|| {
+                tokio::spawn(async move {
+                    let _place = places.acquire().await;
+                    continue_run(&app, &id).await;
+                })
+            });
+        }
+        let pause = if is_idle { Duration::from_secs(3600) } else { app.run_interval };
+        let _ = tokio::time::timeout(pause, app.runs.notified()).await;
+    }
+}
+
+/// Interval of [`continue_runs`] outside of tests.
+pub const RUN_INTERVAL: Duration = CHECK_EVERY;
+
+/// Carries out the actions of a run until it must wait.
+async fn continue_run(app: &AppState, id: &str) {
+    for _ in 0..ACTIONS {
+        let active = app.state.list_active_runs().await.unwrap_or_default();
+        let Some((run, boot)) = active.into_iter().find(|(run, _)| run.machine == id) else { return };
+        match advance_run(app, run, boot).await {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => {
+                let name = app.directory().display_name(id).to_owned();
+                return app
+                    .log_rate_limited(format!("{name}: cannot continue the steps over Redfish: {}", error.parts().1));
+            }
+        }
+    }
+}
+
+/// Carries out one action of the run. Returns whether the next action can follow immediately.
+async fn advance_run(app: &AppState, run: OutOfBandRun, boot: Option<MachineBoot>) -> Result<bool, ApiError> {
+    let directory = app.directory();
+    match find_authority(app, &run).await? {
+        RunAuthority::Withdrawn => {
+            let name = directory.display_name(&run.machine);
+            if app.state.replace_run(&run, None).await? {
+                app.watch.log_note(format!(
+                    "{name}: the steps over Redfish end, because the installation is no longer ordered"
+                ));
+                app.request_reload();
+            }
+            return Ok(false);
+        }
+        RunAuthority::Suspended => return Ok(false),
+        RunAuthority::InForce => {}
+    }
+    let machine = directory.find_machine(&run.machine);
+    let Some((machine, bmc)) = machine.and_then(|machine| Some((machine, machine.bmc.clone()?))) else {
+        return Ok(false);
+    };
+    let uuid = firmware_uuid(machine);
+    let is_new = run.phase == RunPhase::Ready;
+    let (to, target) = (bmc.clone(), uuid.clone());
+    let read = run_blocking(move || {
+        let machine = RedfishMachine::connect(&to, Some(&target))?;
+        if is_new { machine.read_described_state() } else { machine.read_state() }
+    });
+    let system = match read.await {
+        Ok(system) => system,
+        Err(why) if time_since(&run.since) > PHASE_TIMEOUT => return fail_run(app, &run, why).await,
+        Err(why) => {
+            app.log_rate_limited(format!("{}: {why}", directory.display_name(&run.machine)));
+            return Ok(false);
+        }
+    };
+    let remaining = run.steps.get(run.completed..).unwrap_or_default();
+    let unsupported = if is_new { support::find_unsupported(remaining, &system) } else { Vec::new() };
+    if !unsupported.is_empty() {
+        return fail_run(app, &run, unsupported.join("; ")).await;
+    }
+    let is_after = |boot: &&MachineBoot| !run.restarted.is_empty() && boot.is_newer_than(&run.restarted);
+    let seen = RunObservation {
+        system: &system,
+        in_ramdisk: boot.as_ref().is_some_and(|boot| app.state.heard.has_called_recently(boot)),
+        booted: boot.as_ref().filter(is_after).map(MachineBoot::age),
+        phase_age: time_since(&run.since),
+    };
+    let action = decide_action(&run, &seen);
+    carry_out(app, run, action, (bmc, uuid), system).await
+}
+
+/// Result of the check whether the operator still wants the installation of a run.
+enum RunAuthority {
+    InForce,
+    /// The installation is no longer ordered.
+    Withdrawn,
+    /// The installation cannot be carried out now.
+    Suspended,
+}
+
+async fn find_authority(app: &AppState, run: &OutOfBandRun) -> Result<RunAuthority, ApiError> {
+    let directory = app.directory();
+    if !matches!(find_migration_response(app, &directory, &run.machine).await?, MigrationResponse::AsEver) {
+        return Ok(RunAuthority::Suspended);
+    }
+    let machine = directory.find_machine(&run.machine);
+    if machine.is_some_and(|machine| machine.allocation.is_none()) {
+        return Ok(RunAuthority::Withdrawn);
+    }
+    let Some((assigned, standing)) = wire_allocation::find_assignment(app, &directory, &run.machine).await? else {
+        return Ok(RunAuthority::Suspended);
+    };
+    let wanted = to_request(&assigned, &standing);
+    Ok(match assigned.installs && run.is_for(&wanted.allocation, &wanted.order) && !wanted.steps.is_empty() {
+        false => RunAuthority::Withdrawn,
+        // When the machine sends its next request, a run of the changed steps starts.
+        true if wanted.steps != run.steps => RunAuthority::Suspended,
+        true => RunAuthority::InForce,
+    })
+}
+
+/// Carries out the action. Each change is recorded before the request for it is sent.
+async fn carry_out(
+    app: &AppState,
+    run: OutOfBandRun,
+    action: RunAction,
+    (bmc, uuid): (Bmc, String),
+    system: SystemState,
+) -> Result<bool, ApiError> {
+    let name = app.directory().display_name(&run.machine).to_owned();
+    let (recorded, next) = match (&action, run.current_step()) {
+        (RunAction::Wait, _) => return Ok(false),
+        (RunAction::Fail(why), _) => return fail_run(app, &run, why.clone()).await,
+        (RunAction::Finish, _) => {
+            if !app.state.replace_run(&run, Some(run.with_phase(RunPhase::Done))).await? {
+                return Ok(false);
+            }
+            app.watch.log_note(format!("{name}: all steps over Redfish are completed: the installation can start"));
+            app.request_reload();
+            return Ok(false);
+        }
+        (RunAction::Complete, step) => {
+            let message = progress::describe_completed(&run, step, &system);
+            let next = OutOfBandRun { completed: run.completed + 1, restarts: 0, ..run.with_phase(RunPhase::Ready) };
+            app.watch.log_note(format!("{name}: {message}"));
+            let is_recorded = app.state.replace_run(&run, Some(next)).await?;
+            if is_recorded {
+                record_event(app, &run.machine, EventName::Preparing, message).await;
+            }
+            return Ok(is_recorded);
+        }
+        (RunAction::Restart, _) => {
+            let restarting =
+                OutOfBandRun { restarts: run.restarts + 1, restarted: now(), ..run.with_phase(RunPhase::Restarting) };
+            (restarting, RunPhase::Booting)
+        }
+        (RunAction::Change, Some(step)) if step.needs_bios() => {
+            (run.with_phase(RunPhase::Changing), RunPhase::Restarting)
+        }
+        // Both requests can be repeated safely, so they are not recorded in advance.
+        (RunAction::Change | RunAction::SwitchOff, _) => (run.clone(), RunPhase::Settling),
+    };
+    if recorded != run && !app.state.replace_run(&run, Some(recorded.clone())).await? {
+        return Ok(false);
+    }
+    let step = run.current_step().cloned();
+    app.watch.log_note(format!("{name}: {}", progress::describe_action(&action, step.as_ref())));
+    let registered = app.state.find_registration(&run.machine).await?;
+    let send = move || send_action(&action, step.as_ref(), (&bmc, &to_target(uuid, registered)), &system);
+    let sent = run_blocking(send);
+    if let Err(why) = sent.await {
+        return fail_run(app, &recorded, why).await;
+    }
+    let restarted = if next == RunPhase::Restarting { now() } else { recorded.restarted.clone() };
+    let next = OutOfBandRun { restarted, ..recorded.with_phase(next) };
+    Ok(app.state.replace_run(&recorded, Some(next)).await?)
+}
+
+/// Sends the requests of an action, and reads the values that take effect without a restart.
+fn send_action(
+    action: &RunAction,
+    step: Option<&OutOfBandStep>,
+    (bmc, target): (&Bmc, &TargetMachine),
+    system: &SystemState,
+) -> Result<()> {
+    let machine = RedfishMachine::connect(bmc, target.uuid.as_deref())?;
+    match (action, step, &system.bios) {
+        (RunAction::Restart, ..) => {
+            machine.set_boot_device(BootDevice::Pxe, false, target.firmware)?;
+            machine.cycle_power()
+        }
+        (RunAction::SwitchOff, ..) => machine.switch_off(),
+        (_, Some(OutOfBandStep::ApplyBios { settings }), Some(bios)) => machine.set_attributes(bios, settings),
+        (_, Some(OutOfBandStep::ResetBios), Some(bios)) => machine.reset_attributes(bios),
+        (_, Some(OutOfBandStep::SetBootDevice { device, persistent }), _) => {
+            machine.set_boot_device(*device, *persistent, target.firmware).map(drop)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Records the failure of the current step, which prevents the installation.
+async fn fail_run(app: &AppState, run: &OutOfBandRun, why: String) -> Result<bool, ApiError> {
+    let failures = run.failures + 1;
+    let message = progress::describe_failure(run, &why);
+    let failed = OutOfBandRun { failures, message: message.clone(), ..run.with_phase(RunPhase::Failed) };
+    if app.state.replace_run(run, Some(failed)).await? {
+        let name = app.directory().display_name(&run.machine).to_owned();
+        app.watch.log_problem(format!("{name}: {message}; nothing is installed"));
+        record_event(app, &run.machine, EventName::Crashed, format!("{}: {message}", progress::STEP_FAILED)).await;
+        app.request_reload();
+    }
+    Ok(false)
+}
+
+/// Stores the end of a step in the machine's events. The run continues even if the event cannot be stored.
+async fn record_event(app: &AppState, machine: &str, event: EventName, message: String) {
+    let event = ProgressEvent { event, message, stage: None, seconds: None, progress: None };
+    if app.state.store_event(machine, &event, false).await.is_ok() {
+        app.watch.live.record_event(machine, &event);
+    }
+}
+
+/// Runs requests to a controller on a thread that may block. Errors never contain credentials.
+async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T, String> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done.map_err(|error| error.to_string()),
+        Err(_) => Err("the request to the management controller failed".to_owned()),
+    }
+}
+
+/// Returns the time that has passed since a timestamp in RFC 3339; zero if the timestamp is in the future because the
+/// clock was set back.
+fn time_since(text: &str) -> Duration {
+    let time = OffsetDateTime::parse(text, &Rfc3339).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    (OffsetDateTime::now_utc() - time).try_into().unwrap_or(Duration::ZERO)
+}

@@ -1,0 +1,154 @@
+//! Inputs for a plan that is computed on the operator's workstation: the machine's registered inventory, and the
+//! allocation that the machine would receive.
+
+use super::agent_api::wire_allocation::to_wire_allocation;
+use super::base_url::BaseUrls;
+use super::migration_requests::machine_requests;
+use super::migration_requests::migration_assignment::MigrationForecast;
+use super::operator::OperatorAuth;
+use super::{AppState, machine_identification};
+use crate::allocation_state;
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use control::api_types::RegisterRequest;
+use http_server::api_error::ApiError;
+use model::allocation;
+use model::inventory::Inventory;
+use serde::{Deserialize, Serialize};
+use site::allocation_resolution::resolve_allocation;
+use site::effective_allocation::{AllocationDifference, find_allocation_differences, is_unrecorded};
+use site::operator_files::AllocationSpec;
+use std::sync::Arc;
+use store::{InstallState, StoredRegistration as Row};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+pub const WAITS: &str = "the image has no digest yet, the OS definition is not verified yet, or a template generates the layout from an inventory that is not registered yet";
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct PlanInput {
+    /// Response that the machine would receive, without secrets.
+    pub machine: allocation::AssignedMachine,
+    /// Reason why the machine would not receive an allocation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub withheld: Option<String>,
+    /// Differences between the machine file and the installed allocation, as in the list of machines.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differences: Vec<AllocationDifference>,
+    /// True if the server has no record of the installed allocation, so a reinstall applies all values of the machine
+    /// file.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allocation_unrecorded: bool,
+    /// Inventory in the machine's last registration. A machine registers when it has booted the ramdisk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registered: Option<RegisteredInventory>,
+}
+
+impl PlanInput {
+    /// Sets the differences between the machine file and the installed allocation. Returns whether the allocation is installed.
+    fn compare_with_installed(&mut self, in_file: &AllocationSpec, standing: &InstallState) -> bool {
+        self.differences = find_allocation_differences(in_file, standing);
+        self.allocation_unrecorded = is_unrecorded(standing);
+        standing.is_installed()
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct RegisteredInventory {
+    #[schemars(with = "serde_json::Value")]
+    pub inventory: Inventory,
+    /// Time of the registration according to this server's clock, RFC 3339 in UTC; empty if an earlier version of the
+    /// server did not record the time.
+    pub time: String,
+    pub seconds_ago: u64,
+    /// True if the contents of the disks have changed, because the machine has passed a point of no return since the
+    /// registration.
+    pub outdated: bool,
+}
+
+/// `GET /v1/machine/{id}/preview`: returns the inputs for planning the machine.
+pub(crate) async fn get_preview(
+    State(app): State<Arc<AppState>>,
+    Path(id): Path<String>,
+    base: BaseUrls,
+    _: OperatorAuth,
+) -> Result<Json<PlanInput>, ApiError> {
+    let id = id.to_lowercase();
+    let directory = app.directory();
+    let described = directory.find_machine(&id);
+    let mut preview = PlanInput::default();
+    preview.machine.id.clone_from(&id);
+    let mut is_installed = false;
+    if let Some(machine) = described {
+        preview.machine.name.clone_from(&machine.name);
+        preview.machine.size = machine.size.clone().map(|id| allocation::IdReference { id });
+        let foreseen = machine_requests::forecast_migration(&app, &directory, &id).await?;
+        match (foreseen, &machine.allocation) {
+            (MigrationForecast::Assigned(given), _) => {
+                preview.machine.allocation = Some(given.into_wire(&base.calls, false));
+            }
+            (MigrationForecast::NotWritten(why) | MigrationForecast::Unknown(why), _) => preview.withheld = Some(why),
+            (MigrationForecast::Unaffected, Some(allocation)) => {
+                let standing = allocation_state::read_full_state(&app, machine, &directory.known).await?;
+                is_installed = preview.compare_with_installed(allocation, &standing);
+                match resolve_allocation(machine, &standing, &directory.known) {
+                    Ok(Some(assigned)) => {
+                        preview.machine.allocation = Some(to_wire_allocation(&assigned, standing, &base.calls, false));
+                    }
+                    Ok(None) => preview.withheld = Some(WAITS.to_owned()),
+                    Err(why) => preview.withheld = Some(why),
+                }
+            }
+            (MigrationForecast::Unaffected, None) => {
+                preview.withheld = Some("the machine file does not contain an allocation".to_owned());
+            }
+        }
+    } else {
+        preview.withheld = Some("the machine does not have a file in machines/".to_owned());
+    }
+    if let Some(allocation) = &mut preview.machine.allocation {
+        allocation.blank_only = machine_identification::explain_blank_only(&app, &directory, &id).await?;
+    }
+    preview.registered = registered_inventory(&app, &id, is_installed).await?;
+    if described.is_none() && preview.registered.is_none() {
+        return Err(ApiError::not_found(format!(
+            "machines/ contains no machine {id}, and no machine with this id has registered"
+        )));
+    }
+    Ok(Json(preview))
+}
+
+async fn registered_inventory(
+    app: &AppState,
+    id: &str,
+    is_installed: bool,
+) -> Result<Option<RegisteredInventory>, ApiError> {
+    let Some(row) = app.state.find_registration(id).await? else { return Ok(None) };
+    let machine = id.to_owned();
+    let read = app.planner.run_job(id, move || parse_registration(row, &machine, is_installed)).await?;
+    read.map_err(|why| ApiError::new(StatusCode::CONFLICT, why))
+}
+
+/// Parses a stored registration.
+///
+/// # Errors
+/// Returns an error if the registration is invalid or not supported.
+pub fn parse_registration(row: Row, id: &str, is_installed: bool) -> Result<Option<RegisteredInventory>, String> {
+    // The registration may have been stored by another version.
+    let register: RegisterRequest = serde_json::from_str(&row.document).map_err(|error| {
+        let what = format!("cannot parse the registration of machine {id}: {error}");
+        format!("{what}. The machine registers again when it boots the ramdisk")
+    })?;
+    let Some(inventory) = register.inventory else { return Ok(None) };
+    if let Some(why) = inventory.find_exceeded_limit() {
+        return Err(format!(
+            "the registration of machine {id} is not supported: {why}, and boot the machine into the ramdisk again"
+        ));
+    }
+    let at = row.time.as_deref().and_then(|time| OffsetDateTime::parse(time, &Rfc3339).ok());
+    let seconds_ago = at.map_or(0, |at| (OffsetDateTime::now_utc() - at).whole_seconds().unsigned_abs());
+    // If the time of the registration is unknown, the installation is assumed to be later.
+    let outdated = row.has_begun_since || (at.is_none() && is_installed);
+    Ok(Some(RegisteredInventory { inventory, time: row.time.unwrap_or_default(), seconds_ago, outdated }))
+}

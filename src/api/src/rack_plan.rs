@@ -1,0 +1,389 @@
+//! Predictions for `drophammer site plan`: the response that each machine in a server's directory would receive after a
+//! change. The files and the database are read directly, whether or not a server is running.
+
+use super::agent_api::wire_allocation::to_wire_allocation;
+use super::deploy_templates::template_files;
+use super::migration_requests::migration_assignment::{self, MigrationForecast};
+use super::operator::reinstalls::is_reinstallable;
+use super::plan_input::{RegisteredInventory, WAITS, parse_registration};
+use common::error::{Context, Error, Phase, Result};
+use marked_yaml::{Span, Spanned};
+use model::allocation;
+use model::install_report::StageTime;
+use plan::ApprovalSummary;
+use serde::Deserialize;
+use site::allocation_resolution::{find_differences, image_without_location, resolve_allocation};
+use site::loader::SiteLoader;
+use site::operator_files::{AllocationSpec, MachineSpec, suggest_name};
+use site::os_definitions::{OsDefinitions, VerifyCache};
+use site::snapshot::SiteSnapshot;
+use site::{plan_approvals, requested_steps, yaml_folder};
+use std::collections::HashMap;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use store::image_digest_cache::ImageDigests;
+use store::{DATABASE, InstallState, ReinstallOrder, ReinstallOverrides, ServerState, now};
+
+/// Base URL in the predicted responses; never contacted.
+const URL: &str = "http://server";
+
+/// Change whose effect is predicted: all machines would be installed or reinstalled with this image and layout. If no
+/// field is set, the prediction applies to the present files and open orders.
+#[derive(Debug, Clone, Default)]
+pub struct RackChange {
+    /// Id of an image for all machines.
+    pub image: Option<String>,
+    /// Id of a layout for all machines.
+    pub layout: Option<String>,
+    /// True if installed machines would be reinstalled with the images in their machine files.
+    pub reinstall: bool,
+}
+
+impl RackChange {
+    fn reinstalls(&self) -> bool {
+        self.reinstall || self.image.is_some() || self.layout.is_some()
+    }
+}
+
+/// Current content of a server's directory.
+pub struct RackSnapshot {
+    /// Directory of the server, to which approvals are written.
+    dir: PathBuf,
+    directory: SiteSnapshot,
+    state: ServerState,
+    /// Problems of the files. Machines whose files have problems may be missing from the snapshot.
+    pub problems: Vec<String>,
+    /// Remarks for the operator that do not describe problems.
+    pub notes: Vec<String>,
+    /// Duration of each machine's last installation, in seconds.
+    took: HashMap<String, f64>,
+    /// Durations of the machines' last installations by size, in seconds, sorted.
+    by_size: HashMap<String, Vec<f64>>,
+}
+
+/// Predicted response to a machine.
+#[derive(Debug, Clone)]
+pub enum MachineForecast {
+    /// The machine would not be installed or changed, for this reason.
+    NoAction(String),
+    /// The installation would be refused, for this reason.
+    Refused(String),
+    /// The response cannot be predicted yet, for this reason.
+    Unknown(String),
+    Assigned(Box<allocation::AssignedMachine>),
+}
+
+/// Machine with the predicted response to it.
+#[derive(Debug, Clone)]
+pub struct PredictedMachine {
+    pub id: String,
+    pub name: String,
+    pub size: Option<String>,
+    pub outlook: MachineForecast,
+    pub registered: Option<RegisteredInventory>,
+    /// Identifier of the last completed installation, which an approval records; see
+    /// [`InstallState::last_installation`].
+    pub installed: String,
+    /// Expected duration in seconds: the duration of the machine's last installation or, if that duration is unknown,
+    /// the median of all machines of its size.
+    pub seconds: Option<f64>,
+}
+
+/// Fields of a report from which durations are read.
+#[derive(Deserialize)]
+struct InstallTimings {
+    success: bool,
+    #[serde(default)]
+    timings: Vec<StageTime>,
+}
+
+impl RackSnapshot {
+    /// Opens the state of `dir`. If `new` is specified, the operator's files are read from the directory `new` instead.
+    ///
+    /// # Errors
+    /// Returns an error if the directory does not exist, or no server has run in it.
+    pub fn open_directory(dir: &Path, new: Option<&Path>) -> Result<RackSnapshot> {
+        let files = new.unwrap_or(dir);
+        if let Some(missing) = [dir, files].into_iter().find(|dir| !dir.is_dir()) {
+            return Err(Error::refusal(Phase::Serve, format!("{} is not a directory", missing.display())));
+        }
+        if !yaml_folder::has_machine_files(files) {
+            let message = format!("{}/machines does not contain a machine file", files.display());
+            return Err(Error::refusal(Phase::Serve, message));
+        }
+        let state = ServerState::open_to_read(&dir.join(DATABASE))?;
+        let definitions = OsDefinitions::new(files.join("os"), VerifyCache::disabled());
+        let loader = SiteLoader::new(files, ImageDigests::cached_only(state.clone()), definitions, state.clone());
+        let mut loader = loader.without_approvals();
+        let seen = loader.rescan().ok_or_else(|| Error::new(Phase::Serve, "the directory could not be read"))?;
+        let (mut directory, mut notes) = (seen.directory, Vec::new());
+        for (id, image) in &mut directory.known.images {
+            if image.is_none() {
+                notes.push(format!(
+                    "the digest of image {id} is not known yet, so the manifest of the image is not checked"
+                ));
+                *image = Some(image_without_location(id.clone()));
+            }
+        }
+        let mut rack = RackSnapshot {
+            dir: dir.to_owned(),
+            directory,
+            state,
+            problems: seen.problems,
+            notes,
+            took: HashMap::new(),
+            by_size: HashMap::new(),
+        };
+        rack.read_durations()?;
+        Ok(rack)
+    }
+
+    /// Reads the durations of past installations.
+    fn read_durations(&mut self) -> Result<()> {
+        for (machine, report) in self.state.list_reports_blocking()? {
+            // A report that a newer version has stored may have another format.
+            let Ok(InstallTimings { success: true, timings }) = serde_json::from_str(&report) else { continue };
+            let seconds: f64 = timings.iter().map(|stage| stage.seconds).sum();
+            if seconds > 0.0 && seconds.is_finite() {
+                let size = self.directory.find_machine(&machine).and_then(|machine| machine.size.clone());
+                self.by_size.entry(size.unwrap_or_default()).or_default().push(seconds);
+                self.took.insert(machine, seconds);
+            }
+        }
+        self.by_size.values_mut().for_each(|all| all.sort_by(f64::total_cmp));
+        Ok(())
+    }
+
+    /// Returns the ids and names of all machines that have a machine file, sorted by name.
+    pub fn list_machines(&self) -> Vec<(String, String)> {
+        let all = self.directory.machines().map(|machine| (machine.id.clone(), machine.name.clone()));
+        let mut all: Vec<_> = all.collect();
+        all.sort_by(|one, other| (&one.1, &one.0).cmp(&(&other.1, &other.0)));
+        all
+    }
+
+    /// Checks that the layout and the image of a change exist in the directory.
+    ///
+    /// # Errors
+    /// Returns an error if the layout or the image does not exist.
+    pub fn check_change(&self, change: &RackChange) -> Result<()> {
+        let known = &self.directory.known;
+        let layout = change.layout.as_ref().filter(|id| !known.layouts.contains_key(*id));
+        let layout =
+            layout.map(|id| ("layout", id, "layouts", suggest_name(id, known.layouts.keys().map(String::as_str))));
+        let is_made = |id: &str| {
+            let all = self.directory.machines().filter_map(|machine| machine.allocation.as_ref());
+            all.filter_map(|allocation| allocation.definition.created_os()).any(|os| os.to_string() == id)
+        };
+        let image = change.image.as_ref().filter(|id| !known.images.contains_key(*id) && !is_made(id));
+        let image = image.map(|id| ("image", id, "images", suggest_name(id, known.images.keys().map(String::as_str))));
+        match layout.or(image) {
+            None => Ok(()),
+            Some((what, id, folder, others)) => {
+                Err(Error::refusal(Phase::Serve, format!("{what} {id:?} not found in {folder}/{others}")))
+            }
+        }
+    }
+
+    /// Returns the machine with the response that is predicted for it after the change.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read or written.
+    pub fn predict_machine(&self, id: &str, change: &RackChange) -> Result<PredictedMachine> {
+        let Some(machine) = self.directory.find_machine(id) else {
+            return Err(Error::new(Phase::Serve, format!("machine {id} not found in machines/")));
+        };
+        let mut seen = PredictedMachine {
+            id: id.to_owned(),
+            name: machine.name.clone(),
+            size: machine.size.clone(),
+            outlook: MachineForecast::NoAction("the machine file does not contain an allocation".to_owned()),
+            registered: None,
+            installed: String::new(),
+            seconds: self.estimate_seconds(id, machine.size.as_deref()),
+        };
+        if self.predict_migration(machine, &mut seen)? {
+            return Ok(seen);
+        }
+        let Some(allocation) = &machine.allocation else { return Ok(seen) };
+        let standing = self.read_standing(machine, allocation)?;
+        seen.installed = standing.last_installation();
+        let is_installed = standing.is_installed();
+        seen.outlook = self.predict_allocation(machine.clone(), standing, change);
+        self.add_registration(&mut seen, is_installed)?;
+        Ok(seen)
+    }
+
+    /// Sets the prediction and returns true if a migration determines the response to the machine. In this case, the
+    /// [`RackChange`] does not affect the machine.
+    fn predict_migration(&self, machine: &MachineSpec, seen: &mut PredictedMachine) -> Result<bool> {
+        let Some(is) = self.state.find_live_migration_blocking(&machine.id)? else { return Ok(false) };
+        let of = migration_assignment::find_source(&self.directory, &is);
+        let standing = match of.and_then(|of| Some((of, of.allocation.as_ref()?))) {
+            Some((of, allocation)) => self.read_standing(of, allocation)?,
+            None => InstallState::default(),
+        };
+        seen.outlook =
+            match migration_assignment::forecast_for_machine(is, &machine.id, standing, None, &self.directory) {
+                MigrationForecast::Unaffected => return Ok(false),
+                MigrationForecast::NotWritten(why) => MachineForecast::NoAction(why),
+                MigrationForecast::Unknown(why) => MachineForecast::Unknown(why),
+                MigrationForecast::Assigned(given) => self.to_forecast(machine, given.into_wire(URL, false)),
+            };
+        self.add_registration(seen, false)?;
+        Ok(true)
+    }
+
+    fn read_standing(&self, machine: &MachineSpec, allocation: &AllocationSpec) -> Result<InstallState> {
+        let standing = self.state.read_install_state_blocking(&machine.id, &allocation.id)?;
+        requested_steps::add_results_blocking(&self.state, machine, standing, &self.directory.known)
+    }
+
+    fn to_forecast(&self, machine: &MachineSpec, allocation: allocation::Allocation) -> MachineForecast {
+        MachineForecast::Assigned(Box::new(allocation::AssignedMachine {
+            id: machine.id.clone(),
+            name: machine.name.clone(),
+            size: machine.size.clone().map(|id| allocation::IdReference { id }),
+            allocation: Some(allocation),
+            newest_move: None,
+        }))
+    }
+
+    fn add_registration(&self, seen: &mut PredictedMachine, is_installed: bool) -> Result<()> {
+        if matches!(seen.outlook, MachineForecast::Assigned(_))
+            && let Some(row) = self.state.find_registration_blocking(&seen.id)?
+        {
+            match parse_registration(row, &seen.id, is_installed) {
+                Ok(registered) => seen.registered = registered,
+                Err(why) => seen.outlook = MachineForecast::Unknown(why),
+            }
+        }
+        Ok(())
+    }
+
+    fn predict_allocation(
+        &self,
+        mut machine: MachineSpec,
+        mut standing: InstallState,
+        change: &RackChange,
+    ) -> MachineForecast {
+        let known = &self.directory.known;
+        let blank = |text: &String| Spanned::new(Span::new_blank(), text.clone());
+        let mut file_says = String::new();
+        if let Some(allocation) = &mut machine.allocation {
+            file_says.clone_from(&allocation.image);
+            if let Some(image) = change.image.as_ref().filter(|_| !standing.is_installed()) {
+                allocation.image = blank(image);
+            }
+            if let Some(layout) = &change.layout {
+                allocation.filesystemlayout = Some(blank(layout));
+            }
+        }
+        if standing.is_installed()
+            && let Some(forecast) = self.order_reinstall(&machine, &mut standing, change, file_says)
+        {
+            return forecast;
+        }
+        match resolve_allocation(&machine, &standing, known) {
+            Err(why) => MachineForecast::Refused(why),
+            Ok(None) => MachineForecast::Unknown(WAITS.to_owned()),
+            Ok(Some(assigned)) => {
+                let allocation = to_wire_allocation(&assigned, standing, URL, false);
+                self.to_forecast(&machine, allocation)
+            }
+        }
+    }
+
+    /// Adds a reinstall order to the state of an installed machine if the change requires a reinstall. If the machine
+    /// would not be reinstalled, returns the forecast for the machine instead.
+    fn order_reinstall(
+        &self,
+        machine: &MachineSpec,
+        standing: &mut InstallState,
+        change: &RackChange,
+        file_image: String,
+    ) -> Option<MachineForecast> {
+        if standing.adopted {
+            return Some(MachineForecast::Unknown(
+                "the operator reported the machine as installed, but the machine has not confirmed that yet".to_owned(),
+            ));
+        }
+        match &standing.order {
+            Some(order) if order.begun && !order.given_up => {}
+            Some(order) if order.given_up && !change.reinstalls() => {
+                let image = &order.image;
+                return Some(MachineForecast::Unknown(format!(
+                    "the reinstall with {image} was abandoned: the machine waits for the operator"
+                )));
+            }
+            Some(_) if !change.reinstalls() => {}
+            None if !change.reinstalls() => {
+                let runs = standing.image.as_deref().unwrap_or("an unknown image");
+                let why = format!("installed with {runs}; no reinstall is ordered");
+                let notes = find_differences(machine, standing, &self.directory.known);
+                return Some(MachineForecast::NoAction([vec![why], notes].concat().join("\n")));
+            }
+            _ => {
+                if let Some(why) = &machine.locked {
+                    return Some(MachineForecast::Refused(format!("the machine is locked: {why}")));
+                }
+                let words =
+                    ReinstallOverrides { change_promise: change.layout.is_some(), ..ReinstallOverrides::default() };
+                if let Err(why) = is_reinstallable(machine, standing.clone(), &self.directory.known, &words) {
+                    return Some(MachineForecast::Refused(why.parts().1));
+                }
+                let earlier = standing.order.take().filter(|order| order.begun);
+                let image = change.image.clone().unwrap_or(file_image);
+                standing.order = Some(build_order(image, words, earlier));
+            }
+        }
+        None
+    }
+
+    fn estimate_seconds(&self, id: &str, size: Option<&str>) -> Option<f64> {
+        let of_size = || {
+            let all = self.by_size.get(size?)?;
+            all.get(all.len() / 2).copied()
+        };
+        self.took.get(id).copied().or_else(of_size)
+    }
+
+    /// Writes the approval atomically to the file from which the server reads it.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be written.
+    pub fn write_approval(&self, seen: &PredictedMachine, verdicts: &ApprovalSummary) -> Result<()> {
+        let path = plan_approvals::approval_path(&self.dir, &seen.id);
+        let text = plan_approvals::render_approval(verdicts, seen.installed.clone(), now());
+        let text = text.map_err(|why| Error::refusal(Phase::Serve, why))?;
+        // The approval contains no secrets, and the server may run as another user.
+        let readable = || fs::set_permissions(&path, Permissions::from_mode(0o644));
+        template_files::write_file(&path, &text)
+            .and_then(|()| readable())
+            .context(Phase::Serve, || format!("write {}", path.display()))
+    }
+}
+
+/// Returns a reinstall order like the one that the server would store.
+pub fn build_order(image: String, words: ReinstallOverrides, earlier: Option<ReinstallOrder>) -> ReinstallOrder {
+    let ReinstallOverrides { without_marker, change_promise, give_up, replace_newer, apply_allocation } = words;
+    ReinstallOrder {
+        id: "planned".to_owned(),
+        image,
+        created: now(),
+        attempts: 1,
+        begun: earlier.is_some(),
+        without_marker,
+        change_promise,
+        give_up,
+        replace_newer,
+        apply_allocation,
+        fencing: None,
+        confirmed: true,
+        disks: earlier.map(|earlier| earlier.disks).unwrap_or_default(),
+        attempt: None,
+        given_up: false,
+        handed: None,
+    }
+}

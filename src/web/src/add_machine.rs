@@ -1,0 +1,214 @@
+//! Form that creates the file of a machine that has registered. With an image, the machine is installed at once, so the
+//! form first shows the plan, and requires the name of the machine again.
+
+use super::form::SubmittedForm;
+use super::page_frame;
+use super::plan_preview::{self, PlanPreview};
+use super::session::LoggedIn;
+use api::AppState;
+use api::allocation_state::read_full_state;
+use api::base_url::BaseUrls;
+use api::machine_file_creation::{MachineFileRequest, PreparedMachineFile, prepare_machine_file, write_machine_file};
+use axum::body::Body;
+use axum::extract::{Path, RawQuery, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Redirect, Response};
+use http_server::api_error::ApiError;
+use http_server::quotas::ClientAddress;
+use maud::{Markup, html};
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// Reads the properties of the machine from the fields of a form. Empty fields are absent. The id of the allocation is
+/// part of the form, because the digest of the plan depends on this id.
+fn parse_request(form: &SubmittedForm) -> MachineFileRequest {
+    let given = |name: &str| Some(form.get(name).trim().to_owned()).filter(|text| !text.is_empty());
+    let keys = form.get("ssh_key").lines().map(str::trim).filter(|key| !key.is_empty());
+    MachineFileRequest {
+        name: given("name").unwrap_or_default(),
+        size: None,
+        image: given("image"),
+        allocation: given("image").map(|_| given("allocation").unwrap_or_else(|| Uuid::new_v4().to_string())),
+        layout: given("layout"),
+        ssh_pub_keys: keys.map(str::to_owned).collect(),
+    }
+}
+
+/// Machine file, and the plan of the installation that the file causes; without an image, there is no plan.
+struct AddPreview {
+    prepared: PreparedMachineFile,
+    plan: Option<PlanPreview>,
+}
+
+impl AddPreview {
+    /// Returns a digest of the plan. The request is refused if its digest differs from the digest that was shown.
+    fn digest(&self) -> String {
+        match &self.plan {
+            Some(PlanPreview::Planned(planned, _)) => {
+                planned.verdicts.as_ref().map_or("nothing".to_owned(), |verdicts| verdicts.digest())
+            }
+            _ => String::new(),
+        }
+    }
+}
+
+async fn preview_add(
+    app: &AppState,
+    base: &BaseUrls,
+    id: &str,
+    asked: &MachineFileRequest,
+) -> Result<AddPreview, ApiError> {
+    let prepared = prepare_machine_file(app, id, asked).await?;
+    let machine = &prepared.machine;
+    let plan = match &machine.allocation {
+        None => None,
+        Some(_) => {
+            let standing = read_full_state(app, machine, &app.directory().known).await?;
+            Some(plan_preview::load_preview(app, base, machine, standing, false).await?)
+        }
+    };
+    Ok(AddPreview { prepared, plan })
+}
+
+/// `GET /machines/{id}/add`: shows the form and, once its fields are submitted, the plan. Nothing is written.
+pub(crate) async fn get_add(
+    State(app): State<Arc<AppState>>,
+    base: BaseUrls,
+    person: LoggedIn,
+    Path(id): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Response> {
+    let id = id.to_lowercase();
+    let asked = parse_request(&SubmittedForm::parse_query(query.as_deref()));
+    let (status, preview) = match asked.name.is_empty() {
+        true => (StatusCode::OK, html! {}),
+        false => match preview_add(&app, &base, &id, &asked).await {
+            Ok(preview) => (StatusCode::OK, show_confirmation(&person, &id, &asked, &preview)),
+            Err(error) => {
+                let (status, why) = error.parts();
+                (status, html! { p.problem.words role="alert" { strong { "Refused: " } (why) } })
+            }
+        },
+    };
+    let main = html! {
+        p { a href={ "/machines/" (id) } { (id) } }
+        h1 { "Add a machine" }
+        (show_fields(&app, &asked))
+        (preview)
+    };
+    let mut response = page_frame::render_page(&app, &person, "Add a machine", "", main);
+    *response.status_mut() = status;
+    Ok(response)
+}
+
+fn show_fields(app: &AppState, asked: &MachineFileRequest) -> Markup {
+    let directory = app.directory();
+    let options = |ids: Vec<&str>, selected: &Option<String>| {
+        html! { @for id in ids { option value=(id) selected[selected.as_deref() == Some(id)] { (id) } } }
+    };
+    html! {
+        form.stack method="get" {
+            label for="name" { "Name" }
+            input #name name="name" value=(asked.name) autocomplete="off" autocapitalize="off" spellcheck="false" required;
+            label for="image" { "Image" }
+            select #image name="image" {
+                option value="" { "none: only create the file" }
+                (options(directory.known.listed_images().collect(), &asked.image))
+            }
+            label for="layout" { "Layout" }
+            select #layout name="layout" {
+                option value="" { "the layout for the machine's size and the image" }
+                (options(directory.known.layouts.keys().map(String::as_str).collect(), &asked.layout))
+            }
+            label for="ssh_key" { "SSH public keys, one per line" }
+            textarea #ssh_key name="ssh_key" rows="3" spellcheck="false" { (asked.ssh_pub_keys.join("\n")) }
+            button { "Continue" }
+        }
+        p.faint { "Nothing is written yet." }
+    }
+}
+
+/// Shows the plan with the form that creates the file, or the reason why the plan is refused.
+fn show_confirmation(person: &LoggedIn, id: &str, asked: &MachineFileRequest, preview: &AddPreview) -> Markup {
+    let file = &preview.prepared.added.file;
+    match &preview.plan {
+        None => html! {
+            p { (file) " will describe this machine. Nothing is installed." }
+            (show_create_form(person, id, asked, preview))
+        },
+        Some(PlanPreview::Refused(why)) => html! {
+            h2 { "Plan refused" }
+            pre.problem tabindex="0" role="alert" { (why) }
+            p { "This machine cannot be added with this image and layout." }
+        },
+        Some(PlanPreview::Unknown(why)) => html! {
+            p.problem role="alert" { "The plan is unknown: " (why) "." }
+            p { "Without a plan, the machine can only be added without an image, or on the command line: "
+                code { "drophammer machine add " (id) " --name " (asked.name) } }
+        },
+        Some(PlanPreview::Planned(planned, registered)) => html! {
+            p.problem { "The machine will be installed as soon as " (file) " exists: at once if the machine waits in the ramdisk, and otherwise at its next boot over PXE." }
+            (plan_preview::show_inventory_source(registered))
+            (plan_preview::show_plan(planned))
+            (show_create_form(person, id, asked, preview))
+        },
+    }
+}
+
+fn show_create_form(person: &LoggedIn, id: &str, asked: &MachineFileRequest, preview: &AddPreview) -> Markup {
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    let fields = [
+        ("name", asked.name.clone()),
+        ("image", text(&asked.image)),
+        ("allocation", text(&asked.allocation)),
+        ("layout", text(&asked.layout)),
+        ("ssh_key", asked.ssh_pub_keys.join("\n")),
+        ("shown", preview.digest()),
+    ];
+    html! {
+        form.stack method="post" action={ "/machines/" (id) "/add" } {
+            (page_frame::form_token(person))
+            @for (field, value) in &fields { input type="hidden" name=(field) value=(value); }
+            @if let Some(image) = &asked.image {
+                label for="typed" { "Type " strong { (asked.name) } " to confirm" }
+                input #typed name="typed" data-name=(asked.name) autocomplete="off" autocapitalize="off" spellcheck="false" required;
+                button.danger { "Add " (asked.name) " and install " (image) }
+            } @else {
+                button { "Add " (asked.name) }
+            }
+        }
+    }
+}
+
+/// `POST /machines/{id}/add`: creates the file if the plan is still the plan that was shown. The checks are the same as
+/// in the API.
+pub(crate) async fn post_add(
+    State(app): State<Arc<AppState>>,
+    base: BaseUrls,
+    person: LoggedIn,
+    Path(id): Path<String>,
+    peer: ClientAddress,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let done = async {
+        let form = SubmittedForm::read_verified(&app, &person, peer, &headers, body).await?;
+        let asked = parse_request(&form);
+        if asked.image.is_some() && form.get("typed").trim() != asked.name {
+            let (typed, name) = (form.get("typed"), &asked.name);
+            let message = format!("nothing was added: {typed:?} was typed, but the machine is named {name:?}");
+            return Err(ApiError::bad_request(message));
+        }
+        let preview = preview_add(&app, &base, &id, &asked).await?;
+        let is_planned = matches!(&preview.plan, None | Some(PlanPreview::Planned(..)));
+        if !is_planned || preview.digest() != form.get("shown") {
+            let why = "nothing was added: the plan has changed since it was shown. Go back and review the plan";
+            return Err(ApiError::new(StatusCode::CONFLICT, why));
+        }
+        write_machine_file(&app, peer, preview.prepared).await
+    };
+    match done.await {
+        Ok(added) => Redirect::to(&format!("/machines/{}", added.id)).into_response(),
+        Err(error) => page_frame::render_error(&app, Some(&person), error),
+    }
+}

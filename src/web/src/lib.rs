@@ -1,0 +1,75 @@
+//! The operator's web page: server-rendered HTML that works without JavaScript, after a login with the operator's
+//! token.
+//!
+//! `session` manages logins, `form` parses submitted forms, and `page_frame` renders the frame of every page. `machines`
+//! renders the list of machines, and `machine` renders the page of one machine. This page contains the drawings of
+//! `disks`, the `history`, and the plan from `plan_preview`. `reinstall` orders reinstalls, and `add_machine` creates
+//! machine files. `overviews` renders layouts, images and orders. `phase` summarizes a machine in one word,
+//! `live_updates` sends events, and `assets` contains the style sheet, the script and the icon.
+
+mod add_machine;
+mod allocation_differences;
+mod assets;
+mod disks;
+mod form;
+mod history;
+mod live_updates;
+mod machine;
+mod machine_log;
+mod machines;
+mod overviews;
+mod page_frame;
+mod plan_preview;
+mod reinstall;
+mod session;
+mod volumes;
+
+use api::base_url::BaseUrls;
+use api::{AppState, deploy_templates};
+use axum::extract::{RawQuery, State};
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Extension, Router};
+use session::{LoggedIn, LoginSessions};
+use std::sync::Arc;
+
+/// Returns the routes of the web page, with an empty table of login sessions.
+pub fn web_routes() -> Router<Arc<AppState>> {
+    Router::new()
+        .route("/", get(get_root))
+        .route("/login", get(session::get_login).post(session::post_login))
+        .route("/logout", post(session::post_logout))
+        .route("/events", get(live_updates::get_events))
+        .route("/machines/{id}", get(machine::get_machine))
+        .route("/machines/{id}/add", get(add_machine::get_add).post(add_machine::post_add))
+        .route("/machines/{id}/log", get(machine_log::show_log))
+        .route("/machines/{id}/row", get(machines::get_row))
+        .route("/machines/{id}/reinstall", get(reinstall::get_reinstall).post(reinstall::post_reinstall))
+        .route("/machines/{id}/cancel", post(reinstall::post_cancel))
+        .route("/layouts", get(overviews::get_layouts))
+        .route("/layouts/{id}/picture.svg", get(overviews::get_diagram))
+        .route("/images", get(overviews::get_images))
+        .route("/orders", get(overviews::get_orders))
+        .route("/page.css", get(assets::get_style))
+        .route("/page.js", get(assets::get_script))
+        .route("/page.svg", get(assets::get_icon))
+        .layer(Extension(LoginSessions::default()))
+}
+
+/// Handles `GET /`: returns the web page to browsers, and the API versions to OpenStack clients.
+async fn get_root(
+    app: State<Arc<AppState>>,
+    base: BaseUrls,
+    person: Result<LoggedIn, Response>,
+    query: RawQuery,
+    headers: HeaderMap,
+) -> Response {
+    if !page_frame::is_for_browser(&headers) {
+        return deploy_templates::show_root(headers, base).await;
+    }
+    match person {
+        Ok(person) => machines::get_machines(app, person, query).await.into_response(),
+        Err(response) => response,
+    }
+}

@@ -1,0 +1,246 @@
+//! Live updates of pages with server-sent events. The server sends the changes of machines to watchers twice a second.
+
+use super::page_frame;
+use super::session::{LoggedIn, LoginSessions};
+use api::AppState;
+use api::display_phase::DisplayPhase;
+use axum::Extension;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use http_server::api_error::ApiError;
+use http_server::live_updates::{MachineChange, WATCHERS, WatcherPlace};
+use http_server::server_health::ServerHealth;
+use hyper::body::Frame;
+use model::install_report::{EventName, ProgressEvent};
+use serde::Serialize;
+use serde_json::json;
+use site::snapshot::SiteSnapshot;
+use std::collections::hash_map::DefaultHasher;
+use std::convert::Infallible;
+use std::hash::{Hash, Hasher};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::sync::watch as published;
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+const EVERY: Duration = Duration::from_millis(500);
+/// Number of ticks without an update after which a keepalive is sent, so that the server notices a watcher that has disconnected.
+const QUIET: u32 = 30;
+/// Update of a machine, which is sent to watchers and shown in the machine's row of the list.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct MachineUpdate {
+    pub id: String,
+    /// True if the row must be fetched again, because this update does not contain all changes.
+    pub whole: bool,
+    /// True if the console log has grown.
+    pub log: bool,
+    pub phase: String,
+    /// Stage of the installation, followed by a message or by the amount of data processed so far.
+    pub what: String,
+    pub percent: Option<u8>,
+    pub rate: String,
+    pub left: String,
+}
+
+impl MachineUpdate {
+    pub(crate) fn new(id: &str, event: Option<&ProgressEvent>) -> MachineUpdate {
+        let id = id.to_owned();
+        let Some(event) = event else { return MachineUpdate { id, whole: true, ..MachineUpdate::default() } };
+        let progress = event.progress.unwrap_or_default();
+        let total = progress.total_bytes.filter(|total| *total > 0);
+        let percent = total.map(|total| (u128::from(progress.bytes.min(total)) * 100 / u128::from(total)) as u8);
+        let said = match event.progress {
+            Some(progress) => common::format::format_bytes(progress.bytes),
+            None => event.message.lines().next().unwrap_or_default().to_owned(),
+        };
+        let stage = event.stage.clone().unwrap_or_default();
+        let is_flushing = progress.is_flushing();
+        let rate = event
+            .progress
+            .filter(|_| !is_flushing)
+            .map(|progress| format!("{}/s", common::format::format_bytes(progress.bytes_per_second)));
+        let left = match is_flushing {
+            true => Some("flushing".to_owned()),
+            false => progress.seconds_left.map(|left| common::format::format_seconds(left as f64)),
+        };
+        MachineUpdate {
+            id,
+            whole: event.event != EventName::Installing,
+            log: false,
+            phase: DisplayPhase::of_event(event.event).word.to_owned(),
+            what: [stage, said].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": "),
+            percent,
+            rate: rate.unwrap_or_default(),
+            left: left.unwrap_or_default(),
+        }
+    }
+}
+
+impl From<MachineChange> for MachineUpdate {
+    fn from(change: MachineChange) -> MachineUpdate {
+        MachineUpdate { log: change.has_new_log, ..MachineUpdate::new(&change.machine, change.event.as_ref()) }
+    }
+}
+
+/// `GET /events`: stream of live updates.
+pub(crate) async fn get_events(
+    State(app): State<Arc<AppState>>,
+    Extension(sessions): Extension<LoginSessions>,
+    person: LoggedIn,
+) -> Response {
+    let Some(place) = app.watch.live.add_watcher() else {
+        let why = format!(
+            "{WATCHERS} pages already receive live updates: this page shows the state at the time when it was loaded"
+        );
+        return page_frame::render_error(&app, Some(&person), ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why));
+    };
+    let mut tick = interval(EVERY);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut closing = app.closing.clone();
+    let stream = EventStream {
+        shape: hash_directory(&app.directory(), &app.counters.health),
+        problems: app.counters.health.problems(),
+        health: app.counters.health.clone(),
+        directory: app.directory.clone(),
+        place,
+        tick,
+        quiet: QUIET,
+        closing: Box::pin(async move { drop(closing.wait_for(|closing| *closing).await) }),
+        sessions,
+        person,
+    };
+    let types = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+    page_frame::with_headers((types, Body::new(stream)).into_response())
+}
+
+/// Stream of updates to one watcher. The stream ends when the login session ends or the server exits.
+struct EventStream {
+    place: WatcherPlace,
+    directory: published::Receiver<Arc<SiteSnapshot>>,
+    health: ServerHealth,
+    /// Problems of the server itself that were last sent to the watcher.
+    problems: Vec<String>,
+    /// Hash of the directory's content and of all problems when they were last sent to the watcher.
+    shape: u64,
+    tick: Interval,
+    /// Number of ticks since the last transmission.
+    quiet: u32,
+    closing: Pin<Box<dyn Future<Output = ()> + Send>>,
+    sessions: LoginSessions,
+    person: LoggedIn,
+}
+
+impl EventStream {
+    fn next_message(&mut self) -> String {
+        let mut text = String::new();
+        let moved: Vec<_> = self.place.take_changes().into_iter().map(MachineUpdate::from).collect();
+        if !moved.is_empty() {
+            text += &format!("event: machines\ndata: {}\n\n", json!(moved));
+        }
+        let problems = self.health.problems();
+        if self.directory.has_changed().unwrap_or_default() || problems != self.problems {
+            let directory = self.directory.borrow_and_update().clone();
+            let shape = hash_directory(&directory, &self.health);
+            if std::mem::replace(&mut self.shape, shape) != shape {
+                let all = page_frame::list_problems(&self.health, &directory.problems);
+                text += &format!("event: directory\ndata: {}\n\n", json!({ "problems": all }));
+            }
+            self.problems = problems;
+        }
+        text
+    }
+}
+
+/// Returns a hash of all problems, and of everything in the directory that the pages show.
+fn hash_directory(directory: &SiteSnapshot, health: &ServerHealth) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    page_frame::list_problems(health, &directory.problems).hash(&mut hasher);
+    let mut machines: Vec<_> = directory.machines().collect();
+    machines.sort_by_key(|machine| &machine.id);
+    for machine in machines {
+        let wanted = machine.allocation.as_ref().map(|wanted| (wanted.id.as_str(), wanted.image.as_str()));
+        (&machine.id, &machine.name, &machine.locked, wanted).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+impl hyper::body::Body for EventStream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        loop {
+            if self.closing.as_mut().poll(context).is_ready() {
+                return Poll::Ready(None);
+            }
+            std::task::ready!(self.tick.poll_tick(context));
+            if !self.sessions.is_valid(&self.person.session) {
+                return Poll::Ready(None);
+            }
+            let mut text = self.next_message();
+            self.quiet += 1;
+            if text.is_empty() && self.quiet > QUIET {
+                ":\n\n".clone_into(&mut text);
+            }
+            if !text.is_empty() {
+                self.quiet = 0;
+                return Poll::Ready(Some(Ok(Frame::data(text.into()))));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_server::live_updates::LiveUpdates;
+    use model::install_report::TransferProgress;
+
+    fn event(bytes: u64) -> ProgressEvent {
+        let progress =
+            TransferProgress { bytes, total_bytes: Some(200), bytes_per_second: 31_000_000, seconds_left: Some(3) };
+        let stage = Some("image.burn".to_owned());
+        let message = String::new();
+        ProgressEvent { event: EventName::Installing, message, stage, seconds: None, progress: Some(progress) }
+    }
+
+    fn take_updates(place: &mut WatcherPlace) -> Vec<MachineUpdate> {
+        place.take_changes().into_iter().map(MachineUpdate::from).collect()
+    }
+
+    #[test]
+    fn a_watcher_is_told_the_last_state_once() {
+        let live = LiveUpdates::default();
+        live.record_event("a", &event(1));
+        let mut place = live.add_watcher().unwrap();
+        assert_eq!(take_updates(&mut place), [], "what was before is on the page already");
+        (1..=150).for_each(|bytes| live.record_event("a", &event(bytes)));
+        let moved = MachineUpdate {
+            id: "a".to_owned(),
+            whole: false,
+            log: false,
+            phase: "installing".to_owned(),
+            what: "image.burn: 150 B".to_owned(),
+            percent: Some(75),
+            rate: "31.0 MB/s".to_owned(),
+            left: "3.0 s".to_owned(),
+        };
+        assert_eq!(take_updates(&mut place), std::slice::from_ref(&moved));
+        assert_eq!(take_updates(&mut place), []);
+        live.record_event("a", &event(200));
+        let flushing = take_updates(&mut place).remove(0);
+        assert_eq!((flushing.rate.as_str(), flushing.left.as_str()), ("", "flushing"));
+        live.record_event("a", &event(150));
+        assert_eq!(take_updates(&mut place), std::slice::from_ref(&moved));
+        live.record_log("a");
+        live.record_log("nobody");
+        assert_eq!(take_updates(&mut place), [MachineUpdate { log: true, ..moved }], "what it does has not changed");
+        assert_eq!(take_updates(&mut place), []);
+        live.record_change("b");
+        assert!(take_updates(&mut place).iter().all(|moved| moved.id == "b" && moved.whole));
+    }
+}

@@ -1,0 +1,150 @@
+//! Frame of every web page: head, navigation, current problems, and the response headers that forbid scripts and styles
+//! of other sites.
+
+use super::form::TOKEN;
+use super::session::LoggedIn;
+use api::AppState;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use common::format::format_count;
+use http_server::api_error::{ApiError, set_retry_after};
+use http_server::server_health::{ErrorMessage, ServerHealth};
+use maud::{DOCTYPE, Markup, html};
+
+/// Content security policy of pages: only files of this server, no inline scripts or styles, and no framing by other sites.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+     form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+const PLACES: [(&str, &str); 4] =
+    [("/", "Machines"), ("/orders", "Orders"), ("/layouts", "Layouts"), ("/images", "Images")];
+
+/// Returns a complete page. `here` is the path of the navigation entry that is highlighted.
+pub(crate) fn render_page(app: &AppState, person: &LoggedIn, title: &str, here: &str, main: Markup) -> Response {
+    let body = html! {
+        header {
+            a.skip href="#main" { "Skip to content" }
+            nav aria-label="Pages" {
+                strong { "drophammer" }
+                @for (path, name) in PLACES {
+                    a href=(path) aria-current=[(path == here).then_some("page")] { (name) }
+                }
+            }
+            span #live role="status" {}
+            form method="post" action="/logout" { (form_token(person)) button.quiet { "Log out" } }
+        }
+        (show_problems(&list_problems(&app.counters.health, &app.directory().problems)))
+        main #main tabindex="-1" { (main) }
+    };
+    html_response(StatusCode::OK, &render_document(title, &body))
+}
+
+/// Returns the current problems: those of the server itself, followed by those of the directory.
+pub(crate) fn list_problems(health: &ServerHealth, of_directory: &[String]) -> Vec<String> {
+    health.problems().into_iter().chain(of_directory.iter().cloned()).collect()
+}
+
+/// Shows the current problems.
+pub(crate) fn show_problems(problems: &[String]) -> Markup {
+    html! {
+        section #problems.problem role="alert" hidden[problems.is_empty()] {
+            details open {
+                summary { (format_count(problems.len(), "problem", "problems")) }
+                ul { @for problem in problems { li { (problem) } } }
+                p.faint { "While a file in the directory has a problem, the last good version of the file stays in force." }
+            }
+        }
+    }
+}
+
+pub(crate) fn form_token(person: &LoggedIn) -> Markup {
+    html! { input type="hidden" name=(TOKEN) value=(person.form); }
+}
+
+pub(crate) fn render_login(status: StatusCode, why: Option<&str>) -> Response {
+    let body = html! {
+        main #main.narrow {
+            h1 { "drophammer" }
+            @if let Some(why) = why { p.problem role="alert" { (why) } }
+            form method="post" action="/login" {
+                label for="token" { "Operator's token" }
+                input #token type="password" name="token" autocomplete="current-password" required autofocus;
+                button { "Log in" }
+            }
+            p.faint { "The token is in operator.token in the server's directory." }
+        }
+    };
+    html_response(status, &render_document("Log in", &body))
+}
+
+/// Returns an error page.
+pub(crate) fn render_error(app: &AppState, person: Option<&LoggedIn>, error: ApiError) -> Response {
+    let (status, message) = error.parts();
+    let error_message = ErrorMessage(message.clone());
+    let main = html! {
+        h1 { (if status.is_server_error() { "Failed" } else { "Refused" }) }
+        p.problem.words role="alert" { (message) }
+        @if person.is_none() { p { a href="/login" { "Log in" } } }
+    };
+    let mut response = match person {
+        Some(person) => render_page(app, person, "Refused", "", main),
+        None => html_response(status, &render_document("Refused", &html! { main #main.narrow { (main) } })),
+    };
+    *response.status_mut() = status;
+    response.extensions_mut().insert(error_message);
+    set_retry_after(&mut response);
+    response
+}
+
+fn render_document(title: &str, body: &Markup) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (title) " · drophammer" }
+                link rel="stylesheet" href="/page.css";
+                link rel="icon" href="/page.svg" type="image/svg+xml";
+                script src="/page.js" defer {}
+            }
+            body { (body) }
+        }
+    }
+}
+
+/// Returns whether the client accepts HTML, as browsers do.
+pub(crate) fn is_for_browser(headers: &HeaderMap) -> bool {
+    headers
+        .get(header::ACCEPT)
+        .and_then(|accept| accept.to_str().ok())
+        .is_some_and(|accept| accept.contains("text/html"))
+}
+
+/// Returns a response with HTML: a page, or a fragment of a page.
+pub(crate) fn html_response(status: StatusCode, markup: &Markup) -> Response {
+    with_headers((status, [(header::CONTENT_TYPE, "text/html; charset=utf-8")], markup.0.clone()).into_response())
+}
+
+pub(crate) fn with_headers(mut response: Response) -> Response {
+    let headers = [
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::VARY, "accept, cookie"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    ];
+    for (name, value) in headers {
+        response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
+    }
+    response
+}
+
+/// Formats a time in UTC, to the second.
+pub(crate) fn show_time(text: &str) -> Markup {
+    let minute = text.get(..19).map_or_else(|| text.to_owned(), |minute| minute.replace('T', " "));
+    html! { time datetime=(text) title="UTC" { (minute) } }
+}

@@ -1,0 +1,258 @@
+//! Reinstall from the web page. The operator selects options, reviews the plan with the data that would be lost and
+//! preserved, and confirms the plan by typing the machine's name.
+
+use super::allocation_differences::AllocationChanges;
+use super::form::SubmittedForm;
+use super::page_frame;
+use super::plan_preview::{self, PlanPreview};
+use super::session::LoggedIn;
+use api::AppState;
+use api::allocation_state;
+use api::base_url::BaseUrls;
+use api::operator::reinstalls::{self, OrderableReinstall, ReinstallRequest};
+use api::operator::{OperatorAuth, find_machine};
+use api::rack_plan::build_order;
+use axum::body::Body;
+use axum::extract::{Path, RawQuery, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Redirect, Response};
+use http_server::api_error::ApiError;
+use http_server::quotas::ClientAddress;
+use maud::{Markup, html};
+use plan::request_from_allocation::preview::PreviewPlan;
+use site::effective_allocation::{effective_allocation, find_allocation_differences, is_unrecorded};
+use site::operator_files::MachineSpec;
+use std::sync::Arc;
+use store::InstallState;
+
+/// Reads the reinstall options from the fields of a form.
+fn parse_request(id: &str, form: &SubmittedForm) -> ReinstallRequest {
+    let serials = form.get("give_up").split(',').map(str::trim).filter(|serial| !serial.is_empty());
+    ReinstallRequest {
+        id: id.to_owned(),
+        imageid: form.get("image").to_owned(),
+        without_marker: !form.get("without_marker").is_empty(),
+        change_promise: !form.get("change_promise").is_empty(),
+        give_up: serials.map(str::to_owned).collect(),
+        replace_newer: !form.get("replace_newer").is_empty(),
+        apply_allocation: !form.get("apply_allocation").is_empty(),
+        ..ReinstallRequest::default()
+    }
+}
+
+/// Plan of a reinstall, with its effects on the allocation.
+struct ReinstallPreview {
+    plan: PlanPreview,
+    changes: AllocationChanges,
+}
+
+/// Returns the plan of the reinstall. The error is the reason why the reinstall cannot be ordered.
+async fn preview_reinstall(
+    app: &AppState,
+    base: &BaseUrls,
+    asked: &ReinstallRequest,
+) -> Result<ReinstallPreview, ApiError> {
+    let OrderableReinstall { machine, standing, words, .. } = reinstalls::check_orderable(app, asked).await?;
+    let Some(allocation) = &machine.allocation else {
+        return Err(ApiError::bad_request("the machine is no longer allocated"));
+    };
+    if let Some(begun) = standing.order.as_ref().filter(|order| order.begun && !order.given_up) {
+        return Err(reinstalls::already_started(begun));
+    }
+    let mut standing = allocation_state::read_full_state(app, &machine, &app.directory().known).await?;
+    let earlier = standing.order.take().filter(|order| order.begun);
+    standing.order = Some(build_order(asked.imageid.clone(), words, earlier));
+    let standing = allocation_state::add_template_results(app, &machine, standing, &app.directory().known).await?;
+    let changes = AllocationChanges {
+        differences: find_allocation_differences(allocation, &standing),
+        is_unrecorded: is_unrecorded(&standing),
+    };
+    let plan = plan_preview::load_preview(app, base, &machine, standing, false).await?;
+    Ok(ReinstallPreview { plan, changes })
+}
+
+/// Returns a digest of the plan and the changes of the allocation. An order is refused if its digest differs from the
+/// digest of the preview that was shown.
+fn preview_digest(planned: &PreviewPlan, changes: &AllocationChanges) -> String {
+    let plan = planned.verdicts.as_ref().map_or("nothing".to_owned(), |verdicts| verdicts.digest());
+    format!("{plan}{}", changes.digest())
+}
+
+/// Returns the text that the operator must type to confirm: the machine's name, or its id if it has no name.
+fn confirmation_name(machine: &MachineSpec) -> &str {
+    if machine.name.is_empty() { &machine.id } else { &machine.name }
+}
+
+/// `GET /machines/{id}/reinstall`: shows the options and, once they are submitted, the plan. Nothing is ordered.
+pub(crate) async fn get_reinstall(
+    State(app): State<Arc<AppState>>,
+    base: BaseUrls,
+    person: LoggedIn,
+    Path(id): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Response> {
+    let refused = |error: ApiError| page_frame::render_error(&app, Some(&person), error);
+    let machine = find_machine(&app, &id.to_lowercase()).map_err(refused)?;
+    let asked = parse_request(&machine.id, &SubmittedForm::parse_query(query.as_deref()));
+    let allocation = machine.allocation.as_ref().map(|allocation| allocation.id.to_string()).unwrap_or_default();
+    let standing =
+        app.state.read_install_state(&machine.id, &allocation).await.map_err(|error| refused(error.into()))?;
+    let (status, plan) = match asked.imageid.is_empty() {
+        true => (StatusCode::OK, html! {}),
+        false => match preview_reinstall(&app, &base, &asked).await {
+            Ok(outlook) => (StatusCode::OK, show_confirmation(&person, &machine, &asked, &outlook)),
+            Err(error) => {
+                let (status, why) = error.parts();
+                (status, html! { p.problem.words role="alert" { strong { "Refused: " } (why) } })
+            }
+        },
+    };
+    let main = html! {
+        p { a href={ "/machines/" (machine.id) } { (confirmation_name(&machine)) } }
+        h1 { "Reinstall " (confirmation_name(&machine)) }
+        (show_options(&app, &machine, &asked, &standing))
+        (plan)
+    };
+    let mut response =
+        page_frame::render_page(&app, &person, &format!("Reinstall {}", confirmation_name(&machine)), "", main);
+    *response.status_mut() = status;
+    Ok(response)
+}
+
+fn show_options(app: &AppState, machine: &MachineSpec, asked: &ReinstallRequest, standing: &InstallState) -> Markup {
+    let directory = app.directory();
+    let in_force = machine.allocation.as_ref().map(|in_file| match asked.apply_allocation {
+        true => in_file.clone(),
+        false => effective_allocation(in_file, &InstallState { order: None, ..standing.clone() }).allocation,
+    });
+    let made = in_force.and_then(|allocation| allocation.definition.created_os());
+    let images: Vec<String> = match made {
+        Some(os) => vec![os.to_string()],
+        None => directory.known.images.keys().cloned().collect(),
+    };
+    html! {
+        form.stack method="get" {
+            label for="image" { "Image" @if let Some(image) = &standing.image { span.faint { " (installed: " (image) ")" } } }
+            select #image name="image" required {
+                option value="" { "select" }
+                @for image in &images { option value=(image) selected[*image == asked.imageid] { (image) } }
+            }
+            details open[asked.without_marker || asked.change_promise || asked.replace_newer || asked.apply_allocation || !asked.give_up.is_empty()] {
+                summary { "More options" }
+                p { label { input type="checkbox" name="without_marker" value="yes" checked[asked.without_marker]; " The disk with / was replaced: proceed without its install marker" } }
+                p { label { input type="checkbox" name="change_promise" value="yes" checked[asked.change_promise]; " Use the layout of the machine file, even if it wipes a disk that was preserved so far" } }
+                p { label { input type="checkbox" name="replace_newer" value="yes" checked[asked.replace_newer]; " Replace the installation on the disks even if it is newer than the server's record" } }
+                p { label { input type="checkbox" name="apply_allocation" value="yes" checked[asked.apply_allocation]; " Apply the allocation of the machine file (hostname, keys, user data, …), instead of keeping the installed allocation" } }
+                p { label { "Serial numbers of the disks whose data may be erased, separated by commas " input name="give_up" value=(asked.give_up.join(", ")); } }
+            }
+            button { "Show plan" }
+        }
+        p.faint { "Nothing is ordered yet." }
+    }
+}
+
+/// Shows the plan with the form that orders the reinstall, or the reason why the reinstall cannot be ordered on this
+/// page.
+fn show_confirmation(
+    person: &LoggedIn,
+    machine: &MachineSpec,
+    asked: &ReinstallRequest,
+    outlook: &ReinstallPreview,
+) -> Markup {
+    match &outlook.plan {
+        PlanPreview::Refused(why) => html! {
+            h2 { "Plan refused" }
+            pre.problem tabindex="0" role="alert" { (why) }
+            p { "This reinstall cannot be ordered." }
+        },
+        PlanPreview::Unknown(why) => html! {
+            p.problem role="alert" { "The plan is unknown: " (why) "." }
+            p { "Without a plan, a reinstall can only be ordered on the command line: "
+                code { "drophammer machine reinstall " (confirmation_name(machine)) " --image " (asked.imageid) } }
+        },
+        PlanPreview::Planned(planned, registered) => html! {
+            (plan_preview::show_inventory_source(registered))
+            (outlook.changes.show())
+            (plan_preview::show_plan(planned))
+            (show_order_form(person, machine, asked, preview_digest(planned, &outlook.changes)))
+        },
+    }
+}
+
+/// Renders the form that orders the reinstall. Hidden fields contain the selected options and the digest of the preview that is shown.
+fn show_order_form(person: &LoggedIn, machine: &MachineSpec, asked: &ReinstallRequest, shown: String) -> Markup {
+    let said = |is_so: bool| if is_so { "yes" } else { "" }.to_owned();
+    let fields = [
+        ("image", asked.imageid.clone()),
+        ("without_marker", said(asked.without_marker)),
+        ("change_promise", said(asked.change_promise)),
+        ("replace_newer", said(asked.replace_newer)),
+        ("give_up", asked.give_up.join(", ")),
+        ("apply_allocation", said(asked.apply_allocation)),
+        ("shown", shown),
+    ];
+    html! {
+        form.stack method="post" {
+            (page_frame::form_token(person))
+            @for (field, value) in &fields { input type="hidden" name=(field) value=(value); }
+            label for="name" { "Type " strong { (confirmation_name(machine)) } " to confirm" }
+            input #name name="name" data-name=(confirmation_name(machine)) autocomplete="off" autocapitalize="off" spellcheck="false" required;
+            button.danger { "Reinstall " (confirmation_name(machine)) " with " (asked.imageid) }
+        }
+    }
+}
+
+/// `POST /machines/{id}/reinstall`: orders the reinstall if its plan is still the plan that was shown. The checks of
+/// the order are the same as in the API.
+pub(crate) async fn post_reinstall(
+    State(app): State<Arc<AppState>>,
+    base: BaseUrls,
+    person: LoggedIn,
+    Path(id): Path<String>,
+    peer: ClientAddress,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let done = async {
+        let form = SubmittedForm::read_verified(&app, &person, peer, &headers, body).await?;
+        let machine = find_machine(&app, &id.to_lowercase())?;
+        let asked = parse_request(&machine.id, &form);
+        if form.get("name").trim() != confirmation_name(&machine) {
+            let typed = form.get("name");
+            return Err(ApiError::bad_request(format!(
+                "nothing was ordered: {typed:?} was typed, but the machine is named {:?}",
+                confirmation_name(&machine)
+            )));
+        }
+        let outlook = preview_reinstall(&app, &base, &asked).await?;
+        let is_shown = matches!(&outlook.plan, PlanPreview::Planned(planned, _) if preview_digest(planned, &outlook.changes) == form.get("shown"));
+        if !is_shown {
+            let why = "nothing was ordered: the plan has changed since it was shown, or the machine file has changed. Go back and review the plan";
+            return Err(ApiError::new(StatusCode::CONFLICT, why));
+        }
+        reinstalls::place_order(&app, peer, &asked).await.map(|listed| listed.id)
+    };
+    match done.await {
+        Ok(id) => Redirect::to(&format!("/machines/{id}")).into_response(),
+        Err(error) => page_frame::render_error(&app, Some(&person), error),
+    }
+}
+
+/// `POST /machines/{id}/cancel`: cancels the machine's reinstall order.
+pub(crate) async fn post_cancel(
+    State(app): State<Arc<AppState>>,
+    person: LoggedIn,
+    Path(id): Path<String>,
+    peer: ClientAddress,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let done = async {
+        SubmittedForm::read_verified(&app, &person, peer, &headers, body).await?;
+        reinstalls::cancel_reinstall(State(app.clone()), Path(id), OperatorAuth, peer).await.map(|listed| listed.0.id)
+    };
+    match done.await {
+        Ok(id) => Redirect::to(&format!("/machines/{id}")).into_response(),
+        Err(error) => page_frame::render_error(&app, Some(&person), error),
+    }
+}
