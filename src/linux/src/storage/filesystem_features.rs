@@ -152,8 +152,8 @@ impl Superblock {
 
 type ReadWord = fn([u8; 4]) -> u32;
 
-/// Returns the remedy by create options, as the end of a sentence; empty if no option disables the features, and `None`
-/// if there are no features.
+/// Returns the end of a sentence with the remedy: the create options that disable the features. The text is empty if no
+/// option disables them. Returns `None` if there are no features.
 fn describe_remedy(format: FilesystemFormat, unsupported: &[&Feature]) -> Option<String> {
     let without = unsupported.iter().map(|feature| feature.without).filter(|it| !it.is_empty());
     let (runtime, features): (Vec<&str>, Vec<&str>) = without.partition(|it| *it == "^free-space-tree");
