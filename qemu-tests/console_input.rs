@@ -13,11 +13,11 @@ use std::time::Duration;
 /// Maximum number of responses to a repeated question.
 const MOST: usize = 4;
 
-/// Delay before typing: a program that has just printed a prompt may still echo its input, and a person would type
-/// later.
+/// Delay before typing: a program that has just printed a prompt may still echo its input, and an operator does not
+/// type immediately either.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Line that is typed whenever the console shows `at` again, in each boot of the run.
+/// Line that is typed each time the console shows `at`, in each boot of the run.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TypedLine {
@@ -26,7 +26,7 @@ pub struct TypedLine {
     pub line: String,
 }
 
-/// Operator that types until it is dropped.
+/// Simulated operator, who types until this value is dropped.
 pub struct ConsoleTypist(#[expect(dead_code, reason = "the thread looks whether it is there")] Arc<()>);
 
 impl ConsoleTypist {
@@ -94,7 +94,7 @@ fn discard_output(keyboard: UnixStream) -> Result<UnixStream> {
     Ok(keyboard)
 }
 
-/// Each occurrence of a question is answered once, whatever is printed in between.
+/// Tests that each occurrence of a question is answered once, whatever is printed in between.
 pub fn self_test() {
     let folder = tempfile::tempdir().expect("a folder");
     let console = folder.path().join("console");

@@ -41,7 +41,7 @@ struct StateTally {
     next: BTreeMap<String, usize>,
 }
 
-/// Records a reinstall, reconstructs and checks its states, boots some of them, and prints the tally.
+/// Records a reinstall, reconstructs and checks its states, boots some of them, and prints the counts.
 ///
 /// # Errors
 /// Lists the states that violate a guarantee.
@@ -174,7 +174,8 @@ fn boot_folder(scratch: &Path, number: usize) -> PathBuf {
     scratch.join(format!("boot{}", number + 1))
 }
 
-/// Saves the disks as files, and the phase of the reinstall, which selects the server's folder for them.
+/// Saves the disks as files, and the phase of the reinstall. The phase selects the folder with which the server for
+/// these disks is started.
 fn save_state(disks: &[ReplayedDisk], phase: ReinstallPhase, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).context(folder.display())?;
     for disk in disks {
@@ -188,7 +189,7 @@ fn save_state(disks: &[ReplayedDisk], phase: ReinstallPhase, folder: &Path) -> R
     crate::host::write(&folder.join("phase"), phase)
 }
 
-/// Boots a machine with these disks until a system is up.
+/// Boots a machine with these disks, repeatedly if necessary, until a system is up.
 fn boot_state(
     record: &ReinstallRecord,
     scenario: &Scenario,
@@ -222,7 +223,7 @@ fn boot_state(
     verdict
 }
 
-/// Records the root filesystem at the last moment of the record as the new one. Then checks that the reconstructed
+/// Records the root filesystem at the end of the record as that of the new system. Then checks that the reconstructed
 /// disks equal those that the machine has left.
 fn learn_final_root(
     judge: &mut CrashStateChecker,
@@ -249,7 +250,7 @@ fn learn_final_root(
     fs::remove_file(scratch.join("end.raw")).context(scratch.display())
 }
 
-/// The machine of this case can be parsed, and errors have a location.
+/// Tests that the scenario of this case can be parsed, and that errors contain a location.
 pub fn self_test() {
     let scenario =
         crate::scenario_parser::parse(include_str!("crash.yaml"), "x".into(), ".".into()).expect("a scenario");

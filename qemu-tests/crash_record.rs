@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A flush and the following writes are milliseconds apart.
+/// Polling interval. It is short, because a flush and the following writes are milliseconds apart.
 const POLL: Duration = Duration::from_millis(10);
 
 /// Label of the machine's write logs.
@@ -54,7 +54,7 @@ impl ReinstallPhase {
 /// Lengths of the logs at a moment. The phase was requested from the server before and after the logs were counted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedMoment {
-    /// Step that the console showed last; empty before the first.
+    /// Step that the console showed last; empty before the first step.
     pub step: String,
     pub phases: [ReinstallPhase; 2],
     /// Lengths by disk, in the order of [`ReinstallRecord::disks`].
@@ -143,7 +143,7 @@ pub fn read_inventory(folder: &Path) -> Result<Inventory> {
         .context(path.display())
 }
 
-/// Carries out the order and stores its writes and moments.
+/// Carries out the reinstall order, and stores the writes and the moments of the reinstall.
 ///
 /// # Errors
 /// The reinstall fails.
@@ -203,8 +203,8 @@ impl ReinstallRecorder<'_> {
         if self.proxy.announced().is_empty() { ReinstallPhase::Ordered } else { ReinstallPhase::Begun }
     }
 
-    /// Returns the server's current response for the agent. The operator can request it too, before the agent registers and after its
-    /// report.
+    /// Returns the response that the server would send to the agent now. The response is requested as the operator, so
+    /// that it is available even before the agent registers and after its report.
     fn request_machine(&self) -> Result<AssignedMachine> {
         let port = self.server.port().ok_or("drophammer serve did not print its port")?;
         let mut preview = server::preview_machine(port, self.state, self.uuid)?;
@@ -220,7 +220,8 @@ impl ReinstallRecorder<'_> {
         copied.map(|()| answer)
     }
 
-    /// Saves the responses while the reinstall is ordered, from the machine's registration on, and after it has begun.
+    /// Returns two responses of the server: the last response before the reinstall has passed its point of no return,
+    /// and the first response after that. Also saves the server's folder as it is after that.
     fn keep_when_begun(&self, ended: &AtomicBool) -> Result<BTreeMap<ReinstallPhase, AssignedMachine>> {
         let mut answers = BTreeMap::new();
         while !ended.load(Ordering::Relaxed) {

@@ -57,7 +57,7 @@ pub struct CrashStateChecker<'a> {
     filesystems: HashMap<(usize, String), Option<String>>,
     plans: HashMap<(ReinstallPhase, String), std::result::Result<String, String>>,
     known_roots: HashMap<Vec<(usize, u64)>, Result<String>>,
-    /// Digests of all files of the old root and of the new one.
+    /// Digests of all files of the old root filesystem, and of the new one.
     roots: [String; 2],
 }
 
@@ -110,11 +110,10 @@ impl<'a> CrashStateChecker<'a> {
         &self.bounds.wiped
     }
 
-    /// Records the root that is now on the disks as the old or the new one. Also checks the next action of the agent,
-    /// which might otherwise refuse all states for an unrelated reason.
+    /// Records the root filesystem that is now on the disks as the old or the new one. Also checks the next action of
+    /// the agent, which might otherwise refuse all states for an unrelated reason.
     ///
-    /// # Errors
-    /// There is no root, it is incomplete, or the agent would do something else.
+    /// # Errors There is no root filesystem, it is incomplete, or the agent would carry out another action.
     pub fn learn_root(&mut self, disks: &[ReplayedDisk], is_new: bool) -> Result<()> {
         let seen = self.look.probe_disks(disks)?;
         let (phase, wanted) = if is_new { (ReinstallPhase::Done, BOOT) } else { (ReinstallPhase::Ordered, REINSTALL) };
@@ -152,7 +151,7 @@ impl<'a> CrashStateChecker<'a> {
         Ok(finding)
     }
 
-    /// Returns changed bytes in ranges that must not be written.
+    /// Returns a message for each range that must not be written and has changed.
     fn find_forbidden_writes(&self, disks: &[ReplayedDisk]) -> Result<Vec<String>> {
         let mut words = Vec::new();
         for disk in disks {
@@ -166,7 +165,7 @@ impl<'a> CrashStateChecker<'a> {
         Ok(words)
     }
 
-    /// Returns preserved filesystems that are damaged or lack a file.
+    /// Returns a message for each preserved filesystem that is damaged or lacks a file.
     fn find_damage(&mut self, disks: &[ReplayedDisk]) -> Result<Vec<String>> {
         let mut words = Vec::new();
         for (index, extent) in self.extents.iter().enumerate() {
@@ -205,7 +204,7 @@ impl<'a> CrashStateChecker<'a> {
         crash_files::read_files(format, &path, &self.scratch.join("files"))
     }
 
-    /// Returns the bootable system that is incomplete, if any.
+    /// Returns a message if a bootable system is incomplete.
     fn find_incomplete_system(
         &mut self,
         disks: &[ReplayedDisk],
@@ -249,7 +248,8 @@ impl<'a> CrashStateChecker<'a> {
         place(step).is_some_and(|now| place("target.installer").is_some_and(|installer| installer <= now))
     }
 
-    /// Returns the digest of all files of the root that is on the disks, or the reason why it is damaged.
+    /// Returns the digest of all files of the root filesystem on the disks, or the reason why the root filesystem is
+    /// damaged.
     fn root_files(&mut self, disks: &[ReplayedDisk], seen: &ReconstructedContents) -> Result<Result<String>> {
         let key: Vec<(usize, u64)> =
             disks.iter().filter(|disk| self.bounds.wiped.contains(&disk.name)).map(ReplayedDisk::state_key).collect();
@@ -301,7 +301,8 @@ fn digest_ranges(disk: &ReplayedDisk, ranges: &ByteRanges) -> Result<String> {
     Ok(format!("{:x}", digest.finalize()))
 }
 
-/// The script's output is parsed, writes are compared with the allowed ranges, and bootable systems with the expected ones.
+/// Tests that the script's output is parsed, that writes are compared with the allowed ranges, and that bootable
+/// systems are compared with the expected ones.
 pub fn self_test() {
     let said = "noise\nextent: vdb 512 1024 ext4 /srv\r\nregion: vdb 8192 512 a place\nregion: vdbx 0 512 another\nproof: /srv/a 1\n";
     let extent = PreservedExtent {
@@ -325,7 +326,8 @@ pub fn self_test() {
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
-/// Returns a wiped disk and a preserved one, of which 4 KiB may be written, with the same write log.
+/// Returns a record and its two disks, which have the same write log: a wiped disk, and a preserved disk of which 4 KiB
+/// may be written.
 pub fn test_record(folder: &Path, said: &str) -> (ReinstallRecord, Vec<ReplayedDisk>) {
     use serde_json::json;
     let disks =

@@ -11,7 +11,7 @@ const BLOCK_BYTES: u64 = 4096;
 /// Probabilities that a write in flight arrives.
 const CHANCES: [f64; 3] = [0.1, 0.5, 0.9];
 
-/// One state: the moment before it, and its index among the states between this moment and the next.
+/// A crash state: the last moment before the state, and the origin of the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CrashState {
     pub moment: usize,
@@ -21,9 +21,9 @@ pub struct CrashState {
 /// Origin of a crash state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CrashStateOrigin {
-    /// The state up to this record in the log of this disk; the record is a flush.
+    /// State up to the record with the index `record` in the log of this disk. This record is a flush.
     Flush { disk: usize, record: usize },
-    /// The seed of a random state.
+    /// Random state with this seed.
     Random(u64),
 }
 
@@ -96,7 +96,7 @@ pub fn sample_states(picks: &[CrashState], moments: &[RecordedMoment], count: us
     chosen
 }
 
-/// Returns the step that was seen after the state, because the console lags behind.
+/// Returns the step that the console showed after the state, because the console output is delayed.
 pub fn find_step(record: &ReinstallRecord, pick: &CrashState) -> String {
     let next = record.moments.get(pick.moment + 1).unwrap_or(&record.moments[pick.moment]);
     next.step.clone()
@@ -229,7 +229,8 @@ pub fn self_test() {
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
-/// Each state contains everything that was flushed and nothing that came later; the disks are restored afterwards.
+/// Tests that each state contains everything that was flushed and nothing that was written later, and that the disks
+/// are restored afterwards.
 fn test_state_composition(record: &ReinstallRecord, disks: &mut [ReplayedDisk], picks: &[CrashState]) {
     let mut different = std::collections::BTreeSet::new();
     for pick in picks {

@@ -17,15 +17,16 @@ pub struct RunObservations {
     pub report: Option<Value>,
     /// Names of the events, in the order of arrival.
     pub events: Vec<String>,
-    /// Console of the boot over the network.
+    /// Console output of the boot over the network.
     pub console: String,
     pub requests: Vec<String>,
     /// Problems that the server reported.
     pub problems: Vec<String>,
-    /// Facts of the installed system after the boot over the network; the next field has those of the boot from disk.
+    /// Facts of the installed system after the boot over the network. The next field contains the facts after the boot
+    /// from disk.
     pub over_network: Option<Facts>,
     pub from_disk: Option<Facts>,
-    /// Console of the boot from disk.
+    /// Console output of the boot from disk.
     pub disk_console: String,
     /// Facts of a boot from disk with a disk removed, by the name of that disk.
     pub without: Vec<(String, Facts)>,
@@ -38,11 +39,11 @@ pub struct RunObservations {
     pub denied: Option<String>,
     /// True if the server still has an order; `None` if the scenario does not check it.
     pub order_is_open: Option<bool>,
-    /// Image of the system that must have come up; `None` if the scenario does not check it.
+    /// Image of the system that must have started; `None` if the scenario does not check it.
     pub image: Option<String>,
-    /// Consoles of earlier boots over the network.
+    /// Console output of earlier boots over the network.
     pub earlier_consoles: String,
-    /// True if the power was cut when success was reported, so the system that came up was booted from disk.
+    /// True if the power was cut when success was reported, so that the system was booted from disk.
     pub died_reported: bool,
     /// Violations that the witness found: writes outside of the announced extents.
     pub broken: Vec<String>,
@@ -157,7 +158,7 @@ fn check_report(expect: &RunExpectations, seen: &RunObservations, failures: &mut
     }
 }
 
-/// Returns whether the outcome has no report.
+/// Returns whether the machine sends no report in a run with this outcome.
 fn is_silent(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::Local | Outcome::Waiting | Outcome::Denied)
 }
@@ -221,7 +222,7 @@ pub fn check_lines(facts: &Facts, section: &str, patterns: &[String], failures: 
     }
 }
 
-/// Each type of expectation, both met and violated.
+/// Tests each type of expectation, both met and violated.
 pub fn self_test() {
     let text = r#"=== facts begin inspect
 --- sfdisk sda
@@ -312,8 +313,8 @@ fn test_witness_findings() {
     assert!(judged(&["vdc"], &[]).iter().any(|words| words.contains("the witness did not report \"vdc\"")));
 }
 
-/// The disks of the running system may change, all others must not. If the kernel names of the disks have changed, only
-/// the disks that the scenario lists are compared.
+/// Tests that the disks of the running system may change, and that all other disks must not change. If the kernel names
+/// of the disks have changed, only the disks that the scenario lists are compared.
 fn test_old_system_kept(found: &dyn Fn(&str, &RunObservations) -> Vec<String>) {
     let words = "disk sda was written to";
     let seen = |mounts: &str, named_as_listed| RunObservations {

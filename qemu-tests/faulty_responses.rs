@@ -110,7 +110,7 @@ impl<R: Read> Read for FaultyResponse<R> {
     }
 }
 
-/// Each fault, for a complete image and for a partial response.
+/// Tests each fault, for a complete image and for a partial response.
 pub fn self_test() {
     let whole = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\nETag: \"true\"\r\nAccept-Ranges: bytes\r\n\r\n0123456789";
     let rest = "HTTP/1.1 206 Partial Content\r\nContent-Length: 7\r\nContent-Range: bytes 3-9/10\r\n\r\n3456789";

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Path below which the proxy responds itself.
 const FOLDER: &str = "/fleet/";
 
-/// The server only offers an image after it has computed its digest.
+/// Timeout for the image: the server offers an image only after it has computed the digest of the image.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Signature of the machine file, made with `testdata/trust/one.key`.
@@ -24,7 +24,7 @@ pub enum FleetSignature {
     Unsigned,
 }
 
-/// Files and reports of the machine.
+/// Files that the proxy serves to the machine, and destination of the machine's reports.
 pub struct FleetFiles {
     machine: Vec<u8>,
     signature: Option<Vec<u8>>,
@@ -99,7 +99,8 @@ pub fn adapt_cmdline(of_server: &str, port: u16) -> String {
     rest.map(str::to_owned).chain(ours).collect::<Vec<_>>().join(" ")
 }
 
-/// The command line names one control plane; signatures are served if requested, and reports are stored.
+/// Tests that the command line names one control plane, that signatures are served if requested, and that reports are
+/// stored.
 pub fn self_test() {
     let words = adapt_cmdline("drophammer.url=http://h drophammer.token=t drophammer.machine=m a=b", 7);
     let expected = "drophammer.machine=m a=b drophammer.file=http://10.0.2.2:7/fleet/{uuid}.json \

@@ -79,7 +79,7 @@ fn wait_for_output<T>(vm: &mut Vm, said: impl Fn(&Vm) -> Option<T>) -> Result<T>
     }
 }
 
-/// Paths reach the ramdisk unchanged.
+/// Tests that paths reach the ramdisk unchanged.
 pub fn self_test() {
     let text = "about: x\nfirmware: bios\nlayout: x\ndisks: []\nexpect:\n  inspect:\n    mount: ['vda1:/a b', 'vg/lv:/']\n    \
                 files: {'/with blank, and comma': {}, '/b': {}}\n    fsck_clean: [vda1]\n";

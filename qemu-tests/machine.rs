@@ -38,7 +38,8 @@ pub struct Chassis<'a> {
     /// UUID and MAC as in the server's file.
     pub uuid: String,
     pub mac: String,
-    /// UUID that the firmware reports instead, and the MACs of the NICs in their order, after a run has changed them.
+    /// Values after a run has changed them: the UUID that the firmware reports instead of `uuid`, and the MACs of the
+    /// NICs in their order.
     pub shown_uuid: Option<String>,
     pub shown_macs: Vec<String>,
     /// Folder of the disks, the firmware's variables and all logs.
@@ -82,7 +83,7 @@ impl<'a> Chassis<'a> {
         self.disks.iter().map(|disk| &disk.name).eq(listed) && self.absent.is_empty() && !self.hotplug
     }
 
-    /// Returns the file of a disk; a second path has the same file.
+    /// Returns the file of a disk. A second path to a disk has the same file as the disk.
     pub fn disk_file(&self, disk: &Disk) -> PathBuf {
         let name = disk.path_of.as_ref().unwrap_or(&disk.name);
         self.folder.join(format!("{name}.{}", if self.overlays { "qcow2" } else { "raw" }))
@@ -104,18 +105,20 @@ pub enum BootMethod<'a> {
     Disk,
     /// The disks, with NICs; the installed system runs this script when it is up.
     DiskThen(&'a Path),
-    /// The disks without this one, on a copy: otherwise the writes of such a boot would be missing on the removed disk later.
+    /// The disks without this one. The machine works on a copy; otherwise, the writes of this boot would be missing on
+    /// the removed disk later.
     DiskWithout(&'a str),
     /// Kernel and ramdisk passed to QEMU. With `on_copy`, no writes reach the disks.
     Direct { kernel: &'a Path, initrd: &'a Path, cmdline: &'a str, on_copy: bool, network: bool },
 }
 
-/// Running machine. Dropping it ends it.
+/// Running machine, which is switched off when this value is dropped.
 pub struct Vm {
     process: Child,
     monitor: QemuMonitor,
     console: PathBuf,
-    /// Console output, and the length of the file at that time: it is read five times a second and only grows.
+    /// Console output that was read so far, and the length of the console file at that time. The file is read five
+    /// times a second, and only grows.
     shown: RefCell<(u64, String)>,
     facts: PathBuf,
     deadline: Instant,
@@ -220,7 +223,8 @@ impl Vm {
         self.facts_after(0, source)
     }
 
-    /// Like [`Vm::facts`], for the system that came up after `others` earlier ones in the same life of the machine.
+    /// Like [`Vm::facts`], for the system that started after `others` earlier systems since the machine was switched
+    /// on.
     pub fn facts_after(&self, others: usize, source: &str) -> Option<Facts> {
         let reported = self.console().matches(&format!("drophammer-facts: {source}")).count();
         let text = read(&self.facts);
@@ -228,7 +232,7 @@ impl Vm {
         if reported > others { Facts::read(&text[place..], source) } else { None }
     }
 
-    /// Returns whether the machine went off by itself. A reboot ends QEMU too (`-no-reboot`).
+    /// Returns whether the machine has switched itself off. A reboot ends QEMU too (`-no-reboot`).
     ///
     /// # Errors
     /// The state of QEMU cannot be determined.
@@ -238,8 +242,8 @@ impl Vm {
 
     /// Checks that the machine is running and within its deadline.
     ///
-    /// # Errors
-    /// The machine went off by itself (a panic, a reboot: `-no-reboot`) or takes too long; the error includes the end of the console.
+    /// # Errors The machine has switched itself off (`-no-reboot` turns a panic or a reboot into a power-off) or takes
+    /// too long. The error includes the end of the console output.
     pub fn check_alive(&mut self) -> Result<()> {
         if let Some(status) = self.process.try_wait().context("QEMU")? {
             return Err(format!("the machine went off by itself ({status}){}", self.last_lines()));
@@ -342,7 +346,7 @@ pub fn read(path: &Path) -> String {
     String::from_utf8_lossy(&bytes).replace('\r', "")
 }
 
-/// Assignment of disks to slots, and disks that are not plugged in.
+/// Tests the assignment of disks to slots, and disks that are not plugged in.
 pub fn self_test() {
     let text = "about: x\nfirmware: bios\nlayout: x\nexpect: {}\ndisks:\n- {name: sda, bus: sata, size_mib: 1, throttle_mib: 2}\n\
                 - {name: sdb, bus: sata, size_mib: 1, boot: true}\n- {name: nvme0n1, bus: nvme, size_mib: 1}\n\

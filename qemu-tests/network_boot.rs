@@ -37,11 +37,12 @@ pub struct NetworkBootRun<'a> {
     earlier_consoles: String,
     /// Faults that are active, and the time at which they end.
     repairs: Vec<(Instant, EventAction)>,
-    /// Time at which the agent was seen to have ended.
+    /// Time at which the console showed that the agent has exited.
     gave_up: Option<Instant>,
-    /// Number of times the machine was switched on: initially, and whenever it went off by itself.
+    /// Number of times that the machine was switched on: at the beginning, and each time after it has switched itself
+    /// off.
     boots: u32,
-    /// Number of systems that come up in this life of the machine before the relevant one.
+    /// Number of systems that start before the relevant one while the machine is switched on.
     others: usize,
     /// True if the power was cut when success was reported.
     died_reported: bool,
@@ -147,7 +148,7 @@ impl<'a> NetworkBootRun<'a> {
         }
     }
 
-    /// Waits until the outcome is known. Returns the facts of the system that came up.
+    /// Waits until the outcome is known. Returns the facts of the system that has started.
     ///
     /// # Errors
     /// The outcome differs, or no outcome appears in time.
@@ -337,7 +338,7 @@ impl<'a> NetworkBootRun<'a> {
     }
 }
 
-/// Checks which events wait in the proxy, and that a failed script is detected.
+/// Tests which events wait in the proxy, and that a failed script is detected.
 pub fn self_test() {
     let text = "about: x\nfirmware: bios\nlayout: x\ndisks: []\nexpect: {}\nevents:\n\
                 - {at: {request: 'POST */report'}, do: power_cut, answer: lost}\n\

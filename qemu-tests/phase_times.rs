@@ -138,7 +138,7 @@ fn find_phase_end(parts: &[(&str, &str)], text: &str) -> Option<(usize, usize)> 
     seen.min().map(|(end, index)| (index, end))
 }
 
-/// Phases are recognized in order, and a missing one is skipped.
+/// Tests that phases are recognized in order, and that a missing phase is skipped.
 pub fn self_test() {
     let parts = [("a", "one"), ("b", "two"), ("c", "one")];
     assert_eq!(find_phase_end(&parts, "x one two"), Some((0, 5)));

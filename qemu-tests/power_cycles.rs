@@ -35,10 +35,11 @@ pub struct SavedMachine<'a> {
     pub promise: SurvivalGuarantees,
 }
 
-/// Inspects the messages of the server in this life, and returns a description when the power must be cut.
+/// Inspects the messages that the server has sent since the machine was switched on, and returns a description when the
+/// power must be cut.
 pub type CutTrigger<'a> = &'a mut dyn FnMut(&[Value]) -> Option<String>;
 
-/// End of a life of the machine.
+/// Event that ended the time during which the machine was switched on.
 enum LifeEnd {
     /// Ended by the power cut; contains a description of the moment.
     Cut(String),
@@ -95,8 +96,8 @@ impl<'a> SavedMachine<'a> {
         Ok(SavedMachine { artifacts, chassis, state, cmdline, promise })
     }
 
-    /// Runs the machine on overlays in this folder until a system is up, and checks this system. The first life ends at
-    /// the cut, at the latest.
+    /// Runs the machine on overlays in this folder, and switches it on repeatedly until a system is up. Checks this
+    /// system. The power cut can happen only after the machine was switched on for the first time.
     ///
     /// # Errors
     /// No system comes up, or the witness finds violations.
@@ -188,7 +189,8 @@ impl<'a> SavedMachine<'a> {
         Vm::start(chassis, label, &boot)
     }
 
-    /// Runs one life. Returns how it ended, and the violations that the witness found.
+    /// Switches the machine on, and waits for the end. Returns the event that ended the boot, and the violations that
+    /// the witness found.
     fn run_life(
         &self,
         chassis: &Chassis,
@@ -215,7 +217,8 @@ pub fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     run_tool(&["cp", "-a", &from.to_string_lossy(), &to.to_string_lossy()], Stdio::null()).map(drop)
 }
 
-/// Waits for the cut, a running system, or the end of the machine. `heard` is the number of earlier messages of the server.
+/// Waits for the power cut, a running system, or the end of the machine. `earlier` is the number of messages that the
+/// server had sent before the machine was switched on.
 fn wait_for_end(vm: &mut Vm, server: &Server, heard: usize, cut: CutTrigger) -> Result<LifeEnd> {
     let mut looked = Instant::now();
     loop {

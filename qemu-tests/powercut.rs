@@ -41,7 +41,8 @@ enum CutMoment {
     Within(String, Duration),
 }
 
-/// Installs, saves, and cuts; prints a line per cut and the tally.
+/// Installs the machine, saves its state, and runs the power cuts from the saved state. Prints a line for each cut, and
+/// the counts.
 ///
 /// # Errors
 /// Lists the cuts after which a guarantee was violated.
@@ -158,7 +159,7 @@ fn is_now(cut: &CutMoment, said: &[Value], since: &mut Option<Instant>) -> Optio
     }
 }
 
-/// Returns the seed of all random choices, also of the crash states.
+/// Returns the seed of all random choices, including the choice of crash states.
 pub fn random_seed() -> u64 {
     std::env::var("DROPHAMMER_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(SEED)
 }
@@ -211,7 +212,8 @@ fn sample_cuts(timings: &[(String, f64)], random: &mut fastrand::Rng) -> Vec<Cut
     cuts
 }
 
-/// Moments are selected from the existing steps, equal for equal seeds; a cut happens when it is due, not before.
+/// Tests that moments are selected from the existing steps, that equal seeds select equal moments, and that a cut
+/// happens when it is due and not before.
 pub fn self_test() {
     survival_checks::self_test();
     let scenario =

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 /// Maximum time without data on a connection: longer than any long poll.
 const SILENCE: Duration = Duration::from_secs(300);
 
-/// Proxy on a port of this host; it ends when it is dropped.
+/// Proxy on a port of this host, which ends when this value is dropped.
 pub struct Proxy {
     pub port: u16,
     wire: Arc<ProxyState>,
@@ -162,8 +162,8 @@ impl Drop for Proxy {
 }
 
 impl ProxyState {
-    /// Handles one request per connection: with `Connection: close`, the next request also gets here. An error on
-    /// either side ends the connections to both.
+    /// Handles one request per connection. The proxy sends `Connection: close` to the server, so each further request
+    /// arrives on a new connection, which is handled here too. An error on either side ends the connections to both.
     fn handle_connection(&self, client: TcpStream) {
         let _ = self.forward_request(client);
     }
@@ -245,8 +245,8 @@ fn lock_shared<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Requests through the proxy: a response that is cut, a complete one, one that is held back, one that is swallowed, one after which the
-/// client disconnects, and an error.
+/// Tests requests through the proxy: a response that is cut, a complete one, one that is held back, one that is
+/// swallowed, one after which the client disconnects, and an error.
 pub fn self_test() {
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
     let proxy = Proxy::start(&[600]).expect("a port");
@@ -333,7 +333,7 @@ pub fn self_test() {
     test_ports();
 }
 
-/// Files that firmware loads are transferred in plain text.
+/// Tests that files that firmware loads are transferred in plain text.
 fn test_ports() {
     let proxy = Proxy::start(&[]).expect("a port");
     proxy.set_server(1, 0);
@@ -343,7 +343,7 @@ fn test_ports() {
     assert_eq!(all.map(|path| proxy.wire.port_of(path)), [1, 1, 1, 2, 2, 2]);
 }
 
-/// Announcements are recorded and still forwarded to the server.
+/// Tests that announcements are recorded and forwarded to the server.
 fn test_announcement() {
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
     let proxy = Proxy::start(&[]).expect("a port");
@@ -361,7 +361,7 @@ fn test_announcement() {
     assert_eq!(proxy.announced(), [serde_json::json!({"extents": []})]);
 }
 
-/// Two cuts; the second applies to all following responses, to the byte.
+/// Tests two cuts, the second of which applies to all following responses at exactly the same length.
 fn cut_for_ever() {
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
     let proxy = Proxy::start(&[100, 60_000]).expect("a port");

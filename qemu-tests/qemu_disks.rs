@@ -254,7 +254,7 @@ fn build_arguments(disks: &str, boot: &BootMethod, change: impl Fn(&mut Chassis)
     command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect::<Vec<_>>().join("\n")
 }
 
-/// Each type of disk as QEMU gets it, and without special properties for the inspection ramdisk.
+/// Tests the options for each type of disk, and that disks have no special properties in the inspection ramdisk.
 pub fn self_test() {
     two_paths_have_two_logs();
     let neutral = BootMethod::Direct {

@@ -82,7 +82,7 @@ impl QemuMonitor {
     }
 }
 
-/// A command that succeeds, one that is refused, and a device that is removed.
+/// Tests a command that succeeds, a command that is refused, and the removal of a device.
 pub fn self_test() {
     let (here, there) = std::os::unix::net::UnixStream::pair().expect("a socket");
     let mut monitor = QemuMonitor::new(here.try_clone().expect("a socket"), here);

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// The digest of a large image must be computed before the reinstall can be ordered.
+/// Timeout for the reinstall order: the digest of a large image must be computed before the reinstall can be ordered.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Steps that change a disk.
 const DESTRUCTIVE: [&str; 4] = ["storage.wipe", "storage.partition", "storage.format", "image.burn"];
@@ -104,7 +104,8 @@ fn is_cleared(outcome: Outcome, reinstall: bool) -> bool {
     outcome == Outcome::OldSystem || (outcome == Outcome::Installed && reinstall)
 }
 
-/// Returns the image of the system that must come up: this run's, or that of the last run that installed one.
+/// Returns the image of the system that must start: the image of this run, or that of the last run that installed a
+/// system.
 pub fn expected_image(run: &ScenarioRun, own: &str, installed: Option<&str>) -> Option<String> {
     match run.expect.outcome {
         Outcome::Installed if run.reinstall.is_some() => Some(own.to_owned()),
@@ -194,7 +195,7 @@ pub fn image_of(facts: &Facts) -> Option<String> {
     marker["image"].as_str().map(str::to_owned)
 }
 
-/// Each expectation, both met and violated.
+/// Tests each expectation, both met and violated.
 pub fn self_test() {
     let head = "about: x\nfirmware: bios\ndisks: []\nlayout: x\nruns:\n- expect: {}\n- reinstall: true\n  expect:\n";
     let with = |expect: &str| {

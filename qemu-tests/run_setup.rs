@@ -1,4 +1,5 @@
-//! Offer of a run to the machine: layout, image, machine file, ramdisk, and the server with all of them.
+//! Objects that a run offers to the machine: layout, image, machine file, ramdisk, and the server that serves all of
+//! them.
 
 use crate::file_control_plane::FleetFiles;
 use crate::host::{Context, Result, write};

@@ -143,7 +143,7 @@ fn image_fits(image: &OfferedImage) -> Result<(), String> {
     Ok(())
 }
 
-/// Each violation with its message, next to valid scenarios.
+/// Tests the message of each violation, and that valid scenarios are accepted.
 pub fn self_test() {
     let head = "about: x\nfirmware: bios\nlayout: x\n";
     let disks = "disks:\n- {name: sda, bus: scsi, size_mib: 1, serial: ''}\n- {name: sdb, bus: scsi, path_of: sda}\n\

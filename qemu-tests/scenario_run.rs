@@ -147,7 +147,7 @@ fn plug_disks(chassis: &mut Chassis, run: &ScenarioRun) -> Result<()> {
     Ok(())
 }
 
-/// A run with everything that it needs.
+/// A run, with its scenario, machine and folders, and with the results of earlier runs.
 pub struct RunContext<'a> {
     pub scenario: &'a Scenario,
     pub run: &'a ScenarioRun,
@@ -177,7 +177,7 @@ impl RunResult {
 }
 
 impl RunContext<'_> {
-    /// Runs the whole run.
+    /// Carries out the whole run.
     ///
     /// # Errors
     /// The run cannot continue.

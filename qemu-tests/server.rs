@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// Start deadline: a debug build of the server on a busy host is slow.
 const START_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Running `drophammer serve`; it ends when it is dropped.
+/// Running `drophammer serve` process, which is killed when this value is dropped.
 pub struct Server {
     process: Child,
     folder: PathBuf,
@@ -182,7 +182,8 @@ fn spawn_server(
     Ok(process)
 }
 
-/// Removes the server's record of past events. The token is removed too, because a server without a database refuses to start with one.
+/// Removes the server's record of past events. The token is removed too, because a server without a database refuses to
+/// start with a token.
 ///
 /// # Errors
 /// A file cannot be removed.
@@ -257,7 +258,7 @@ fn read_script(script: &str) -> Result<Option<BootScript>> {
     }
 }
 
-/// Boot scripts are parsed as iPXE does, and so are the server's messages about TLS.
+/// Tests that boot scripts are parsed as iPXE does, and that the server's messages about TLS are parsed.
 pub fn self_test() {
     let note = "API and images are served at https://127.0.0.1:4711 only; http://127.0.0.1:1 only serves boot files";
     let said = [json!({"listening": "http://127.0.0.1:1"}), json!({"note": note}), json!({"note": "x"})];

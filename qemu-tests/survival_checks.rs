@@ -95,7 +95,7 @@ impl SurvivalGuarantees {
         Ok(touched)
     }
 
-    /// Compares the system that came up, and the server, with the guarantees.
+    /// Compares the system that has started, and the state of the server, with the guarantees.
     pub fn check_survival(&self, facts: &Facts, touched: Vec<String>, order_is_open: bool, verdict: &mut CutVerdict) {
         let mut words = touched;
         let mut data = facts.section("data").unwrap_or_default().to_vec();
@@ -135,7 +135,7 @@ fn list_written_ranges(map: &Value) -> Vec<(u64, u64)> {
     entries.filter_map(bounds).collect()
 }
 
-/// Regions, detection of writes, and each violation of a guarantee.
+/// Tests the parsing of regions, the detection of writes, and each violation of a guarantee.
 pub fn self_test() {
     let console = "noise\n+ echo proof: no\nproof: /srv/b 2\nproof: /srv/a 1\r\nregion: vdb 100 50 the table\n";
     let promise = SurvivalGuarantees::read(console, "old".to_owned(), "new".to_owned()).expect("a promise");

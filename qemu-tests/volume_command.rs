@@ -118,7 +118,7 @@ fn simulate_installation(port: u16, volumes: &Value) -> Result<()> {
     Ok(())
 }
 
-/// From a list in a file to the removal of a volume, with all refusals on the way.
+/// Tests the commands from a list in a file to the removal of a volume, including all refusals.
 pub fn self_test() {
     let dir = create_folder();
     let server = Server::start(dir.path(), &dir.path().join("boot"), "", None).expect("drophammer serve");

@@ -91,7 +91,7 @@ impl<'a> WritePolicy<'a> {
         WritePolicy { steps: steps.collect(), disks, named_as_listed }
     }
 
-    /// Returns the steps that ran between two samples, and the step after them, because the console lags behind.
+    /// Returns the steps that ran between two samples, and the step after them, because the console output is delayed.
     fn steps_between(&self, earlier: &AgentState, later: &AgentState) -> &[(&'a str, &'a [Value])] {
         let place = |state: &AgentState| {
             let step = state.step.as_deref()?;
@@ -132,8 +132,8 @@ impl<'a> WritePolicy<'a> {
         ranges
     }
 
-    /// Returns the reason why the observations are insufficient: the agent has `acted`, but none of its steps was seen; or all logs are
-    /// empty after a complete installation.
+    /// Returns the reason why the observations are insufficient: the agent has `acted`, but the console shows none of
+    /// its steps; or all logs are empty after a complete installation.
     pub fn find_blindness(&self, acted: bool, samples: &[ConsoleSample]) -> Option<String> {
         if acted && !samples.iter().any(|sample| sample.after.started) {
             return Some(
@@ -217,7 +217,7 @@ fn state_after(lines: &[&str]) -> AgentState {
 
 const START: &str = "Preparing           drophammer 0.1.0";
 
-/// Console output is parsed, writes are assigned to steps, and disks are distinguished.
+/// Tests that console output is parsed, that writes are assigned to steps, and that disks are distinguished.
 pub fn self_test() {
     test_console_marks();
     test_write_checks();

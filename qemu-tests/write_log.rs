@@ -149,7 +149,8 @@ pub fn test_folder(name: &str) -> PathBuf {
     folder
 }
 
-/// Writes, flushes and discards are distinguished; a log that ends early is accepted as that of a power cut, within limits.
+/// Tests that writes, flushes and discards are distinguished, and that a log which ends early is accepted within
+/// limits, as after a power cut.
 pub fn self_test() {
     let folder = test_folder("witness-log");
     let path = folder.join("by-hand.writes");

@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Interval at which the console is read.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Witness of a machine from the moment it is switched on.
+/// Witness of a machine's writes, from the time at which the machine is switched on.
 pub struct WriteWitness {
     logs: Vec<PathLog>,
     all: Vec<DiskIdentity>,
@@ -40,7 +40,7 @@ struct PathLog {
 }
 
 impl WriteWitness {
-    /// Creates the logs, which QEMU opens next, and starts to watch. `None` for boots without the agent.
+    /// Creates the logs, which QEMU opens next, and starts to watch. Returns `None` for boots without the agent.
     ///
     /// # Errors
     /// A file cannot be created.
@@ -87,7 +87,8 @@ impl WriteWitness {
         }))
     }
 
-    /// Returns the write log of that path; a disk is its own path.
+    /// Returns the write log of the path with this name. If a disk has no further paths, the name of its path is the
+    /// name of the disk.
     pub fn find_log(&self, path: &str) -> Option<&Path> {
         self.logs.iter().find(|logged| logged.path == path).map(|logged| logged.log.as_path())
     }
@@ -207,7 +208,8 @@ pub fn self_test() {
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
-/// The plan names one of the paths; which name and serial number it uses does not matter.
+/// Tests that writes over both paths of a disk are compared with the plan, by whichever of the names and serial numbers
+/// the plan identifies the disk.
 fn test_paths_of_one_disk(folder: &Path) {
     let console = folder.join("two.console");
     for (serial, named) in [("S", "sda"), ("", "sda"), ("", "sdb")] {

@@ -68,8 +68,8 @@ impl ProxyState {
         whole.and(passed)
     }
 
-    /// Keeps the connection open until the machine has lost its power: if the connection ended, the machine would send
-    /// the request again.
+    /// Keeps the connection open until the machine has lost its power, because the machine would send the request again
+    /// if the connection ended.
     pub(super) fn hold_until_blackout(
         &self,
         trap: &ResponseTrap,
@@ -136,7 +136,8 @@ impl ProxyState {
         last.filter(|_| broken.cut_for_ever && image)
     }
 
-    /// Waits while a response of this length is held back. Gives up if it is not released in time.
+    /// Waits while a response of this length is held back. Stops waiting if the response is not released within a
+    /// minute.
     fn wait_for_release(&self, sent: u64) {
         let patience = Instant::now() + Duration::from_secs(60);
         loop {
