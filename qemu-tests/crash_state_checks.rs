@@ -114,7 +114,7 @@ impl<'a> CrashStateChecker<'a> {
     /// the agent, which might otherwise refuse all states for an unrelated reason.
     ///
     /// # Errors There is no root filesystem, it is incomplete, or the agent would carry out another action.
-    pub fn learn_root(&mut self, disks: &[ReplayedDisk], is_new: bool) -> Result<()> {
+    pub fn record_root(&mut self, disks: &[ReplayedDisk], is_new: bool) -> Result<()> {
         let seen = self.look.probe_disks(disks)?;
         let (phase, wanted) = if is_new { (ReinstallPhase::Done, BOOT) } else { (ReinstallPhase::Ordered, REINSTALL) };
         let next = self.find_next_action(&seen.inventory, phase)?;
@@ -281,9 +281,9 @@ impl<'a> CrashStateChecker<'a> {
             return Ok(known.clone());
         }
         let answer = self.record.answers.get(&phase).ok_or(format!("no answer of the server: {phase:?}"))?;
-        let judged = self.bounds.check_plan(answer, &self.layout, found);
-        self.plans.insert(key, judged.clone());
-        Ok(judged)
+        let result = self.bounds.check_plan(answer, &self.layout, found);
+        self.plans.insert(key, result.clone());
+        Ok(result)
     }
 
     /// Returns the numbers of different plans and preserved filesystems that were checked.
@@ -304,7 +304,7 @@ fn digest_ranges(disk: &ReplayedDisk, ranges: &ByteRanges) -> Result<String> {
 /// Tests that the script's output is parsed, that writes are compared with the allowed ranges, and that bootable
 /// systems are compared with the expected ones.
 pub fn self_test() {
-    let said = "noise\nextent: vdb 512 1024 ext4 /srv\r\nregion: vdb 8192 512 a place\nregion: vdbx 0 512 another\nproof: /srv/a 1\n";
+    let output = "noise\nextent: vdb 512 1024 ext4 /srv\r\nregion: vdb 8192 512 a place\nregion: vdbx 0 512 another\nproof: /srv/a 1\n";
     let extent = PreservedExtent {
         disk: "vdb".to_owned(),
         start: 512,
@@ -312,23 +312,23 @@ pub fn self_test() {
         format: "ext4".to_owned(),
         path: "/srv".to_owned(),
     };
-    assert_eq!(parse_extents(said), Ok(vec![extent]));
+    assert_eq!(parse_extents(output), Ok(vec![extent]));
     assert!(parse_extents("nothing").is_err() && parse_extents("extent: vdb 1 x ext4 /srv").is_err());
-    assert_eq!(parse_regions(said, "vdb"), Ok(ByteRanges::new([(8192, 512)])));
+    assert_eq!(parse_regions(output, "vdb"), Ok(ByteRanges::new([(8192, 512)])));
     assert!(parse_regions("region: vdb x 1 y", "vdb").is_err());
 
-    let folder = crate::write_log::test_folder("crash-judge");
-    let (record, disks) = test_record(&folder, said);
+    let folder = crate::write_log::test_folder("crash-checks");
+    let (record, disks) = test_record(&folder, output);
     let base = record.inventory.clone();
-    let mut judge = CrashStateChecker::new(&record, &base, &disks, &folder.join("scratch")).expect("a judge");
-    test_forbidden_writes(&judge, disks);
-    test_bootable_systems(&mut judge);
+    let mut checker = CrashStateChecker::new(&record, &base, &disks, &folder.join("scratch")).expect("a checker");
+    test_forbidden_writes(&checker, disks);
+    test_bootable_systems(&mut checker);
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
 /// Returns a record and its two disks, which have the same write log: a wiped disk, and a preserved disk of which 4 KiB
 /// may be written.
-pub fn test_record(folder: &Path, said: &str) -> (ReinstallRecord, Vec<ReplayedDisk>) {
+pub fn test_record(folder: &Path, output: &str) -> (ReinstallRecord, Vec<ReplayedDisk>) {
     use serde_json::json;
     let disks =
         ["vda", "vdb"].map(|name| crate::crash_states::test_disk(folder, name, &crate::crash_states::TEST_HEADS));
@@ -347,7 +347,7 @@ pub fn test_record(folder: &Path, said: &str) -> (ReinstallRecord, Vec<ReplayedD
     let machine = json!({"id": "m", "allocation": {"allocationuuid": "a", "hostname": "h", "image": {"id": "i", "url": "u"},
         "filesystemlayout": layout}});
     let record = json!({
-        "uuid": "m", "mac": "", "disks": ["vda", "vdb"], "inventory": inventory, "prepared": said, "images": ["old", "new"],
+        "uuid": "m", "mac": "", "disks": ["vda", "vdb"], "inventory": inventory, "prepared": output, "images": ["old", "new"],
         "announced": {"extents": [{"steps": ["storage.wipe", "image.burn"], "disks": [
             {"device": "/dev/vdb", "serial": "", "ranges": [{"start": 0, "length": 4096}]},
         ]}, {"steps": ["target.installer", "target.marker"], "disks": []}]},
@@ -356,10 +356,10 @@ pub fn test_record(folder: &Path, said: &str) -> (ReinstallRecord, Vec<ReplayedD
     (serde_json::from_value(record).expect("a record"), disks.into())
 }
 
-fn test_forbidden_writes(judge: &CrashStateChecker, mut disks: Vec<ReplayedDisk>) {
-    assert_eq!(judge.wiped(), ["vda"]);
+fn test_forbidden_writes(checker: &CrashStateChecker, mut disks: Vec<ReplayedDisk>) {
+    assert_eq!(checker.wiped(), ["vda"]);
     // Allowed are the writes at 0 and 2048, and the discard at 0, but not the writes at 4096, 8192 and 16384.
-    let changed = |disks: &[ReplayedDisk]| judge.find_forbidden_writes(disks).expect("compared");
+    let changed = |disks: &[ReplayedDisk]| checker.find_forbidden_writes(disks).expect("compared");
     for disk in &mut disks {
         disk.advance_to(3).expect("advanced");
     }
@@ -375,10 +375,10 @@ fn test_forbidden_writes(judge: &CrashStateChecker, mut disks: Vec<ReplayedDisk>
     assert_eq!(changed(&disks), ["vdb: byte 4096 has changed"]);
 }
 
-fn test_bootable_systems(judge: &mut CrashStateChecker) {
+fn test_bootable_systems(checker: &mut CrashStateChecker) {
     let mut words = |bootable, phase, step: &str| {
         let seen = ReconstructedContents { inventory: Inventory::default(), bootable };
-        judge.find_incomplete_system(&[], &seen, phase, step).expect("judged")
+        checker.find_incomplete_system(&[], &seen, phase, step).expect("checked")
     };
     assert!(words(true, ReinstallPhase::Begun, "image.burn").is_some_and(|words| words.contains("without a marker")));
     assert_eq!(words(true, ReinstallPhase::Begun, "target.installer"), None);

@@ -348,8 +348,8 @@ fn test_disk_moves(disk: &mut ReplayedDisk) {
     disk.advance_to(3).expect("advanced");
     assert_eq!(letters(disk), *b"aobooo");
     disk.advance_to(1).expect("it does not go back");
-    let flying = take_all_parts(disk, 3, 8);
-    let undo = disk.try_out(&flying).expect("tried");
+    let in_flight = take_all_parts(disk, 3, 8);
+    let undo = disk.try_out(&in_flight).expect("tried");
     assert_eq!(letters(disk), *b"\0\0\0deg");
     disk.restore_contents(undo).expect("taken back");
     assert_eq!(letters(disk), *b"aobooo");

@@ -44,9 +44,9 @@ pub struct RunObservations {
     /// Console output of earlier boots over the network.
     pub earlier_consoles: String,
     /// True if the power was cut when success was reported, so that the system was booted from disk.
-    pub died_reported: bool,
+    pub was_cut_at_report: bool,
     /// Violations that the witness found: writes outside of the announced extents.
-    pub broken: Vec<String>,
+    pub violations: Vec<String>,
     /// True if the disks have the kernel names that the machine lists.
     pub named_as_listed: bool,
 }
@@ -85,7 +85,7 @@ pub fn find_failures(machine: &Machine, expect: &RunExpectations, seen: &RunObse
             failures.push(format!("the server did not report {text:?} but {:?}", seen.problems));
         }
     }
-    check_witness(&expect.witness_says, &seen.broken, &mut failures);
+    check_witness(&expect.witness_says, &seen.violations, &mut failures);
     check_untouched(machine, expect, seen, &mut failures);
     failures.extend(reinstall::find_failures(expect, seen));
     for (disk, text) in expect.no_trace_of.iter().filter(|(disk, _)| seen.traces.contains(disk)) {
@@ -93,7 +93,7 @@ pub fn find_failures(machine: &Machine, expect: &RunExpectations, seen: &RunObse
     }
     // An agent that could not return by kexec has rebooted.
     let rebooted = expect.outcome == Outcome::OldSystem && expect.boots > 1;
-    let by_disk = expect.outcome == Outcome::Local || rebooted || seen.died_reported;
+    let by_disk = expect.outcome == Outcome::Local || rebooted || seen.was_cut_at_report;
     let via = if by_disk { "disk" } else { "kexec" };
     for (facts, via) in [(&seen.over_network, via), (&seen.from_disk, "disk")] {
         if let Some(facts) = facts {
@@ -301,16 +301,16 @@ a: text
 
 fn test_witness_findings() {
     let found = ["disk vdb at sector 8, in step a".to_owned(), "disk vdb at sector 8, in step b".to_owned()];
-    let judged = |expected: &[&str], found: &[String]| {
+    let check = |expected: &[&str], found: &[String]| {
         let expected: Vec<String> = expected.iter().map(ToString::to_string).collect();
         let mut failures = Vec::new();
         check_witness(&expected, found, &mut failures);
         failures
     };
-    assert_eq!(judged(&[], &found), found);
-    assert!(judged(&["vdb*sector 8"], &found).is_empty());
-    assert_eq!(judged(&["step a"], &found), found[1..]);
-    assert!(judged(&["vdc"], &[]).iter().any(|words| words.contains("the witness did not report \"vdc\"")));
+    assert_eq!(check(&[], &found), found);
+    assert!(check(&["vdb*sector 8"], &found).is_empty());
+    assert_eq!(check(&["step a"], &found), found[1..]);
+    assert!(check(&["vdc"], &[]).iter().any(|words| words.contains("the witness did not report \"vdc\"")));
 }
 
 /// Tests that the disks of the running system may change, and that all other disks must not change. If the kernel names
@@ -329,7 +329,7 @@ fn test_old_system_kept(found: &dyn Fn(&str, &RunObservations) -> Vec<String>) {
     assert!(says("  outcome: old_system\n", &seen(other, true)));
     assert!(!says("  outcome: old_system\n", &seen(other, false)));
     assert!(says("  {outcome: old_system, untouched_disks: [sda]}\n", &seen(other, false)));
-    let died = RunObservations { died_reported: true, ..seen(own, true) };
+    let died = RunObservations { was_cut_at_report: true, ..seen(own, true) };
     let by = |seen: &RunObservations| found("  outcome: installed\n", seen).join("\n");
     assert!(by(&seen(own, true)).contains("boot by kexec") && by(&died).contains("boot by disk"));
 }

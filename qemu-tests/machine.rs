@@ -26,7 +26,8 @@ pub const POLL: Duration = Duration::from_millis(50);
 /// Kernel parameters for an emulated machine. The kernel does not wait for a timer that a busy host delivers late (which would panic), does
 /// not test its ciphers, does not walk all page tables, disables CPU mitigations, and expedites RCU grace periods. This halves the time
 /// until `/init`.
-pub const SPARED: &str = "no_timer_check cryptomgr.notests=1 rodata=off mitigations=off rcupdate.rcu_expedited=1";
+pub const EMULATION_PARAMETERS: &str =
+    "no_timer_check cryptomgr.notests=1 rodata=off mitigations=off rcupdate.rcu_expedited=1";
 
 /// Pause before the next disk is plugged in: the kernel names disks in the order in which it finds them, and may be
 /// slow.
@@ -228,8 +229,8 @@ impl Vm {
     pub fn facts_after(&self, others: usize, source: &str) -> Option<Facts> {
         let reported = self.console().matches(&format!("drophammer-facts: {source}")).count();
         let text = read(&self.facts);
-        let (place, _) = text.match_indices(&format!("=== facts begin {source}")).nth(others)?;
-        if reported > others { Facts::read(&text[place..], source) } else { None }
+        let (start, _) = text.match_indices(&format!("=== facts begin {source}")).nth(others)?;
+        if reported > others { Facts::read(&text[start..], source) } else { None }
     }
 
     /// Returns whether the machine has switched itself off. A reboot ends QEMU too (`-no-reboot`).
@@ -275,10 +276,10 @@ impl Vm {
             self.monitor.execute_command("device_del", &json!({"id": id}))?;
             self.monitor.wait_until_gone(&id)?;
         }
-        for (disk, place) in disks.iter().rev().zip(&disks) {
+        for (disk, slot) in disks.iter().rev().zip(&disks) {
             std::thread::sleep(PLUG_PAUSE);
             let log = self.witness.as_ref().and_then(|witness| witness.find_log(&disk.name));
-            for (command, arguments) in qemu_disks::plug_in(chassis, disk, place, log) {
+            for (command, arguments) in qemu_disks::plug_in(chassis, disk, slot, log) {
                 self.monitor.execute_command(command, &arguments)?;
             }
         }
@@ -390,15 +391,15 @@ pub fn self_test() {
 
     let nics = "about: x\nfirmware: bios\nlayout: x\nexpect: {}\ndisks: []\nnics: [e1000, virtio-net-pci]\n";
     let scenario = crate::scenario_parser::parse(nics, "x".into(), ".".into()).expect("a scenario");
-    let cards = |shown: &[&str]| {
+    let nic_options = |shown: &[&str]| {
         let mut chassis = Chassis::new(&scenario.machine, Path::new("/f"));
         (chassis.mac, chassis.shown_macs) = ("m0".to_owned(), shown.iter().map(|mac| (*mac).to_owned()).collect());
         let mut command = Command::new("qemu");
-        add_nics(&mut command, &chassis, None).expect("cards");
+        add_nics(&mut command, &chassis, None).expect("NICs");
         command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect::<Vec<_>>().join("\n")
     };
-    let known = cards(&[]);
+    let known = nic_options(&[]);
     assert!(known.contains("e1000,id=nic0,netdev=net0,mac=m0,") && known.contains("netdev=net1,romfile="), "{known}");
-    let other = cards(&["m1", "m2"]);
+    let other = nic_options(&["m1", "m2"]);
     assert!(!other.contains("m0") && other.contains("net0,mac=m1,") && other.contains("net1,mac=m2,"), "{other}");
 }

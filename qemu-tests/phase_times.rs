@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Interval at which console files are read while times are measured.
-const LOOK: Duration = Duration::from_millis(20);
+const CONSOLE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Text that ends each phase of a boot, in order. A phase whose text does not appear is skipped, and its time is added
 /// to the next phase.
@@ -128,7 +128,7 @@ fn follow_console(console: PathBuf, parts: &[(&str, &str)], stop: &AtomicBool) {
             text.drain(..end);
             parts = &parts[index + 1..];
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CONSOLE_INTERVAL);
     }
 }
 
