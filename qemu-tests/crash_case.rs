@@ -14,7 +14,7 @@ use crate::crash_state_selection::{
 };
 use crate::crash_states::{self, ReplayedDisk, copy_part};
 use crate::host::{Context, Result, run_tool};
-use crate::machine::{Chassis, EMULATION_PARAMETERS};
+use crate::machine::{Chassis, FAST_BOOT};
 use crate::power_cycles::SavedMachine;
 use crate::scenario::Scenario;
 use crate::survival_checks::{CutVerdict, SurvivalGuarantees};
@@ -208,7 +208,7 @@ fn boot_state(
         let chassis = Chassis { uuid, mac, ..Chassis::new(&scenario.machine, folder) };
         let [old, new] = record.images.clone();
         let guarantees = SurvivalGuarantees::read(&record.prepared, old, new)?;
-        let (state, cmdline) = (phase.server_folder(all), EMULATION_PARAMETERS.to_owned());
+        let (state, cmdline) = (phase.server_folder(all), FAST_BOOT.to_owned());
         let start = SavedMachine { artifacts, chassis: &chassis, state, cmdline, guarantees };
         start.boot_until_up(&folder.join("boots"), &mut |_| None, &mut verdict)
     };

@@ -113,7 +113,8 @@ impl<'a> CrashStateChecker<'a> {
     /// Records the root filesystem that is now on the disks as the old or the new one. Also checks the next action of
     /// the agent, which might otherwise refuse all states for an unrelated reason.
     ///
-    /// # Errors There is no root filesystem, it is incomplete, or the agent would carry out another action.
+    /// # Errors
+    /// There is no root filesystem, it is incomplete, or the agent would carry out another action.
     pub fn record_root(&mut self, disks: &[ReplayedDisk], is_new: bool) -> Result<()> {
         let seen = self.look.probe_disks(disks)?;
         let (phase, wanted) = if is_new { (ReinstallPhase::Done, BOOT) } else { (ReinstallPhase::Ordered, REINSTALL) };

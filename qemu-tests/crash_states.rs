@@ -321,8 +321,7 @@ pub fn test_disk(folder: &Path, name: &str, heads: &[(u64, u64, u64)]) -> Replay
     ReplayedDisk::open(name, &base, &log).expect("a disk")
 }
 
-/// Log entries for tests: two writes, a flush, a write, a write with FUA, a discard, and a write that is preceded by a
-/// flush.
+/// Two writes, a flush, a write, a write with FUA, a discard, and a write that is preceded by a flush.
 pub const TEST_HEADS: [(u64, u64, u64); 7] =
     [(0, 2, 0), (4, 2, 0), (0, 0, 1), (8, 2, 0), (16, 4, 2), (0, 8, 4), (32, 2, 1)];
 

@@ -3,7 +3,7 @@
 use crate::expectations::DiskExpectations;
 use crate::facts::Facts;
 use crate::host::{Context, Result, write};
-use crate::machine::{BootMethod, Chassis, EMULATION_PARAMETERS, POLL, Vm};
+use crate::machine::{BootMethod, Chassis, FAST_BOOT, POLL, Vm};
 use crate::ramdisk_archives::{join_lines, with_files};
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use std::path::Path;
 const PREPARED: &str = "drophammer-prepare: status ";
 
 fn cmdline() -> String {
-    format!("console=ttyS0 panic=-1 {EMULATION_PARAMETERS}")
+    format!("console=ttyS0 panic=-1 {FAST_BOOT}")
 }
 
 /// Returns the contents of the disks. The machine works on a copy, because even an inspection replays journals.

@@ -26,8 +26,7 @@ pub const POLL: Duration = Duration::from_millis(50);
 /// Kernel parameters for an emulated machine. The kernel does not wait for a timer that a busy host delivers late (which would panic), does
 /// not test its ciphers, does not walk all page tables, disables CPU mitigations, and expedites RCU grace periods. This halves the time
 /// until `/init`.
-pub const EMULATION_PARAMETERS: &str =
-    "no_timer_check cryptomgr.notests=1 rodata=off mitigations=off rcupdate.rcu_expedited=1";
+pub const FAST_BOOT: &str = "no_timer_check cryptomgr.notests=1 rodata=off mitigations=off rcupdate.rcu_expedited=1";
 
 /// Pause before the next disk is plugged in: the kernel names disks in the order in which it finds them, and may be
 /// slow.
@@ -39,8 +38,7 @@ pub struct Chassis<'a> {
     /// UUID and MAC as in the server's file.
     pub uuid: String,
     pub mac: String,
-    /// Values after a run has changed them: the UUID that the firmware reports instead of `uuid`, and the MACs of the
-    /// NICs in their order.
+    /// UUID that the firmware reports, and MACs of the NICs in their order, after a run has changed them.
     pub shown_uuid: Option<String>,
     pub shown_macs: Vec<String>,
     /// Folder of the disks, the firmware's variables and all logs.
@@ -106,8 +104,7 @@ pub enum BootMethod<'a> {
     Disk,
     /// The disks, with NICs; the installed system runs this script when it is up.
     DiskThen(&'a Path),
-    /// The disks without this one. The machine works on a copy; otherwise, the writes of this boot would be missing on
-    /// the removed disk later.
+    /// The disks without this one. Writes are discarded, because the removed disk would lack them later.
     DiskWithout(&'a str),
     /// Kernel and ramdisk passed to QEMU. With `on_copy`, no writes reach the disks.
     Direct { kernel: &'a Path, initrd: &'a Path, cmdline: &'a str, on_copy: bool, network: bool },
@@ -118,8 +115,7 @@ pub struct Vm {
     process: Child,
     monitor: QemuMonitor,
     console: PathBuf,
-    /// Console output that was read so far, and the length of the console file at that time. The file is read five
-    /// times a second, and only grows.
+    /// Console output so far, and length of the console file, which only grows and is read five times a second.
     shown: RefCell<(u64, String)>,
     facts: PathBuf,
     deadline: Instant,
@@ -224,8 +220,7 @@ impl Vm {
         self.facts_after(0, source)
     }
 
-    /// Like [`Vm::facts`], for the system that started after `others` earlier systems since the machine was switched
-    /// on.
+    /// Like [`Vm::facts`], for the system that started after `others` other systems since power-on.
     pub fn facts_after(&self, others: usize, source: &str) -> Option<Facts> {
         let reported = self.console().matches(&format!("drophammer-facts: {source}")).count();
         let text = read(&self.facts);
@@ -243,8 +238,8 @@ impl Vm {
 
     /// Checks that the machine is running and within its deadline.
     ///
-    /// # Errors The machine has switched itself off (`-no-reboot` turns a panic or a reboot into a power-off) or takes
-    /// too long. The error includes the end of the console output.
+    /// # Errors
+    /// The machine has switched itself off or takes too long; the error includes the end of the console.
     pub fn check_alive(&mut self) -> Result<()> {
         if let Some(status) = self.process.try_wait().context("QEMU")? {
             return Err(format!("the machine went off by itself ({status}){}", self.last_lines()));

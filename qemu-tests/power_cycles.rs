@@ -3,7 +3,7 @@
 
 use crate::facts::Facts;
 use crate::host::{Context, Result, run_tool};
-use crate::machine::{BootMethod, Chassis, EMULATION_PARAMETERS, Vm, quick_ramdisk};
+use crate::machine::{BootMethod, Chassis, FAST_BOOT, Vm, quick_ramdisk};
 use crate::network_boot::AGENT_EXITED;
 use crate::proxy::Proxy;
 use crate::reinstall;
@@ -92,7 +92,7 @@ impl<'a> SavedMachine<'a> {
         )?;
         server.kill();
         let guarantees = SurvivalGuarantees::read(&output, first.image_id(), second.image_id())?;
-        let cmdline = format!("{EMULATION_PARAMETERS} {}", scenario.machine.kernel_arguments).trim().to_owned();
+        let cmdline = format!("{FAST_BOOT} {}", scenario.machine.kernel_arguments).trim().to_owned();
         Ok(SavedMachine { artifacts, chassis, state, cmdline, guarantees })
     }
 

@@ -123,7 +123,8 @@ impl RunContext<'_> {
     /// Boots from disk after a power cut, without any NIC: the installed system must start by itself. Returns its facts
     /// and the console.
     ///
-    /// # Errors The system does not start.
+    /// # Errors
+    /// The system does not start.
     pub fn boot_from_disk(&self, label: &str, boot: &BootMethod) -> Result<(Facts, String)> {
         let mut vm = Vm::start(self.chassis, &format!("{}-{label}", self.label), boot)?;
         loop {

@@ -3,7 +3,7 @@
 
 use crate::file_control_plane::FleetFiles;
 use crate::host::{Context, Result, write};
-use crate::machine::EMULATION_PARAMETERS;
+use crate::machine::FAST_BOOT;
 use crate::proxy::Proxy;
 use crate::registry::Registry;
 use crate::scenario_run::RunContext;
@@ -170,7 +170,7 @@ impl RunContext<'_> {
         if let Some(registry) = self.write_state(state, &base)? {
             proxy.set_registry(registry);
         }
-        let cmdline = format!("{EMULATION_PARAMETERS} {}", self.scenario.machine.kernel_arguments);
+        let cmdline = format!("{FAST_BOOT} {}", self.scenario.machine.kernel_arguments);
         let server = Server::start(state, &self.boot_folder()?, cmdline.trim(), ends)?;
         server.connect_proxy(&proxy)?;
         if let Some(fleet) = self.run.fleet {
