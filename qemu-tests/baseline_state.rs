@@ -19,7 +19,7 @@ pub struct BaselineState {
 }
 
 /// Returns whether the inspection ramdisk must inspect the disks after this run, because this run or a later one compares UUIDs.
-pub fn needs_look(runs: &[ScenarioRun], number: usize) -> bool {
+pub fn needs_inspection(runs: &[ScenarioRun], number: usize) -> bool {
     let asks = |unchanged: &UnchangedObjects, own: usize| own == number || unchanged.since_run == number;
     let mut wanted = collect_unchanged(runs).filter(|(_, unchanged)| !unchanged.uuids.is_empty());
     wanted.any(|(own, unchanged)| asks(unchanged, own))
@@ -89,7 +89,7 @@ pub fn self_test() {
         ".".into(),
     );
     let scenario = scenario.expect("a scenario");
-    assert_eq!([1, 2, 3].map(|number| needs_look(&scenario.runs, number)), [true, false, true]);
+    assert_eq!([1, 2, 3].map(|number| needs_inspection(&scenario.runs, number)), [true, false, true]);
 
     let folder = std::env::temp_dir().join(format!("drophammer-earlier-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");

@@ -13,11 +13,11 @@ use std::time::Duration;
 /// Maximum number of responses to a repeated question.
 const MOST: usize = 4;
 
-/// Delay before typing: a program that has just printed a prompt may still echo its input, and a person would type
-/// later.
+/// Delay before typing: a program that has just printed a prompt may still echo its input, and an operator does not
+/// type immediately either.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Line that is typed whenever the console shows `at` again, in each boot of the run.
+/// Line that is typed each time the console shows `at`, in each boot of the run.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TypedLine {
@@ -26,7 +26,7 @@ pub struct TypedLine {
     pub line: String,
 }
 
-/// Operator that types until it is dropped.
+/// Simulated operator, who types until this value is dropped.
 pub struct ConsoleTypist(#[expect(dead_code, reason = "the thread looks whether it is there")] Arc<()>);
 
 impl ConsoleTypist {
@@ -46,14 +46,14 @@ impl ConsoleTypist {
         lines: &[TypedLine],
         connect: impl Fn() -> Result<UnixStream> + Send + 'static,
     ) -> ConsoleTypist {
-        let there = Arc::new(());
-        let (console, lines, sits) = (console.to_owned(), lines.to_vec(), Arc::downgrade(&there));
+        let operator_present = Arc::new(());
+        let (console, lines, operator) = (console.to_owned(), lines.to_vec(), Arc::downgrade(&operator_present));
         std::thread::spawn(move || {
-            if let Err(error) = type_lines(&console, &lines, &connect, &sits) {
+            if let Err(error) = type_lines(&console, &lines, &connect, &operator) {
                 eprintln!("console input ended: {error}");
             }
         });
-        ConsoleTypist(there)
+        ConsoleTypist(operator_present)
     }
 }
 
@@ -61,11 +61,11 @@ fn type_lines(
     console: &Path,
     lines: &[TypedLine],
     connect: &impl Fn() -> Result<UnixStream>,
-    sits: &Weak<()>,
+    operator: &Weak<()>,
 ) -> Result<()> {
     let mut typed = vec![0; lines.len()];
     let mut keyboard = None;
-    while sits.strong_count() > 0 {
+    while operator.strong_count() > 0 {
         let shown = read(console);
         for (line, typed) in lines.iter().zip(&mut typed) {
             if *typed >= shown.matches(&line.at).count().min(MOST) {
@@ -94,18 +94,18 @@ fn discard_output(keyboard: UnixStream) -> Result<UnixStream> {
     Ok(keyboard)
 }
 
-/// Each occurrence of a question is answered once, whatever is printed in between.
+/// Tests that each occurrence of a question is answered once, whatever is printed in between.
 pub fn self_test() {
     let folder = tempfile::tempdir().expect("a folder");
     let console = folder.path().join("console");
     std::fs::write(&console, "passphrase? ").expect("written");
-    let (here, mut there) = UnixStream::pair().expect("a socket");
+    let (here, mut console_end) = UnixStream::pair().expect("a socket");
     let lines = [("passphrase?", "horse"), ("once more", "house")];
     let lines = lines.map(|(at, line)| TypedLine { at: at.to_owned(), line: line.to_owned() });
     let _typist = ConsoleTypist::spawn_typist(&console, &lines, move || here.try_clone());
     let mut typed = |expected: &str| {
         let mut came = vec![0; expected.len()];
-        there.read_exact(&mut came).expect("typed");
+        console_end.read_exact(&mut came).expect("typed");
         assert_eq!(String::from_utf8_lossy(&came), expected);
     };
     typed("horse\n");

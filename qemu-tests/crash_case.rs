@@ -14,7 +14,7 @@ use crate::crash_state_selection::{
 };
 use crate::crash_states::{self, ReplayedDisk, copy_part};
 use crate::host::{Context, Result, run_tool};
-use crate::machine::{Chassis, SPARED};
+use crate::machine::{Chassis, FAST_BOOT};
 use crate::power_cycles::SavedMachine;
 use crate::scenario::Scenario;
 use crate::survival_checks::{CutVerdict, SurvivalGuarantees};
@@ -28,7 +28,7 @@ use std::time::Instant;
 const RANDOM_STATES: usize = 2000;
 const BOOTS: usize = 12;
 /// Maximum number of bad states that are printed.
-const TOLD: usize = 40;
+const MAX_PRINTED: usize = 40;
 
 /// Numbers of checked states: all, those with intact data in which no incomplete system boots, and those with a safe
 /// next plan.
@@ -41,7 +41,7 @@ struct StateTally {
     next: BTreeMap<String, usize>,
 }
 
-/// Records a reinstall, reconstructs and checks its states, boots some of them, and prints the tally.
+/// Records a reinstall, reconstructs and checks its states, boots some of them, and prints the counts.
 ///
 /// # Errors
 /// Lists the states that violate a guarantee.
@@ -74,42 +74,42 @@ fn all_states(scenario: &Scenario, artifacts: &Path, folder: &Path, is_recorded:
     let _ = fs::remove_dir_all(&scratch);
     fs::create_dir_all(&scratch).context(scratch.display())?;
     let began = Instant::now();
-    let mut tally = judge_all(&record, folder, &picks, &boots, &scratch)?;
-    println!("witness: judged in {} s", began.elapsed().as_secs());
-    tally.next.iter().for_each(|(next, count)| println!("witness: in {count} states the agent would {next}"));
+    let mut counts = check_all_states(&record, folder, &picks, &boots, &scratch)?;
+    println!("witness: checked in {} s", began.elapsed().as_secs());
+    counts.next.iter().for_each(|(next, count)| println!("witness: in {count} states the agent would {next}"));
     let mut converged = 0;
     for (number, pick) in boots.iter().enumerate() {
         let verdict = boot_state(&record, scenario, artifacts, folder, &boot_folder(&scratch, number), number);
         println!("{}", verdict.format_line());
         converged += usize::from(verdict.is_good());
         if !verdict.is_good() {
-            tally.bad.push(format!("{}: {}", describe_state(&record, pick), verdict.format_line()));
+            counts.bad.push(format!("{}: {}", describe_state(&record, pick), verdict.format_line()));
         }
     }
     println!(
         "states: {}, kept data intact: {}, next plan safe: {}, booted: {}, converged: {converged}",
-        tally.states,
-        tally.intact,
-        tally.safe,
+        counts.states,
+        counts.intact,
+        counts.safe,
         boots.len()
     );
-    if tally.bad.is_empty() {
+    if counts.bad.is_empty() {
         return Ok(());
     }
-    let more = tally.bad.len().saturating_sub(TOLD);
-    tally.bad.truncate(TOLD);
-    Err(format!("{}\nand {more} more", tally.bad.join("\n")))
+    let more = counts.bad.len().saturating_sub(MAX_PRINTED);
+    counts.bad.truncate(MAX_PRINTED);
+    Err(format!("{}\nand {more} more", counts.bad.join("\n")))
 }
 
 /// Installs, writes data to the preserved disks, and reinstalls once with every write logged.
 fn record_case(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<ReinstallRecord> {
     let chassis = scenario_run::assemble_machine(scenario, artifacts, folder)?;
-    let mut said = String::new();
+    let mut output = String::new();
     let start = SavedMachine::install_and_order(scenario, artifacts, &chassis, |script| {
-        said = crash_record::prepare_disks(&chassis, artifacts, script)?;
-        Ok(said.clone())
+        output = crash_record::prepare_disks(&chassis, artifacts, script)?;
+        Ok(output.clone())
     })?;
-    crash_record::record_reinstall(&start, said)
+    crash_record::record_reinstall(&start, output)
 }
 
 /// Returns all disks as they were before the reinstall.
@@ -120,7 +120,7 @@ fn open_disks(record: &ReinstallRecord, folder: &Path) -> Result<Vec<ReplayedDis
     record.disks.iter().map(open).collect()
 }
 
-fn judge_all(
+fn check_all_states(
     record: &ReinstallRecord,
     folder: &Path,
     picks: &[CrashState],
@@ -129,34 +129,34 @@ fn judge_all(
 ) -> Result<StateTally> {
     let base = at_rest(record.inventory.clone());
     let mut disks = open_disks(record, folder)?;
-    let mut judge = CrashStateChecker::new(record, &base, &disks, scratch)?;
-    judge.learn_root(&disks, false)?;
-    learn_final_root(&mut judge, record, folder, scratch)?;
-    let mut tally = StateTally::default();
+    let mut checker = CrashStateChecker::new(record, &base, &disks, scratch)?;
+    checker.record_root(&disks, false)?;
+    record_final_root(&mut checker, record, folder, scratch)?;
+    let mut counts = StateTally::default();
     for (number, pick) in picks.iter().enumerate() {
-        let made = compose_state(record, &disks, pick, judge.wiped());
-        let phases = list_phases(record, &disks, &made, pick, judge.wiped());
+        let made = compose_state(record, &disks, pick, checker.wiped());
+        let phases = list_phases(record, &disks, &made, pick, checker.wiped());
         let undos = apply_state(record, &mut disks, pick, &made)?;
-        let finding = judge.check_state(&disks, &phases, &find_step(record, pick))?;
+        let finding = checker.check_state(&disks, &phases, &find_step(record, pick))?;
         if let Some(boot) = boots.iter().position(|boot| boot == pick) {
             save_state(&disks, *phases.last().unwrap_or(&ReinstallPhase::Begun), &boot_folder(scratch, boot))?;
         }
         for (disk, undo) in disks.iter_mut().zip(undos) {
             disk.restore_contents(undo)?;
         }
-        let printed = tally.bad.len();
-        tally.add_finding(finding, || describe_state(record, pick));
-        if printed < TOLD {
+        let printed = counts.bad.len();
+        counts.add_finding(finding, || describe_state(record, pick));
+        if printed < MAX_PRINTED {
             // Printed immediately: the remaining states may be thousands, and take minutes.
-            tally.bad[printed..].iter().for_each(|line| println!("{line}"));
+            counts.bad[printed..].iter().for_each(|line| println!("{line}"));
         }
         if number % 200 == 199 {
             println!("witness: {} of {} states", number + 1, picks.len());
         }
     }
-    let (plans, filesystems) = judge.count_results();
+    let (plans, filesystems) = checker.count_results();
     println!("witness: {plans} different plans, {filesystems} different kept filesystems");
-    Ok(tally)
+    Ok(counts)
 }
 
 impl StateTally {
@@ -174,7 +174,8 @@ fn boot_folder(scratch: &Path, number: usize) -> PathBuf {
     scratch.join(format!("boot{}", number + 1))
 }
 
-/// Saves the disks as files, and the phase of the reinstall, which selects the server's folder for them.
+/// Saves the disks as files, and the phase of the reinstall. The phase selects the folder with which the server for
+/// these disks is started.
 fn save_state(disks: &[ReplayedDisk], phase: ReinstallPhase, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).context(folder.display())?;
     for disk in disks {
@@ -188,7 +189,7 @@ fn save_state(disks: &[ReplayedDisk], phase: ReinstallPhase, folder: &Path) -> R
     crate::host::write(&folder.join("phase"), phase)
 }
 
-/// Boots a machine with these disks until a system is up.
+/// Boots a machine with these disks, repeatedly if necessary, until a system is up.
 fn boot_state(
     record: &ReinstallRecord,
     scenario: &Scenario,
@@ -199,19 +200,19 @@ fn boot_state(
 ) -> CutVerdict {
     let began = Instant::now();
     let mut verdict = CutVerdict { number: number + 1, was_cut: true, ..CutVerdict::default() };
-    let mut live = || {
+    let mut boot = || {
         let phase: ReinstallPhase =
             serde_json::from_slice(&fs::read(folder.join("phase")).context("the phase")?).context("the phase")?;
-        verdict.lives.push(format!("{phase:?}"));
+        verdict.boots.push(format!("{phase:?}"));
         let (uuid, mac) = (record.uuid.clone(), record.mac.clone());
         let chassis = Chassis { uuid, mac, ..Chassis::new(&scenario.machine, folder) };
         let [old, new] = record.images.clone();
-        let promise = SurvivalGuarantees::read(&record.prepared, old, new)?;
-        let (state, cmdline) = (phase.server_folder(all), SPARED.to_owned());
-        let start = SavedMachine { artifacts, chassis: &chassis, state, cmdline, promise };
-        start.run_lives(&folder.join("lives"), &mut |_| None, &mut verdict)
+        let guarantees = SurvivalGuarantees::read(&record.prepared, old, new)?;
+        let (state, cmdline) = (phase.server_folder(all), FAST_BOOT.to_owned());
+        let start = SavedMachine { artifacts, chassis: &chassis, state, cmdline, guarantees };
+        start.boot_until_up(&folder.join("boots"), &mut |_| None, &mut verdict)
     };
-    if let Err(words) = live() {
+    if let Err(words) = boot() {
         verdict.words.push(words);
     }
     verdict.seconds = began.elapsed().as_secs();
@@ -222,10 +223,10 @@ fn boot_state(
     verdict
 }
 
-/// Records the root filesystem at the last moment of the record as the new one. Then checks that the reconstructed
+/// Records the root filesystem at the end of the record as that of the new system. Then checks that the reconstructed
 /// disks equal those that the machine has left.
-fn learn_final_root(
-    judge: &mut CrashStateChecker,
+fn record_final_root(
+    checker: &mut CrashStateChecker,
     record: &ReinstallRecord,
     folder: &Path,
     scratch: &Path,
@@ -235,7 +236,7 @@ fn learn_final_root(
     for (disk, count) in disks.iter_mut().zip(&last.counts) {
         disk.advance_to(disk.count_records_before(*count))?;
     }
-    judge.learn_root(&disks, true)?;
+    checker.record_root(&disks, true)?;
     for disk in &mut disks {
         disk.advance_to(disk.records.len())?;
         let raw = scratch.join("end.raw");
@@ -249,19 +250,19 @@ fn learn_final_root(
     fs::remove_file(scratch.join("end.raw")).context(scratch.display())
 }
 
-/// The machine of this case can be parsed, and errors have a location.
+/// Tests that the scenario of this case can be parsed, and that errors contain a location.
 pub fn self_test() {
     let scenario =
         crate::scenario_parser::parse(include_str!("crash.yaml"), "x".into(), ".".into()).expect("a scenario");
     assert!(scenario.runs[0].reinstall.is_none() && scenario.runs[1].reinstall.is_some());
-    let mut tally = StateTally::default();
-    tally
+    let mut counts = StateTally::default();
+    counts
         .add_finding(StateFinding { next: vec!["refuse".to_owned()], ..StateFinding::default() }, || "here".to_owned());
     let data = vec!["lost".to_owned()];
-    tally.add_finding(StateFinding { data, plan: vec!["wipes".to_owned()], next: vec!["refuse".to_owned()] }, || {
+    counts.add_finding(StateFinding { data, plan: vec!["wipes".to_owned()], next: vec!["refuse".to_owned()] }, || {
         "there".to_owned()
     });
-    assert_eq!((tally.states, tally.intact, tally.safe), (2, 1, 1));
-    assert_eq!(tally.bad, ["there: lost", "there: wipes"]);
-    assert_eq!(tally.next, BTreeMap::from([("refuse".to_owned(), 2)]));
+    assert_eq!((counts.states, counts.intact, counts.safe), (2, 1, 1));
+    assert_eq!(counts.bad, ["there: lost", "there: wipes"]);
+    assert_eq!(counts.next, BTreeMap::from([("refuse".to_owned(), 2)]));
 }

@@ -79,7 +79,7 @@ fn digest_tree(folder: &Path) -> Result<FileDigests> {
     Ok(found)
 }
 
-/// Reads the files of new filesystems, and detects damage, if the tools are installed.
+/// Tests that the files of new filesystems are read, and that damage is detected, if the tools are installed.
 pub fn self_test() {
     let folder = crate::write_log::test_folder("crash-files");
     let (root, view, out) = (folder.join("root"), folder.join("view"), folder.join("out"));

@@ -29,14 +29,15 @@ const EXT4_SUPERBLOCK: u64 = 1024;
 const MD_SUPERBLOCK: u64 = 4096;
 /// Offset of the event count in metadata 1.2.
 const MD_EVENTS: u64 = 200;
-/// A PC with a BIOS runs the code at the beginning of the first sector; the partition table follows (UEFI specification 5.2.1).
+/// Size in bytes of the boot code that a BIOS runs. The code is at the beginning of the first sector; the partition
+/// table follows (UEFI specification 5.2.1).
 const BOOT_CODE_BYTES: u64 = 440;
 
 /// Actions of an agent other than a refusal.
 pub const REINSTALL: &str = "reinstall";
 pub const BOOT: &str = "boot what is there";
 
-/// Presentation of the disks of a state as devices.
+/// Disks of a crash state, presented as devices.
 pub struct DeviceView<'a> {
     base: &'a Inventory,
     roots: ProbeRoots,
@@ -47,7 +48,7 @@ pub struct DeviceView<'a> {
 /// Contents of the reconstructed disks.
 pub struct ReconstructedContents {
     pub inventory: Inventory,
-    /// True if the firmware could boot the disks: there is boot code, and a system with a kernel.
+    /// True if the firmware could boot the disks, because they contain boot code, and a system with a kernel.
     pub bootable: bool,
 }
 
@@ -227,7 +228,8 @@ fn count_events(found: &mut Inventory, disks: &[ReplayedDisk]) -> Result<()> {
     Ok(())
 }
 
-/// Partitions are distinguished from disks, reconstructed disks are probed, and a plan beyond its limits is detected.
+/// Tests that partitions are distinguished from disks, that reconstructed disks are probed, and that a plan beyond its
+/// limits is detected.
 pub fn self_test() {
     assert!(["/dev/vda", "/dev/vda1", "/dev/vda12"].iter().all(|device| is_on(device, "vda")));
     assert!(["/dev/vdaa", "/dev/vdb", "/dev/md/data", "vda"].iter().all(|device| !is_on(device, "vda")));

@@ -6,7 +6,7 @@
 
 use crate::host::{Context, Result, write};
 use crate::machine::{Chassis, Vm};
-use crate::network_boot::GAVE_UP;
+use crate::network_boot::AGENT_EXITED;
 use crate::power_cycles::{self, SavedMachine};
 use crate::proxy::Proxy;
 use crate::server::{self, Server};
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A flush and the following writes are milliseconds apart.
+/// Polling interval. It is short, because a flush and the following writes are milliseconds apart.
 const POLL: Duration = Duration::from_millis(10);
 
 /// Label of the machine's write logs.
@@ -54,7 +54,7 @@ impl ReinstallPhase {
 /// Lengths of the logs at a moment. The phase was requested from the server before and after the logs were counted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedMoment {
-    /// Step that the console showed last; empty before the first.
+    /// Step that the console showed last; empty before the first step.
     pub step: String,
     pub phases: [ReinstallPhase; 2],
     /// Lengths by disk, in the order of [`ReinstallRecord::disks`].
@@ -126,9 +126,9 @@ pub fn prepare_disks(chassis: &Chassis, artifacts: &Path, script: &str) -> Resul
     ramdisk.extend(fs::read(built.join("inspect")).context(built.join("inspect").display())?);
     write(&folder.join("inspect"), ramdisk)?;
     fs::copy(built.join("vmlinux"), folder.join("vmlinux")).context(built.join("vmlinux").display())?;
-    let said = inspection_ramdisk::prepare_disks(chassis, &both, "run2-prepare", script)?;
+    let output = inspection_ramdisk::prepare_disks(chassis, &both, "run2-prepare", script)?;
     fs::remove_dir_all(&both).context(both.display())?;
-    Ok(said)
+    Ok(output)
 }
 
 /// Returns the inventory that the script has written to the second serial port.
@@ -143,7 +143,7 @@ pub fn read_inventory(folder: &Path) -> Result<Inventory> {
         .context(path.display())
 }
 
-/// Carries out the order and stores its writes and moments.
+/// Carries out the reinstall order, and stores the writes and the moments of the reinstall.
 ///
 /// # Errors
 /// The reinstall fails.
@@ -154,22 +154,22 @@ pub fn record_reinstall(start: &SavedMachine, prepared: String) -> Result<Reinst
     let disks: Vec<String> = chassis.disks.iter().map(|disk| disk.name.clone()).collect();
     let (state, server, proxy) = start.start_server(&run)?;
     let cmdline = server::next_boot(proxy.port, &chassis.uuid, &chassis.mac)?.ok_or("the server has no order")?;
-    let keeper = ReinstallRecorder { folder, state: &state, uuid: &chassis.uuid, server: &server, proxy: &proxy };
-    keeper.save_server_state(ReinstallPhase::Ordered)?;
+    let recorder = ReinstallRecorder { folder, state: &state, uuid: &chassis.uuid, server: &server, proxy: &proxy };
+    recorder.save_server_state(ReinstallPhase::Ordered)?;
     let mut vm = start.switch_on(&chassis, LABEL, Some(&cmdline))?;
     let logs: Vec<PathBuf> = disks.iter().map(|disk| ReinstallRecord::log_path(folder, disk)).collect();
     let ended = AtomicBool::new(false);
     let (moments, answers) = std::thread::scope(|scope| {
         // In a separate thread, because saving the server's folder takes longer than a step.
-        let answers = scope.spawn(|| keeper.keep_when_begun(&ended));
-        let moments = keeper.record_moments(&mut vm, &logs);
+        let answers = scope.spawn(|| recorder.save_responses(&ended));
+        let moments = recorder.record_moments(&mut vm, &logs);
         ended.store(true, Ordering::Relaxed);
         (moments, answers.join())
     });
     let moments = moments?;
     let mut answers = answers.map_err(|_| "the thread that keeps the server's folder panicked")??;
     vm.shut_down()?;
-    answers.insert(ReinstallPhase::Done, keeper.save_server_state(ReinstallPhase::Done)?);
+    answers.insert(ReinstallPhase::Done, recorder.save_server_state(ReinstallPhase::Done)?);
     let announced = proxy.announced().pop().ok_or("the agent has not announced anything")?;
     let record = ReinstallRecord {
         uuid: chassis.uuid.clone(),
@@ -177,7 +177,7 @@ pub fn record_reinstall(start: &SavedMachine, prepared: String) -> Result<Reinst
         disks,
         inventory: read_inventory(folder)?,
         prepared,
-        images: start.promise.allowed_images(),
+        images: start.guarantees.allowed_images(),
         announced,
         answers,
         moments,
@@ -203,8 +203,8 @@ impl ReinstallRecorder<'_> {
         if self.proxy.announced().is_empty() { ReinstallPhase::Ordered } else { ReinstallPhase::Begun }
     }
 
-    /// Returns the server's current response for the agent. The operator can request it too, before the agent registers and after its
-    /// report.
+    /// Returns the response that the server would send to the agent now. The response is requested as the operator, so
+    /// that it is available even before the agent registers and after its report.
     fn request_machine(&self) -> Result<AssignedMachine> {
         let port = self.server.port().ok_or("drophammer serve did not print its port")?;
         let mut preview = server::preview_machine(port, self.state, self.uuid)?;
@@ -220,8 +220,9 @@ impl ReinstallRecorder<'_> {
         copied.map(|()| answer)
     }
 
-    /// Saves the responses while the reinstall is ordered, from the machine's registration on, and after it has begun.
-    fn keep_when_begun(&self, ended: &AtomicBool) -> Result<BTreeMap<ReinstallPhase, AssignedMachine>> {
+    /// Returns two responses of the server: the last response before the reinstall has passed its point of no return,
+    /// and the first response after that. Also saves the server's folder as it is after that.
+    fn save_responses(&self, ended: &AtomicBool) -> Result<BTreeMap<ReinstallPhase, AssignedMachine>> {
         let mut answers = BTreeMap::new();
         while !ended.load(Ordering::Relaxed) {
             let answer = self.request_machine()?;
@@ -242,26 +243,26 @@ impl ReinstallRecorder<'_> {
     /// Records moments until another kernel runs.
     fn record_moments(&self, vm: &mut Vm, logs: &[PathBuf]) -> Result<Vec<RecordedMoment>> {
         let mut moments: Vec<RecordedMoment> = Vec::new();
-        let (mut state, mut heard) = (AgentState::default(), 0);
+        let (mut state, mut processed) = (AgentState::default(), 0);
         loop {
             let before = self.request_phase();
             let console = vm.console();
             let whole = console.rfind('\n').map_or(0, |end| end + 1);
-            console.get(heard..whole).unwrap_or_default().lines().for_each(|line| state.process_line(line));
-            heard = whole;
+            console.get(processed..whole).unwrap_or_default().lines().for_each(|line| state.process_line(line));
+            processed = whole;
             let counts = logs.iter().map(|log| write_log::count_entries(log)).collect::<Result<Vec<u64>>>()?;
             let moment = RecordedMoment {
                 step: state.step.clone().unwrap_or_default(),
                 phases: [before, self.request_phase()],
                 counts,
             };
-            if state.gone {
+            if state.other_kernel_runs {
                 return Ok(moments);
             }
             if moments.last() != Some(&moment) {
                 moments.push(moment);
             }
-            if console.contains(GAVE_UP) {
+            if console.contains(AGENT_EXITED) {
                 return Err(format!("the recorded reinstall failed{}", vm.last_lines()));
             }
             vm.check_alive()?;

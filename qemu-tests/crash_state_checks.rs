@@ -57,7 +57,7 @@ pub struct CrashStateChecker<'a> {
     filesystems: HashMap<(usize, String), Option<String>>,
     plans: HashMap<(ReinstallPhase, String), std::result::Result<String, String>>,
     known_roots: HashMap<Vec<(usize, u64)>, Result<String>>,
-    /// Digests of all files of the old root and of the new one.
+    /// Digests of all files of the old root filesystem, and of the new one.
     roots: [String; 2],
 }
 
@@ -110,12 +110,12 @@ impl<'a> CrashStateChecker<'a> {
         &self.bounds.wiped
     }
 
-    /// Records the root that is now on the disks as the old or the new one. Also checks the next action of the agent,
-    /// which might otherwise refuse all states for an unrelated reason.
+    /// Records the root filesystem that is now on the disks as the old or the new one. Also checks the next action of
+    /// the agent, which might otherwise refuse all states for an unrelated reason.
     ///
     /// # Errors
-    /// There is no root, it is incomplete, or the agent would do something else.
-    pub fn learn_root(&mut self, disks: &[ReplayedDisk], is_new: bool) -> Result<()> {
+    /// There is no root filesystem, it is incomplete, or the agent would carry out another action.
+    pub fn record_root(&mut self, disks: &[ReplayedDisk], is_new: bool) -> Result<()> {
         let seen = self.look.probe_disks(disks)?;
         let (phase, wanted) = if is_new { (ReinstallPhase::Done, BOOT) } else { (ReinstallPhase::Ordered, REINSTALL) };
         let next = self.find_next_action(&seen.inventory, phase)?;
@@ -152,7 +152,7 @@ impl<'a> CrashStateChecker<'a> {
         Ok(finding)
     }
 
-    /// Returns changed bytes in ranges that must not be written.
+    /// Returns a message for each range that must not be written and has changed.
     fn find_forbidden_writes(&self, disks: &[ReplayedDisk]) -> Result<Vec<String>> {
         let mut words = Vec::new();
         for disk in disks {
@@ -166,7 +166,7 @@ impl<'a> CrashStateChecker<'a> {
         Ok(words)
     }
 
-    /// Returns preserved filesystems that are damaged or lack a file.
+    /// Returns a message for each preserved filesystem that is damaged or lacks a file.
     fn find_damage(&mut self, disks: &[ReplayedDisk]) -> Result<Vec<String>> {
         let mut words = Vec::new();
         for (index, extent) in self.extents.iter().enumerate() {
@@ -205,7 +205,7 @@ impl<'a> CrashStateChecker<'a> {
         crash_files::read_files(format, &path, &self.scratch.join("files"))
     }
 
-    /// Returns the bootable system that is incomplete, if any.
+    /// Returns a message if a bootable system is incomplete.
     fn find_incomplete_system(
         &mut self,
         disks: &[ReplayedDisk],
@@ -249,7 +249,8 @@ impl<'a> CrashStateChecker<'a> {
         place(step).is_some_and(|now| place("target.installer").is_some_and(|installer| installer <= now))
     }
 
-    /// Returns the digest of all files of the root that is on the disks, or the reason why it is damaged.
+    /// Returns the digest of all files of the root filesystem on the disks, or the reason why the root filesystem is
+    /// damaged.
     fn root_files(&mut self, disks: &[ReplayedDisk], seen: &ReconstructedContents) -> Result<Result<String>> {
         let key: Vec<(usize, u64)> =
             disks.iter().filter(|disk| self.bounds.wiped.contains(&disk.name)).map(ReplayedDisk::state_key).collect();
@@ -281,9 +282,9 @@ impl<'a> CrashStateChecker<'a> {
             return Ok(known.clone());
         }
         let answer = self.record.answers.get(&phase).ok_or(format!("no answer of the server: {phase:?}"))?;
-        let judged = self.bounds.check_plan(answer, &self.layout, found);
-        self.plans.insert(key, judged.clone());
-        Ok(judged)
+        let result = self.bounds.check_plan(answer, &self.layout, found);
+        self.plans.insert(key, result.clone());
+        Ok(result)
     }
 
     /// Returns the numbers of different plans and preserved filesystems that were checked.
@@ -301,9 +302,10 @@ fn digest_ranges(disk: &ReplayedDisk, ranges: &ByteRanges) -> Result<String> {
     Ok(format!("{:x}", digest.finalize()))
 }
 
-/// The script's output is parsed, writes are compared with the allowed ranges, and bootable systems with the expected ones.
+/// Tests that the script's output is parsed, that writes are compared with the allowed ranges, and that bootable
+/// systems are compared with the expected ones.
 pub fn self_test() {
-    let said = "noise\nextent: vdb 512 1024 ext4 /srv\r\nregion: vdb 8192 512 a place\nregion: vdbx 0 512 another\nproof: /srv/a 1\n";
+    let output = "noise\nextent: vdb 512 1024 ext4 /srv\r\nregion: vdb 8192 512 a place\nregion: vdbx 0 512 another\nproof: /srv/a 1\n";
     let extent = PreservedExtent {
         disk: "vdb".to_owned(),
         start: 512,
@@ -311,22 +313,23 @@ pub fn self_test() {
         format: "ext4".to_owned(),
         path: "/srv".to_owned(),
     };
-    assert_eq!(parse_extents(said), Ok(vec![extent]));
+    assert_eq!(parse_extents(output), Ok(vec![extent]));
     assert!(parse_extents("nothing").is_err() && parse_extents("extent: vdb 1 x ext4 /srv").is_err());
-    assert_eq!(parse_regions(said, "vdb"), Ok(ByteRanges::new([(8192, 512)])));
+    assert_eq!(parse_regions(output, "vdb"), Ok(ByteRanges::new([(8192, 512)])));
     assert!(parse_regions("region: vdb x 1 y", "vdb").is_err());
 
-    let folder = crate::write_log::test_folder("crash-judge");
-    let (record, disks) = test_record(&folder, said);
+    let folder = crate::write_log::test_folder("crash-checks");
+    let (record, disks) = test_record(&folder, output);
     let base = record.inventory.clone();
-    let mut judge = CrashStateChecker::new(&record, &base, &disks, &folder.join("scratch")).expect("a judge");
-    test_forbidden_writes(&judge, disks);
-    test_bootable_systems(&mut judge);
+    let mut checker = CrashStateChecker::new(&record, &base, &disks, &folder.join("scratch")).expect("a checker");
+    test_forbidden_writes(&checker, disks);
+    test_bootable_systems(&mut checker);
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
-/// Returns a wiped disk and a preserved one, of which 4 KiB may be written, with the same write log.
-pub fn test_record(folder: &Path, said: &str) -> (ReinstallRecord, Vec<ReplayedDisk>) {
+/// Returns a record and its two disks, which have the same write log: a wiped disk, and a preserved disk of which 4 KiB
+/// may be written.
+pub fn test_record(folder: &Path, output: &str) -> (ReinstallRecord, Vec<ReplayedDisk>) {
     use serde_json::json;
     let disks =
         ["vda", "vdb"].map(|name| crate::crash_states::test_disk(folder, name, &crate::crash_states::TEST_HEADS));
@@ -345,7 +348,7 @@ pub fn test_record(folder: &Path, said: &str) -> (ReinstallRecord, Vec<ReplayedD
     let machine = json!({"id": "m", "allocation": {"allocationuuid": "a", "hostname": "h", "image": {"id": "i", "url": "u"},
         "filesystemlayout": layout}});
     let record = json!({
-        "uuid": "m", "mac": "", "disks": ["vda", "vdb"], "inventory": inventory, "prepared": said, "images": ["old", "new"],
+        "uuid": "m", "mac": "", "disks": ["vda", "vdb"], "inventory": inventory, "prepared": output, "images": ["old", "new"],
         "announced": {"extents": [{"steps": ["storage.wipe", "image.burn"], "disks": [
             {"device": "/dev/vdb", "serial": "", "ranges": [{"start": 0, "length": 4096}]},
         ]}, {"steps": ["target.installer", "target.marker"], "disks": []}]},
@@ -354,10 +357,10 @@ pub fn test_record(folder: &Path, said: &str) -> (ReinstallRecord, Vec<ReplayedD
     (serde_json::from_value(record).expect("a record"), disks.into())
 }
 
-fn test_forbidden_writes(judge: &CrashStateChecker, mut disks: Vec<ReplayedDisk>) {
-    assert_eq!(judge.wiped(), ["vda"]);
+fn test_forbidden_writes(checker: &CrashStateChecker, mut disks: Vec<ReplayedDisk>) {
+    assert_eq!(checker.wiped(), ["vda"]);
     // Allowed are the writes at 0 and 2048, and the discard at 0, but not the writes at 4096, 8192 and 16384.
-    let changed = |disks: &[ReplayedDisk]| judge.find_forbidden_writes(disks).expect("compared");
+    let changed = |disks: &[ReplayedDisk]| checker.find_forbidden_writes(disks).expect("compared");
     for disk in &mut disks {
         disk.advance_to(3).expect("advanced");
     }
@@ -373,10 +376,10 @@ fn test_forbidden_writes(judge: &CrashStateChecker, mut disks: Vec<ReplayedDisk>
     assert_eq!(changed(&disks), ["vdb: byte 4096 has changed"]);
 }
 
-fn test_bootable_systems(judge: &mut CrashStateChecker) {
+fn test_bootable_systems(checker: &mut CrashStateChecker) {
     let mut words = |bootable, phase, step: &str| {
         let seen = ReconstructedContents { inventory: Inventory::default(), bootable };
-        judge.find_incomplete_system(&[], &seen, phase, step).expect("judged")
+        checker.find_incomplete_system(&[], &seen, phase, step).expect("checked")
     };
     assert!(words(true, ReinstallPhase::Begun, "image.burn").is_some_and(|words| words.contains("without a marker")));
     assert_eq!(words(true, ReinstallPhase::Begun, "target.installer"), None);

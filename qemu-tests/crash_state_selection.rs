@@ -11,7 +11,7 @@ const BLOCK_BYTES: u64 = 4096;
 /// Probabilities that a write in flight arrives.
 const CHANCES: [f64; 3] = [0.1, 0.5, 0.9];
 
-/// One state: the moment before it, and its index among the states between this moment and the next.
+/// A crash state: the last moment before the state, and the origin of the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CrashState {
     pub moment: usize,
@@ -21,9 +21,9 @@ pub struct CrashState {
 /// Origin of a crash state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CrashStateOrigin {
-    /// The state up to this record in the log of this disk; the record is a flush.
+    /// State up to the record with the index `record` in the log of this disk. This record is a flush.
     Flush { disk: usize, record: usize },
-    /// The seed of a random state.
+    /// Random state with this seed.
     Random(u64),
 }
 
@@ -47,11 +47,11 @@ pub fn select_states(
     let mut picks = Vec::new();
     for (number, disk) in disks.iter().enumerate() {
         let flushes = disk.records.iter().enumerate().filter(|(_, it)| it.is_flush && it.number < last[number]);
-        for (place, flush) in flushes {
+        for (index, flush) in flushes {
             // A flush without preceding writes does not create a new state.
-            if place > 0 && !disk.records[place - 1].is_flush {
+            if index > 0 && !disk.records[index - 1].is_flush {
                 let moment = moments.partition_point(|moment| moment.counts[number] <= flush.number);
-                let kind = CrashStateOrigin::Flush { disk: number, record: place };
+                let kind = CrashStateOrigin::Flush { disk: number, record: index };
                 picks.push(CrashState { moment: moment.saturating_sub(1), kind });
             }
         }
@@ -82,21 +82,21 @@ pub fn sample_states(picks: &[CrashState], moments: &[RecordedMoment], count: us
             None => steps.push((step, vec![*pick])),
         }
     }
-    let mut chosen = Vec::new();
+    let mut selected = Vec::new();
     let rounds = steps.iter().map(|(_, own)| own.len()).max().unwrap_or_default();
     for round in 0..rounds {
         for (_, own) in &steps {
             // From the middle of a step on, because at its beginning nothing may have been written.
-            if round < own.len() && chosen.len() < count {
-                chosen.push(own[(own.len() / 2 + round) % own.len()]);
+            if round < own.len() && selected.len() < count {
+                selected.push(own[(own.len() / 2 + round) % own.len()]);
             }
         }
     }
-    chosen.sort_unstable();
-    chosen
+    selected.sort_unstable();
+    selected
 }
 
-/// Returns the step that was seen after the state, because the console lags behind.
+/// Returns the step that the console showed after the state, because the console output is delayed.
 pub fn find_step(record: &ReinstallRecord, pick: &CrashState) -> String {
     let next = record.moments.get(pick.moment + 1).unwrap_or(&record.moments[pick.moment]);
     next.step.clone()
@@ -106,7 +106,7 @@ pub fn find_step(record: &ReinstallRecord, pick: &CrashState) -> String {
 pub fn describe_state(record: &ReinstallRecord, pick: &CrashState) -> String {
     let RecordedMoment { step, counts, .. } = &record.moments[pick.moment];
     let what = match pick.kind {
-        CrashStateOrigin::Flush { disk, record: place } => format!("flush {place} of {}", record.disks[disk]),
+        CrashStateOrigin::Flush { disk, record: index } => format!("flush {index} of {}", record.disks[disk]),
         CrashStateOrigin::Random(seed) => format!("random state {seed:x}"),
     };
     let step = if step.is_empty() { "before the first step" } else { step };
@@ -186,20 +186,20 @@ pub fn apply_state(
     made: &StateComposition,
 ) -> Result<Vec<PreviousContents>> {
     let counts = &record.moments[pick.moment].counts;
-    let mut undos = Vec::new();
+    let mut previous = Vec::new();
     for ((disk, count), parts) in disks.iter_mut().zip(counts).zip(&made.parts) {
         disk.advance_to(disk.find_last_flush(disk.count_records_before(*count)))?;
-        undos.push(disk.try_out(parts)?);
+        previous.push(disk.try_out(parts)?);
     }
-    Ok(undos)
+    Ok(previous)
 }
 
 /// Checks that states are selected and composed as the logs and moments allow, and that the phases of the server match
 /// the disks.
 pub fn self_test() {
     let folder = crate::write_log::test_folder("crash-picks");
-    let said = "extent: vdb 512 1024 ext4 /srv\nproof: /srv/a 1\n";
-    let (mut record, mut disks) = crate::crash_state_checks::test_record(&folder, said);
+    let output = "extent: vdb 512 1024 ext4 /srv\nproof: /srv/a 1\n";
+    let (mut record, mut disks) = crate::crash_state_checks::test_record(&folder, output);
     let moment =
         |step: &str, phases, counts: [u64; 2]| RecordedMoment { step: step.to_owned(), phases, counts: counts.into() };
     record.moments = vec![
@@ -229,7 +229,8 @@ pub fn self_test() {
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
-/// Each state contains everything that was flushed and nothing that came later; the disks are restored afterwards.
+/// Tests that each state contains everything that was flushed and nothing that was written later, and that the disks
+/// are restored afterwards.
 fn test_state_composition(record: &ReinstallRecord, disks: &mut [ReplayedDisk], picks: &[CrashState]) {
     let mut different = std::collections::BTreeSet::new();
     for pick in picks {
@@ -241,7 +242,7 @@ fn test_state_composition(record: &ReinstallRecord, disks: &mut [ReplayedDisk], 
         if let CrashStateOrigin::Flush { disk, record } = pick.kind {
             assert_eq!(made.targets[disk], record + 1);
         }
-        let undos = apply_state(record, disks, pick, &made).expect("applied");
+        let previous = apply_state(record, disks, pick, &made).expect("applied");
         let first: Vec<u8> = disks.iter().map(|disk| disk.now_and_before(0, 1).expect("read").0[0]).collect();
         for ((disk, target), first) in disks.iter().zip(&made.targets).zip(first) {
             // The first write is flushed by the third record; then a discard may arrive, which the last record flushes.
@@ -253,7 +254,7 @@ fn test_state_composition(record: &ReinstallRecord, disks: &mut [ReplayedDisk], 
             assert!(allowed.contains(&first), "{pick:?}: {first}");
         }
         different.insert(format!("{:?}", disks.iter().map(ReplayedDisk::state_key).collect::<Vec<_>>()));
-        for (disk, undo) in disks.iter_mut().zip(undos) {
+        for (disk, undo) in disks.iter_mut().zip(previous) {
             disk.restore_contents(undo).expect("taken back");
         }
     }

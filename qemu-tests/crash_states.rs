@@ -78,7 +78,7 @@ impl ReplayedDisk {
         self.records.partition_point(|record| record.number < number)
     }
 
-    /// Advances to that index in the log. It cannot go back.
+    /// Advances the disk to this index in its log. The disk cannot be moved back.
     ///
     /// # Errors
     /// A file cannot be read or written.
@@ -167,7 +167,7 @@ impl ReplayedDisk {
     }
 }
 
-/// Previous contents of the disk where parts were tried out. Ranges without old bytes were zero.
+/// Previous contents of the ranges in which parts were tried out. A range without old bytes contained zeros.
 #[derive(Default)]
 pub struct PreviousContents {
     pieces: Vec<(u64, u64, Option<Vec<u8>>)>,
@@ -184,7 +184,7 @@ pub fn take_all_parts(disk: &ReplayedDisk, from: usize, to: usize) -> Vec<Arrive
 pub struct RandomStateParameters {
     /// Probability that a write arrives.
     pub chance: f64,
-    /// Torn writes are torn at multiples of this size.
+    /// Size, in bytes, at whose multiples writes are torn.
     pub tear_bytes: u64,
 }
 
@@ -235,7 +235,7 @@ impl ByteRanges {
         self.0.iter().copied()
     }
 
-    /// Returns the intersection.
+    /// Returns the ranges that are in both sets.
     pub fn intersect_with(&self, other: &ByteRanges) -> ByteRanges {
         let meet = |(start, length): (u64, u64)| {
             other.iter().filter_map(move |(begin, size)| {
@@ -246,7 +246,7 @@ impl ByteRanges {
         ByteRanges::new(self.iter().flat_map(meet))
     }
 
-    /// Returns the difference.
+    /// Returns the ranges of this set that are not in `other`.
     pub fn exclude_ranges(&self, other: &ByteRanges) -> ByteRanges {
         let mut left = Vec::new();
         for (start, length) in self.iter() {
@@ -306,8 +306,8 @@ pub fn find_difference(one: &File, other: &File) -> std::io::Result<Option<u64>>
     Ok(None)
 }
 
-/// Returns a disk of 64 KiB, filled with `o`, and with a log of these entries: write 0 contains only `a`, write 1 only
-/// `b`, and so on.
+/// Returns a disk of 64 KiB that is filled with `o`, and has a log of these entries. Write 0 contains only `a`, write 1
+/// contains only `b`, and so on.
 pub fn test_disk(folder: &Path, name: &str, heads: &[(u64, u64, u64)]) -> ReplayedDisk {
     let (base, log) = (folder.join(format!("{name}.raw")), folder.join(format!("{name}.writes")));
     std::fs::write(&base, [b'o'; 64 << 10]).expect("written");
@@ -321,7 +321,7 @@ pub fn test_disk(folder: &Path, name: &str, heads: &[(u64, u64, u64)]) -> Replay
     ReplayedDisk::open(name, &base, &log).expect("a disk")
 }
 
-/// Two writes, a flush, a write, one with FUA, a discard, and a write that flushes everything before it.
+/// Two writes, a flush, a write, a write with FUA, a discard, and a write that is preceded by a flush.
 pub const TEST_HEADS: [(u64, u64, u64); 7] =
     [(0, 2, 0), (4, 2, 0), (0, 0, 1), (8, 2, 0), (16, 4, 2), (0, 8, 4), (32, 2, 1)];
 
@@ -347,8 +347,8 @@ fn test_disk_moves(disk: &mut ReplayedDisk) {
     disk.advance_to(3).expect("advanced");
     assert_eq!(letters(disk), *b"aobooo");
     disk.advance_to(1).expect("it does not go back");
-    let flying = take_all_parts(disk, 3, 8);
-    let undo = disk.try_out(&flying).expect("tried");
+    let in_flight = take_all_parts(disk, 3, 8);
+    let undo = disk.try_out(&in_flight).expect("tried");
     assert_eq!(letters(disk), *b"\0\0\0deg");
     disk.restore_contents(undo).expect("taken back");
     assert_eq!(letters(disk), *b"aobooo");

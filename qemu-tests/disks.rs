@@ -187,7 +187,7 @@ fn each_block(path: &Path, mut call: impl FnMut(u64, &[u8])) -> Result<()> {
     Ok(())
 }
 
-/// A text is found only if it is there; a fingerprint depends on the contents, not on holes.
+/// Tests that a text is found only if the disk contains it, and that a digest depends on the contents and not on holes.
 pub fn self_test() {
     let folder = std::env::temp_dir().join(format!("drophammer-disks-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("a folder");

@@ -17,15 +17,16 @@ pub struct RunObservations {
     pub report: Option<Value>,
     /// Names of the events, in the order of arrival.
     pub events: Vec<String>,
-    /// Console of the boot over the network.
+    /// Console output of the boot over the network.
     pub console: String,
     pub requests: Vec<String>,
     /// Problems that the server reported.
     pub problems: Vec<String>,
-    /// Facts of the installed system after the boot over the network; the next field has those of the boot from disk.
+    /// Facts of the installed system after the boot over the network. The next field contains the facts after the boot
+    /// from disk.
     pub over_network: Option<Facts>,
     pub from_disk: Option<Facts>,
-    /// Console of the boot from disk.
+    /// Console output of the boot from disk.
     pub disk_console: String,
     /// Facts of a boot from disk with a disk removed, by the name of that disk.
     pub without: Vec<(String, Facts)>,
@@ -38,14 +39,14 @@ pub struct RunObservations {
     pub denied: Option<String>,
     /// True if the server still has an order; `None` if the scenario does not check it.
     pub order_is_open: Option<bool>,
-    /// Image of the system that must have come up; `None` if the scenario does not check it.
+    /// Image of the system that must have started; `None` if the scenario does not check it.
     pub image: Option<String>,
-    /// Consoles of earlier boots over the network.
+    /// Console output of earlier boots over the network.
     pub earlier_consoles: String,
-    /// True if the power was cut when success was reported, so the system that came up was booted from disk.
-    pub died_reported: bool,
+    /// True if the power was cut when success was reported, so that the system was booted from disk.
+    pub was_cut_at_report: bool,
     /// Violations that the witness found: writes outside of the announced extents.
-    pub broken: Vec<String>,
+    pub violations: Vec<String>,
     /// True if the disks have the kernel names that the machine lists.
     pub named_as_listed: bool,
 }
@@ -84,7 +85,7 @@ pub fn find_failures(machine: &Machine, expect: &RunExpectations, seen: &RunObse
             failures.push(format!("the server did not report {text:?} but {:?}", seen.problems));
         }
     }
-    check_witness(&expect.witness_says, &seen.broken, &mut failures);
+    check_witness(&expect.witness_says, &seen.violations, &mut failures);
     check_untouched(machine, expect, seen, &mut failures);
     failures.extend(reinstall::find_failures(expect, seen));
     for (disk, text) in expect.no_trace_of.iter().filter(|(disk, _)| seen.traces.contains(disk)) {
@@ -92,7 +93,7 @@ pub fn find_failures(machine: &Machine, expect: &RunExpectations, seen: &RunObse
     }
     // An agent that could not return by kexec has rebooted.
     let rebooted = expect.outcome == Outcome::OldSystem && expect.boots > 1;
-    let by_disk = expect.outcome == Outcome::Local || rebooted || seen.died_reported;
+    let by_disk = expect.outcome == Outcome::Local || rebooted || seen.was_cut_at_report;
     let via = if by_disk { "disk" } else { "kexec" };
     for (facts, via) in [(&seen.over_network, via), (&seen.from_disk, "disk")] {
         if let Some(facts) = facts {
@@ -157,7 +158,7 @@ fn check_report(expect: &RunExpectations, seen: &RunObservations, failures: &mut
     }
 }
 
-/// Returns whether the outcome has no report.
+/// Returns whether the machine sends no report in a run with this outcome.
 fn is_silent(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::Local | Outcome::Waiting | Outcome::Denied)
 }
@@ -221,7 +222,7 @@ pub fn check_lines(facts: &Facts, section: &str, patterns: &[String], failures: 
     }
 }
 
-/// Each type of expectation, both met and violated.
+/// Tests each type of expectation, both met and violated.
 pub fn self_test() {
     let text = r#"=== facts begin inspect
 --- sfdisk sda
@@ -300,20 +301,20 @@ a: text
 
 fn test_witness_findings() {
     let found = ["disk vdb at sector 8, in step a".to_owned(), "disk vdb at sector 8, in step b".to_owned()];
-    let judged = |expected: &[&str], found: &[String]| {
+    let check = |expected: &[&str], found: &[String]| {
         let expected: Vec<String> = expected.iter().map(ToString::to_string).collect();
         let mut failures = Vec::new();
         check_witness(&expected, found, &mut failures);
         failures
     };
-    assert_eq!(judged(&[], &found), found);
-    assert!(judged(&["vdb*sector 8"], &found).is_empty());
-    assert_eq!(judged(&["step a"], &found), found[1..]);
-    assert!(judged(&["vdc"], &[]).iter().any(|words| words.contains("the witness did not report \"vdc\"")));
+    assert_eq!(check(&[], &found), found);
+    assert!(check(&["vdb*sector 8"], &found).is_empty());
+    assert_eq!(check(&["step a"], &found), found[1..]);
+    assert!(check(&["vdc"], &[]).iter().any(|words| words.contains("the witness did not report \"vdc\"")));
 }
 
-/// The disks of the running system may change, all others must not. If the kernel names of the disks have changed, only
-/// the disks that the scenario lists are compared.
+/// Tests that the disks of the running system may change, and that all other disks must not change. If the kernel names
+/// of the disks have changed, only the disks that the scenario lists are compared.
 fn test_old_system_kept(found: &dyn Fn(&str, &RunObservations) -> Vec<String>) {
     let words = "disk sda was written to";
     let seen = |mounts: &str, named_as_listed| RunObservations {
@@ -328,7 +329,7 @@ fn test_old_system_kept(found: &dyn Fn(&str, &RunObservations) -> Vec<String>) {
     assert!(says("  outcome: old_system\n", &seen(other, true)));
     assert!(!says("  outcome: old_system\n", &seen(other, false)));
     assert!(says("  {outcome: old_system, untouched_disks: [sda]}\n", &seen(other, false)));
-    let died = RunObservations { died_reported: true, ..seen(own, true) };
+    let died = RunObservations { was_cut_at_report: true, ..seen(own, true) };
     let by = |seen: &RunObservations| found("  outcome: installed\n", seen).join("\n");
     assert!(by(&seen(own, true)).contains("boot by kexec") && by(&died).contains("boot by disk"));
 }

@@ -25,7 +25,7 @@ pub struct RunExpectations {
     /// Patterns on the console of the boot from disk.
     #[serde(default)]
     pub disk_console_contains: Vec<String>,
-    /// Lines `METHOD PATH RANGE`, as requests reach the server.
+    /// Requests that must have reached the server, as lines `METHOD PATH RANGE`.
     #[serde(default)]
     pub requests: Vec<String>,
     /// Problems that the server reports to the operator.
@@ -41,7 +41,7 @@ pub struct RunExpectations {
     /// Text that must not be on the disk, by disk.
     #[serde(default)]
     pub no_trace_of: BTreeMap<String, String>,
-    /// Lines `DEVICE METHOD` of the report: erasure of each disk.
+    /// Erasure of each disk according to the report, as lines `DEVICE METHOD`.
     #[serde(default)]
     pub erased: Vec<String>,
     /// Objects that the report proves to be preserved: `filesystem at /var/lib`.
@@ -87,7 +87,8 @@ pub enum Outcome {
     Waiting,
     /// Nothing was installed: the machine booted over PXE into the system on its disk.
     Local,
-    /// A failure before the point of no return is reported, the order is gone, and the old system runs again.
+    /// A failure before the point of no return is reported, the reinstall order has ended, and the old system runs
+    /// again.
     OldSystem,
     /// The agent finds its own installation on the disks, does not change it, and boots it.
     Already,
@@ -100,7 +101,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Returns whether a system comes up at the end, over the network or from disk.
+    /// Returns whether a system runs at the end, after a boot over the network or from disk.
     pub fn comes_up(self) -> bool {
         use Outcome::{Already, Installed, InstalledOrRefused, Local, OldSystem};
         matches!(self, Installed | InstalledOrRefused | Local | OldSystem | Already)
@@ -132,7 +133,8 @@ impl RunExpectations {
     }
 }
 
-/// Objects that are compared at the end of both runs, when the machine is off.
+/// Objects that must be the same at the end of this run and of an earlier run. They are compared while the machine is
+/// off.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UnchangedObjects {
@@ -155,7 +157,7 @@ pub struct ComparedRegion {
     pub mib: u64,
 }
 
-/// Facts of the installed system, after both boots.
+/// Expected facts of the installed system, after the boot over the network and after the boot from disk.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SystemExpectations {
@@ -178,7 +180,7 @@ pub struct SystemExpectations {
     pub facts: BTreeMap<String, Vec<String>>,
 }
 
-/// Facts that the inspection ramdisk finds on the disks afterwards.
+/// Expected facts that the inspection ramdisk finds on the disks after the run.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskExpectations {

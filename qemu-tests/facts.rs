@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 pub struct Facts(BTreeMap<String, Vec<String>>);
 
 impl Facts {
-    /// Returns the facts of `source` once they are complete.
+    /// Returns the facts that `source` has printed; `None` until they are complete.
     pub fn read(text: &str, source: &str) -> Option<Facts> {
         let (begin, end) = (format!("=== facts begin {source}"), format!("=== facts end {source}"));
         let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
@@ -56,7 +56,7 @@ pub fn matches_pattern(pattern: &str, text: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Returns whether the console contains the pattern. Long lines are wrapped there between words.
+/// Returns whether the console contains the pattern. The console wraps long lines between words.
 pub fn shows_pattern(console: &str, pattern: &str) -> bool {
     let unbroken = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     matches_pattern(&format!("*{}*", unbroken(pattern)), &unbroken(console))

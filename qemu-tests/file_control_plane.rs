@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Path below which the proxy responds itself.
 const FOLDER: &str = "/fleet/";
 
-/// The server only offers an image after it has computed its digest.
+/// Timeout for the image: the server offers an image only after it has computed the digest of the image.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Signature of the machine file, made with `testdata/trust/one.key`.
@@ -24,12 +24,12 @@ pub enum FleetSignature {
     Unsigned,
 }
 
-/// Files and reports of the machine.
+/// Files that the proxy serves to the machine, and destination of the machine's reports.
 pub struct FleetFiles {
     machine: Vec<u8>,
     signature: Option<Vec<u8>>,
     /// Messages of the server, to which the reports are added.
-    said: Arc<Mutex<Vec<Value>>>,
+    messages: Arc<Mutex<Vec<Value>>>,
 }
 
 impl FleetFiles {
@@ -42,7 +42,7 @@ impl FleetFiles {
         port: u16,
         state: &Path,
         id: &str,
-        said: Arc<Mutex<Vec<Value>>>,
+        messages: Arc<Mutex<Vec<Value>>>,
     ) -> Result<FleetFiles> {
         let path = state.join("fleet.json");
         write(&path, request_machine(port, state, id)?.to_string())?;
@@ -54,7 +54,7 @@ impl FleetFiles {
         Ok(FleetFiles {
             machine: read(&path)?,
             signature: (fleet == FleetSignature::Signed).then_some(signature),
-            said,
+            messages,
         })
     }
 
@@ -64,7 +64,7 @@ impl FleetFiles {
         let found = match (method, name.rsplit_once('.')) {
             ("PUT", _) => {
                 let report: Value = serde_json::from_slice(body).unwrap_or_default();
-                self.said.lock().unwrap_or_else(PoisonError::into_inner).push(json!({ "report": report }));
+                self.messages.lock().unwrap_or_else(PoisonError::into_inner).push(json!({ "report": report }));
                 Some(&b""[..])
             }
             (_, Some((_, "json"))) => Some(self.machine.as_slice()),
@@ -99,14 +99,15 @@ pub fn adapt_cmdline(of_server: &str, port: u16) -> String {
     rest.map(str::to_owned).chain(ours).collect::<Vec<_>>().join(" ")
 }
 
-/// The command line names one control plane; signatures are served if requested, and reports are stored.
+/// Tests that the command line names one control plane, that signatures are served if requested, and that reports are
+/// stored.
 pub fn self_test() {
     let words = adapt_cmdline("drophammer.url=http://h drophammer.token=t drophammer.machine=m a=b", 7);
     let expected = "drophammer.machine=m a=b drophammer.file=http://10.0.2.2:7/fleet/{uuid}.json \
                     drophammer.report=http://10.0.2.2:7/fleet/{uuid}.report";
     assert_eq!(words, expected);
-    let said = Arc::default();
-    let files = FleetFiles { machine: b"{}".to_vec(), signature: None, said: Arc::clone(&said) };
+    let messages = Arc::default();
+    let files = FleetFiles { machine: b"{}".to_vec(), signature: None, messages: Arc::clone(&messages) };
     let ask = |method: &str, path: &str, body: &[u8]| {
         files.respond_to(method, path, body).map(|answer| String::from_utf8_lossy(&answer).into_owned())
     };
@@ -114,5 +115,5 @@ pub fn self_test() {
     assert!(ask("GET", "/fleet/m.json", b"").is_some_and(|answer| answer.ends_with("\r\n\r\n{}")));
     assert!(ask("GET", "/fleet/m.json.minisig", b"").is_some_and(|answer| answer.contains(" 404 ")));
     assert!(ask("PUT", "/fleet/m.report", b"{\"success\": true}").is_some_and(|answer| answer.contains(" 200 ")));
-    assert_eq!(*said.lock().unwrap_or_else(PoisonError::into_inner), [json!({"report": {"success": true}})]);
+    assert_eq!(*messages.lock().unwrap_or_else(PoisonError::into_inner), [json!({"report": {"success": true}})]);
 }

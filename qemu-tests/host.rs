@@ -30,8 +30,8 @@ pub fn limit_command(argv: &[&str]) -> Command {
 
 /// Returns the factor by which this host may be slower than the deadlines assume: `DROPHAMMER_PATIENCE`, an integer.
 pub fn patience() -> u64 {
-    let said = std::env::var("DROPHAMMER_PATIENCE").ok();
-    said.and_then(|said| said.parse().ok()).unwrap_or(1)
+    let value = std::env::var("DROPHAMMER_PATIENCE").ok();
+    value.and_then(|value| value.parse().ok()).unwrap_or(1)
 }
 
 /// Runs a tool with a file as its input, and returns its output, or its error message.

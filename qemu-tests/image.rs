@@ -11,8 +11,8 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// Returns the path of the image with that system, below the artifacts. Scenarios without an image install the tiny one. SATA disks require
-/// another kernel, which starts more slowly.
+/// Returns the path, below the artifacts, of the image with this system. Scenarios that do not specify an image install
+/// the tiny OS. SATA disks require another kernel, which starts more slowly.
 pub fn image_path(system: TestSystem, disks: &[Disk]) -> &'static str {
     let has_sata = disks.iter().any(|disk| disk.bus == Bus::Sata);
     match system {
@@ -73,7 +73,7 @@ pub fn offer_image(
     Ok(None)
 }
 
-/// Creates the layers of a registry image: the lowest is the image, the others are made for the test.
+/// Creates the layers of a registry image. The lowest layer is the image; the other layers are created for the test.
 fn in_registry(image: &OfferedImage, lowest: Vec<u8>, id: &str, folder: &Path, base: &str) -> Result<Registry> {
     let mut layers = vec![("application/vnd.oci.image.layer.v1.tar+zstd", lowest)];
     for files in &image.layers {

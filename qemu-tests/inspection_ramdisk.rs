@@ -3,7 +3,7 @@
 use crate::expectations::DiskExpectations;
 use crate::facts::Facts;
 use crate::host::{Context, Result, write};
-use crate::machine::{BootMethod, Chassis, POLL, SPARED, Vm};
+use crate::machine::{BootMethod, Chassis, FAST_BOOT, POLL, Vm};
 use crate::ramdisk_archives::{join_lines, with_files};
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use std::path::Path;
 const PREPARED: &str = "drophammer-prepare: status ";
 
 fn cmdline() -> String {
-    format!("console=ttyS0 panic=-1 {SPARED}")
+    format!("console=ttyS0 panic=-1 {FAST_BOOT}")
 }
 
 /// Returns the contents of the disks. The machine works on a copy, because even an inspection replays journals.
@@ -68,10 +68,10 @@ fn find_status(console: &str) -> Option<String> {
 }
 
 /// Waits for output. The machine powers off after its last output, so the output is read once more after it is off.
-fn wait_for_output<T>(vm: &mut Vm, said: impl Fn(&Vm) -> Option<T>) -> Result<T> {
+fn wait_for_output<T>(vm: &mut Vm, find_output: impl Fn(&Vm) -> Option<T>) -> Result<T> {
     loop {
         let alive = vm.check_alive();
-        if let Some(answer) = said(vm) {
+        if let Some(answer) = find_output(vm) {
             return Ok(answer);
         }
         alive.context("the neutral ramdisk")?;
@@ -79,7 +79,7 @@ fn wait_for_output<T>(vm: &mut Vm, said: impl Fn(&Vm) -> Option<T>) -> Result<T>
     }
 }
 
-/// Paths reach the ramdisk unchanged.
+/// Tests that paths reach the ramdisk unchanged.
 pub fn self_test() {
     let text = "about: x\nfirmware: bios\nlayout: x\ndisks: []\nexpect:\n  inspect:\n    mount: ['vda1:/a b', 'vg/lv:/']\n    \
                 files: {'/with blank, and comma': {}, '/b': {}}\n    fsck_clean: [vda1]\n";

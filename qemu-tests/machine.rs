@@ -26,7 +26,7 @@ pub const POLL: Duration = Duration::from_millis(50);
 /// Kernel parameters for an emulated machine. The kernel does not wait for a timer that a busy host delivers late (which would panic), does
 /// not test its ciphers, does not walk all page tables, disables CPU mitigations, and expedites RCU grace periods. This halves the time
 /// until `/init`.
-pub const SPARED: &str = "no_timer_check cryptomgr.notests=1 rodata=off mitigations=off rcupdate.rcu_expedited=1";
+pub const FAST_BOOT: &str = "no_timer_check cryptomgr.notests=1 rodata=off mitigations=off rcupdate.rcu_expedited=1";
 
 /// Pause before the next disk is plugged in: the kernel names disks in the order in which it finds them, and may be
 /// slow.
@@ -38,7 +38,7 @@ pub struct Chassis<'a> {
     /// UUID and MAC as in the server's file.
     pub uuid: String,
     pub mac: String,
-    /// UUID that the firmware reports instead, and the MACs of the NICs in their order, after a run has changed them.
+    /// UUID that the firmware reports, and MACs of the NICs in their order, after a run has changed them.
     pub shown_uuid: Option<String>,
     pub shown_macs: Vec<String>,
     /// Folder of the disks, the firmware's variables and all logs.
@@ -82,7 +82,7 @@ impl<'a> Chassis<'a> {
         self.disks.iter().map(|disk| &disk.name).eq(listed) && self.absent.is_empty() && !self.hotplug
     }
 
-    /// Returns the file of a disk; a second path has the same file.
+    /// Returns the file of a disk. A second path to a disk has the same file as the disk.
     pub fn disk_file(&self, disk: &Disk) -> PathBuf {
         let name = disk.path_of.as_ref().unwrap_or(&disk.name);
         self.folder.join(format!("{name}.{}", if self.overlays { "qcow2" } else { "raw" }))
@@ -104,18 +104,18 @@ pub enum BootMethod<'a> {
     Disk,
     /// The disks, with NICs; the installed system runs this script when it is up.
     DiskThen(&'a Path),
-    /// The disks without this one, on a copy: otherwise the writes of such a boot would be missing on the removed disk later.
+    /// The disks without this one. Writes are discarded, because the removed disk would lack them later.
     DiskWithout(&'a str),
     /// Kernel and ramdisk passed to QEMU. With `on_copy`, no writes reach the disks.
     Direct { kernel: &'a Path, initrd: &'a Path, cmdline: &'a str, on_copy: bool, network: bool },
 }
 
-/// Running machine. Dropping it ends it.
+/// Running machine, which is switched off when this value is dropped.
 pub struct Vm {
     process: Child,
     monitor: QemuMonitor,
     console: PathBuf,
-    /// Console output, and the length of the file at that time: it is read five times a second and only grows.
+    /// Console output so far, and length of the console file, which only grows and is read five times a second.
     shown: RefCell<(u64, String)>,
     facts: PathBuf,
     deadline: Instant,
@@ -220,15 +220,15 @@ impl Vm {
         self.facts_after(0, source)
     }
 
-    /// Like [`Vm::facts`], for the system that came up after `others` earlier ones in the same life of the machine.
+    /// Like [`Vm::facts`], for the system that started after `others` other systems since power-on.
     pub fn facts_after(&self, others: usize, source: &str) -> Option<Facts> {
         let reported = self.console().matches(&format!("drophammer-facts: {source}")).count();
         let text = read(&self.facts);
-        let (place, _) = text.match_indices(&format!("=== facts begin {source}")).nth(others)?;
-        if reported > others { Facts::read(&text[place..], source) } else { None }
+        let (start, _) = text.match_indices(&format!("=== facts begin {source}")).nth(others)?;
+        if reported > others { Facts::read(&text[start..], source) } else { None }
     }
 
-    /// Returns whether the machine went off by itself. A reboot ends QEMU too (`-no-reboot`).
+    /// Returns whether the machine has switched itself off. A reboot ends QEMU too (`-no-reboot`).
     ///
     /// # Errors
     /// The state of QEMU cannot be determined.
@@ -239,7 +239,7 @@ impl Vm {
     /// Checks that the machine is running and within its deadline.
     ///
     /// # Errors
-    /// The machine went off by itself (a panic, a reboot: `-no-reboot`) or takes too long; the error includes the end of the console.
+    /// The machine has switched itself off or takes too long; the error includes the end of the console.
     pub fn check_alive(&mut self) -> Result<()> {
         if let Some(status) = self.process.try_wait().context("QEMU")? {
             return Err(format!("the machine went off by itself ({status}){}", self.last_lines()));
@@ -271,10 +271,10 @@ impl Vm {
             self.monitor.execute_command("device_del", &json!({"id": id}))?;
             self.monitor.wait_until_gone(&id)?;
         }
-        for (disk, place) in disks.iter().rev().zip(&disks) {
+        for (disk, slot) in disks.iter().rev().zip(&disks) {
             std::thread::sleep(PLUG_PAUSE);
             let log = self.witness.as_ref().and_then(|witness| witness.find_log(&disk.name));
-            for (command, arguments) in qemu_disks::plug_in(chassis, disk, place, log) {
+            for (command, arguments) in qemu_disks::plug_in(chassis, disk, slot, log) {
                 self.monitor.execute_command(command, &arguments)?;
             }
         }
@@ -342,7 +342,7 @@ pub fn read(path: &Path) -> String {
     String::from_utf8_lossy(&bytes).replace('\r', "")
 }
 
-/// Assignment of disks to slots, and disks that are not plugged in.
+/// Tests the assignment of disks to slots, and disks that are not plugged in.
 pub fn self_test() {
     let text = "about: x\nfirmware: bios\nlayout: x\nexpect: {}\ndisks:\n- {name: sda, bus: sata, size_mib: 1, throttle_mib: 2}\n\
                 - {name: sdb, bus: sata, size_mib: 1, boot: true}\n- {name: nvme0n1, bus: nvme, size_mib: 1}\n\
@@ -386,15 +386,15 @@ pub fn self_test() {
 
     let nics = "about: x\nfirmware: bios\nlayout: x\nexpect: {}\ndisks: []\nnics: [e1000, virtio-net-pci]\n";
     let scenario = crate::scenario_parser::parse(nics, "x".into(), ".".into()).expect("a scenario");
-    let cards = |shown: &[&str]| {
+    let nic_options = |shown: &[&str]| {
         let mut chassis = Chassis::new(&scenario.machine, Path::new("/f"));
         (chassis.mac, chassis.shown_macs) = ("m0".to_owned(), shown.iter().map(|mac| (*mac).to_owned()).collect());
         let mut command = Command::new("qemu");
-        add_nics(&mut command, &chassis, None).expect("cards");
+        add_nics(&mut command, &chassis, None).expect("NICs");
         command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect::<Vec<_>>().join("\n")
     };
-    let known = cards(&[]);
+    let known = nic_options(&[]);
     assert!(known.contains("e1000,id=nic0,netdev=net0,mac=m0,") && known.contains("netdev=net1,romfile="), "{known}");
-    let other = cards(&["m1", "m2"]);
+    let other = nic_options(&["m1", "m2"]);
     assert!(!other.contains("m0") && other.contains("net0,mac=m1,") && other.contains("net1,mac=m2,"), "{other}");
 }

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Message of the ramdisk when the agent has exited.
-pub const GAVE_UP: &str = "the agent ended without booting the machine";
+pub const AGENT_EXITED: &str = "the agent ended without booting the machine";
 /// Timeout for the report of an agent that has exited.
 const REPORT_PATIENCE: Duration = Duration::from_secs(10);
 /// Message of the tiny OS when its script has exited.
@@ -37,19 +37,20 @@ pub struct NetworkBootRun<'a> {
     earlier_consoles: String,
     /// Faults that are active, and the time at which they end.
     repairs: Vec<(Instant, EventAction)>,
-    /// Time at which the agent was seen to have ended.
-    gave_up: Option<Instant>,
-    /// Number of times the machine was switched on: initially, and whenever it went off by itself.
+    /// Time at which the console showed that the agent has exited.
+    agent_exited_at: Option<Instant>,
+    /// Number of times that the machine was switched on: at the beginning, and each time after it has switched itself
+    /// off.
     boots: u32,
-    /// Number of systems that come up in this life of the machine before the relevant one.
+    /// Number of systems that start before the relevant one while the machine is switched on.
     others: usize,
     /// True if the power was cut when success was reported.
-    died_reported: bool,
+    was_cut_at_report: bool,
     /// Numbers of announcements and reports of agents when this boot began.
     announced: usize,
     reported: usize,
     /// Violations that the witness found in the boots so far.
-    broken: Vec<String>,
+    violations: Vec<String>,
     /// Time at which the machine was switched on, or the system that reinstalls itself was up.
     began: Instant,
 }
@@ -85,7 +86,7 @@ impl<'a> NetworkBootRun<'a> {
     pub fn new(stage: &'a RunContext<'a>, server: Server, proxy: Proxy, tftp: PathBuf, vm: Vm) -> NetworkBootRun<'a> {
         let pending = stage.run.events.iter().filter(|event| !event.is_at_answer()).cloned().collect();
         let others = usize::from(stage.run.boot == BootFrom::Kexec);
-        let (repairs, gave_up, began) = (vec![], None, Instant::now());
+        let (repairs, agent_exited_at, began) = (vec![], None, Instant::now());
         let (due, earlier_consoles) = (vec![], String::new());
         NetworkBootRun {
             stage,
@@ -97,13 +98,13 @@ impl<'a> NetworkBootRun<'a> {
             due,
             earlier_consoles,
             repairs,
-            gave_up,
+            agent_exited_at,
             boots: 1,
             others,
-            died_reported: false,
+            was_cut_at_report: false,
             announced: 0,
             reported: 0,
-            broken: vec![],
+            violations: vec![],
             began,
         }
     }
@@ -127,34 +128,34 @@ impl<'a> NetworkBootRun<'a> {
         let last = announced.get(self.announced..).and_then(<[Value]>::last);
         let reported = self.server.all_messages().iter().filter(|line| line["report"].is_object()).count();
         let acted = last.is_some() || reported > self.reported;
-        self.broken.extend(self.vm.finish_witness(last.map(|notice| &notice["extents"]), acted)?);
+        self.violations.extend(self.vm.finish_witness(last.map(|notice| &notice["extents"]), acted)?);
         (self.announced, self.reported) = (announced.len(), reported);
         Ok(())
     }
 
     fn read_observations(&self) -> RunObservations {
-        let said = self.server.all_messages();
+        let messages = self.server.all_messages();
         RunObservations {
-            report: said.iter().rev().find(|line| line["report"].is_object()).map(|line| line["report"].clone()),
-            events: said.iter().filter_map(|line| line["event"].as_str().map(str::to_owned)).collect(),
+            report: messages.iter().rev().find(|line| line["report"].is_object()).map(|line| line["report"].clone()),
+            events: messages.iter().filter_map(|line| line["event"].as_str().map(str::to_owned)).collect(),
             console: self.vm.console(),
             earlier_consoles: self.earlier_consoles.clone(),
-            died_reported: self.died_reported,
+            was_cut_at_report: self.was_cut_at_report,
             requests: self.proxy.requests_with_queries(),
-            problems: said.iter().filter_map(|line| line["problem"].as_str().map(str::to_owned)).collect(),
-            broken: self.broken.clone(),
+            problems: messages.iter().filter_map(|line| line["problem"].as_str().map(str::to_owned)).collect(),
+            violations: self.violations.clone(),
             ..RunObservations::default()
         }
     }
 
-    /// Waits until the outcome is known. Returns the facts of the system that came up.
+    /// Waits until the outcome is known. Returns the facts of the system that has started.
     ///
     /// # Errors
     /// The outcome differs, or no outcome appears in time.
     pub fn wait_for_outcome(&mut self) -> Result<Option<Facts>> {
         loop {
-            let said = self.server.all_messages();
-            if self.is_over(&said)? {
+            let messages = self.server.all_messages();
+            if self.is_over(&messages)? {
                 return Ok(None);
             }
             if let Some(facts) = self.read_facts()? {
@@ -166,23 +167,23 @@ impl<'a> NetworkBootRun<'a> {
             }
             self.vm.check_alive()?;
             self.check_agent()?;
-            self.fire_events(&said)?;
+            self.fire_events(&messages)?;
             self.end_faults()?;
             std::thread::sleep(POLL);
         }
     }
 
     /// Returns whether an outcome without a running system has been reached.
-    fn is_over(&self, said: &[Value]) -> Result<bool> {
+    fn is_over(&self, messages: &[Value]) -> Result<bool> {
         let expect = &self.stage.run.expect;
         let failures: Vec<&Value> =
-            said.iter().map(|line| &line["report"]).filter(|report| report["success"] == false).collect();
+            messages.iter().map(|line| &line["report"]).filter(|report| report["success"] == false).collect();
         if expect.outcome == Outcome::Stopped {
             let console = self.vm.console();
             return Ok(expect.console_contains.iter().all(|text| shows_pattern(&console, text)));
         }
         let Some(last) = failures.last() else {
-            return Ok(expect.outcome == Outcome::Waiting && said.iter().any(|line| line["event"] == "Waiting"));
+            return Ok(expect.outcome == Outcome::Waiting && messages.iter().any(|line| line["event"] == "Waiting"));
         };
         let is_last = failures.len() >= expect.boots as usize;
         match expect.outcome {
@@ -227,7 +228,7 @@ impl<'a> NetworkBootRun<'a> {
 
     /// Switches the machine off, and boots it over the network again.
     fn boot_again(&mut self, how: &str) -> Result<()> {
-        (self.gave_up, self.others) = (None, 0);
+        (self.agent_exited_at, self.others) = (None, 0);
         self.earlier_consoles += &self.vm.console();
         let label = format!("{}-network-{how}", self.stage.label);
         // The disks are in use by the machine until it is off.
@@ -248,18 +249,18 @@ impl<'a> NetworkBootRun<'a> {
         if let Some(words) = script_failure(&console) {
             return Err(format!("{words}{}", self.vm.last_lines()));
         }
-        if self.gave_up.is_none() && console.contains(GAVE_UP) {
-            self.gave_up = Some(Instant::now());
+        if self.agent_exited_at.is_none() && console.contains(AGENT_EXITED) {
+            self.agent_exited_at = Some(Instant::now());
         }
-        if self.gave_up.is_some_and(|since| since.elapsed() > REPORT_PATIENCE) {
+        if self.agent_exited_at.is_some_and(|since| since.elapsed() > REPORT_PATIENCE) {
             return Err(format!("the agent exited without reporting a failure{}", self.vm.last_lines()));
         }
         Ok(())
     }
 
-    fn fire_events(&mut self, said: &[Value]) -> Result<()> {
+    fn fire_events(&mut self, messages: &[Value]) -> Result<()> {
         let (console, requests) = (self.vm.console(), self.proxy.requests());
-        let has = |field: &str, wanted: &str| said.iter().any(|line| line[field] == wanted);
+        let has = |field: &str, wanted: &str| messages.iter().any(|line| line[field] == wanted);
         let is_now = |event: &ScenarioEvent| match &event.at {
             EventTrigger::Step(step) => has("step", step),
             EventTrigger::Event(name) => has("event", name),
@@ -280,13 +281,13 @@ impl<'a> NetworkBootRun<'a> {
                 self.proxy.release_hold(bytes);
             }
         }
-        for trap in self.proxy.take_sprung_traps() {
+        for trap in self.proxy.take_triggered_traps() {
             match trap.act {
                 EventAction::PowerCut => {
                     self.boot_again("again")?;
-                    self.proxy.announce_blackout();
+                    self.proxy.announce_power_cut();
                     // The server may print slightly later than it responds.
-                    self.died_reported |=
+                    self.was_cut_at_report |=
                         self.server.all_messages().iter().any(|line| line["report"]["success"] == true);
                 }
                 EventAction::Cancel => {
@@ -337,7 +338,7 @@ impl<'a> NetworkBootRun<'a> {
     }
 }
 
-/// Checks which events wait in the proxy, and that a failed script is detected.
+/// Tests which events wait in the proxy, and that a failed script is detected.
 pub fn self_test() {
     let text = "about: x\nfirmware: bios\nlayout: x\ndisks: []\nexpect: {}\nevents:\n\
                 - {at: {request: 'POST */report'}, do: power_cut, answer: lost}\n\

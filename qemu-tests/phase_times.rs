@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Interval at which console files are read while times are measured.
-const LOOK: Duration = Duration::from_millis(20);
+const CONSOLE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Text that ends each phase of a boot, in order. A phase whose text does not appear is skipped, and its time is added
 /// to the next phase.
@@ -128,7 +128,7 @@ fn follow_console(console: PathBuf, parts: &[(&str, &str)], stop: &AtomicBool) {
             text.drain(..end);
             parts = &parts[index + 1..];
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CONSOLE_INTERVAL);
     }
 }
 
@@ -138,7 +138,7 @@ fn find_phase_end(parts: &[(&str, &str)], text: &str) -> Option<(usize, usize)> 
     seen.min().map(|(end, index)| (index, end))
 }
 
-/// Phases are recognized in order, and a missing one is skipped.
+/// Tests that phases are recognized in order, and that a missing phase is skipped.
 pub fn self_test() {
     let parts = [("a", "one"), ("b", "two"), ("c", "one")];
     assert_eq!(find_phase_end(&parts, "x one two"), Some((0, 5)));

@@ -3,8 +3,8 @@
 
 use crate::facts::Facts;
 use crate::host::{Context, Result, run_tool};
-use crate::machine::{BootMethod, Chassis, SPARED, Vm, quick_ramdisk};
-use crate::network_boot::GAVE_UP;
+use crate::machine::{BootMethod, Chassis, FAST_BOOT, Vm, quick_ramdisk};
+use crate::network_boot::AGENT_EXITED;
 use crate::proxy::Proxy;
 use crate::reinstall;
 use crate::scenario::{ReinstallOrder, Scenario};
@@ -21,9 +21,9 @@ use uuid::Uuid;
 /// Interval at which the state of the machine is polled: a step may take only a few milliseconds.
 const POLL: Duration = Duration::from_millis(10);
 /// Interval at which the console is read, which takes longer and is less urgent.
-const LOOK: Duration = Duration::from_millis(200);
+const CONSOLE_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum number of boots after a cut: attempts, and the boot from disk at the end.
-const LIVES: usize = 4;
+const MAX_FURTHER_BOOTS: usize = 4;
 
 /// Common starting point: the saved disks.
 pub struct SavedMachine<'a> {
@@ -32,21 +32,22 @@ pub struct SavedMachine<'a> {
     /// Folder of the server, with the order in it.
     pub state: PathBuf,
     pub cmdline: String,
-    pub promise: SurvivalGuarantees,
+    pub guarantees: SurvivalGuarantees,
 }
 
-/// Inspects the messages of the server in this life, and returns a description when the power must be cut.
+/// Inspects the messages that the server has sent since the machine was switched on, and returns a description when the
+/// power must be cut.
 pub type CutTrigger<'a> = &'a mut dyn FnMut(&[Value]) -> Option<String>;
 
-/// End of a life of the machine.
-enum LifeEnd {
+/// Event that ended the time during which the machine was switched on.
+enum PowerOnEnd {
     /// Ended by the power cut; contains a description of the moment.
     Cut(String),
     Up(Facts),
     /// Ended by a reboot.
     Off,
     /// The agent has exited, and the machine waits for the operator, who power cycles the machine.
-    GaveUp,
+    AgentExited,
 }
 
 impl<'a> SavedMachine<'a> {
@@ -77,7 +78,7 @@ impl<'a> SavedMachine<'a> {
         if !failures.is_empty() {
             return Err(format!("the first installation: {}", failures.join("\n")));
         }
-        let said = prepare(order.prepare.as_deref().unwrap_or_default())?;
+        let output = prepare(order.prepare.as_deref().unwrap_or_default())?;
         let second = stage(order, "run2");
         let state = chassis.folder.join("serve");
         let (mut server, proxy) = second.start_server(&state)?;
@@ -90,50 +91,50 @@ impl<'a> SavedMachine<'a> {
             &ReinstallOrder::default(),
         )?;
         server.kill();
-        let promise = SurvivalGuarantees::read(&said, first.image_id(), second.image_id())?;
-        let cmdline = format!("{SPARED} {}", scenario.machine.kernel_arguments).trim().to_owned();
-        Ok(SavedMachine { artifacts, chassis, state, cmdline, promise })
+        let guarantees = SurvivalGuarantees::read(&output, first.image_id(), second.image_id())?;
+        let cmdline = format!("{FAST_BOOT} {}", scenario.machine.kernel_arguments).trim().to_owned();
+        Ok(SavedMachine { artifacts, chassis, state, cmdline, guarantees })
     }
 
-    /// Runs the machine on overlays in this folder until a system is up, and checks this system. The first life ends at
-    /// the cut, at the latest.
+    /// Runs the machine on overlays in this folder, and switches it on repeatedly until a system is up. Checks this
+    /// system. The power cut can happen only after the machine was switched on for the first time.
     ///
     /// # Errors
     /// No system comes up, or the witness finds violations.
-    pub fn run_lives(&self, folder: &Path, cut: CutTrigger, verdict: &mut CutVerdict) -> Result<()> {
+    pub fn boot_until_up(&self, folder: &Path, cut: CutTrigger, verdict: &mut CutVerdict) -> Result<()> {
         let chassis = self.create_overlays(folder)?;
         let (state, server, proxy) = self.start_server(folder)?;
         let mut facts = None;
-        for life in 1..=1 + LIVES {
+        for number in 1..=1 + MAX_FURTHER_BOOTS {
             let next = server::next_boot(proxy.port, &chassis.uuid, &chassis.mac)?;
             let how = if next.is_some() { "agent" } else { "disk" };
-            let cut: CutTrigger = if life == 1 { &mut *cut } else { &mut |_| None };
-            let (end, broken) =
-                self.run_life(&chassis, &server, &proxy, &format!("life{life}"), next.as_deref(), cut)?;
-            if !broken.is_empty() {
-                return Err(broken.join("; "));
+            let cut: CutTrigger = if number == 1 { &mut *cut } else { &mut |_| None };
+            let (end, violations) =
+                self.run_boot(&chassis, &server, &proxy, &format!("boot{number}"), next.as_deref(), cut)?;
+            if !violations.is_empty() {
+                return Err(violations.join("; "));
             }
             match end {
-                LifeEnd::Cut(place) => {
+                PowerOnEnd::Cut(moment) => {
                     verdict.was_cut = true;
-                    verdict.lives.push(format!("cut {place}"));
+                    verdict.boots.push(format!("cut {moment}"));
                 }
-                LifeEnd::GaveUp => verdict.lives.push(format!("{how}, gave up")),
-                LifeEnd::Off => verdict.lives.push(format!("{how}, rebooted")),
-                LifeEnd::Up(found) => {
-                    verdict.lives.push(how.to_owned());
+                PowerOnEnd::AgentExited => verdict.boots.push(format!("{how}, agent exited")),
+                PowerOnEnd::Off => verdict.boots.push(format!("{how}, rebooted")),
+                PowerOnEnd::Up(found) => {
+                    verdict.boots.push(how.to_owned());
                     facts = Some(found);
                     break;
                 }
             }
         }
-        let touched = self.promise.find_touched_regions(&chassis)?;
+        let touched = self.guarantees.find_touched_regions(&chassis)?;
         let Some(facts) = facts else {
             verdict.words.extend(touched);
-            return Err(format!("no system came up in {} boots", 1 + LIVES));
+            return Err(format!("no system came up in {} boots", 1 + MAX_FURTHER_BOOTS));
         };
         let order_is_open = server::order_is_open(&state, &chassis.uuid)?;
-        self.promise.check_survival(&facts, touched, order_is_open, verdict);
+        self.guarantees.check_survival(&facts, touched, order_is_open, verdict);
         Ok(())
     }
 
@@ -188,8 +189,9 @@ impl<'a> SavedMachine<'a> {
         Vm::start(chassis, label, &boot)
     }
 
-    /// Runs one life. Returns how it ended, and the violations that the witness found.
-    fn run_life(
+    /// Switches the machine on, and waits for the end. Returns the event that ended the boot, and the violations that
+    /// the witness found.
+    fn run_boot(
         &self,
         chassis: &Chassis,
         server: &Server,
@@ -197,13 +199,13 @@ impl<'a> SavedMachine<'a> {
         label: &str,
         cmdline: Option<&str>,
         cut: CutTrigger,
-    ) -> Result<(LifeEnd, Vec<String>)> {
-        let (heard, announced) = (server.all_messages().len(), proxy.announced().len());
+    ) -> Result<(PowerOnEnd, Vec<String>)> {
+        let (earlier, announced) = (server.all_messages().len(), proxy.announced().len());
         let mut vm = self.switch_on(chassis, label, cmdline)?;
-        let end = wait_for_end(&mut vm, server, heard, cut)?;
+        let end = wait_for_end(&mut vm, server, earlier, cut)?;
         let announced = proxy.announced().split_off(announced);
-        let broken = vm.finish_witness(announced.last().map(|notice| &notice["extents"]), !announced.is_empty())?;
-        Ok((end, broken))
+        let violations = vm.finish_witness(announced.last().map(|notice| &notice["extents"]), !announced.is_empty())?;
+        Ok((end, violations))
     }
 }
 
@@ -215,29 +217,30 @@ pub fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     run_tool(&["cp", "-a", &from.to_string_lossy(), &to.to_string_lossy()], Stdio::null()).map(drop)
 }
 
-/// Waits for the cut, a running system, or the end of the machine. `heard` is the number of earlier messages of the server.
-fn wait_for_end(vm: &mut Vm, server: &Server, heard: usize, cut: CutTrigger) -> Result<LifeEnd> {
-    let mut looked = Instant::now();
+/// Waits for the power cut, a running system, or the end of the machine. `earlier` is the number of messages that the
+/// server had sent before the machine was switched on.
+fn wait_for_end(vm: &mut Vm, server: &Server, earlier: usize, cut: CutTrigger) -> Result<PowerOnEnd> {
+    let mut last_look = Instant::now();
     loop {
-        let said = server.all_messages();
-        if let Some(place) = cut(&said[heard..]) {
+        let messages = server.all_messages();
+        if let Some(moment) = cut(&messages[earlier..]) {
             vm.cut_power();
-            return Ok(LifeEnd::Cut(place));
+            return Ok(PowerOnEnd::Cut(moment));
         }
         std::thread::sleep(POLL);
-        if looked.elapsed() < LOOK {
+        if last_look.elapsed() < CONSOLE_INTERVAL {
             continue;
         }
-        looked = Instant::now();
+        last_look = Instant::now();
         if let Some(facts) = vm.facts("tiny") {
             vm.shut_down()?;
-            return Ok(LifeEnd::Up(facts));
+            return Ok(PowerOnEnd::Up(facts));
         }
         if vm.is_off()? {
-            return Ok(LifeEnd::Off);
+            return Ok(PowerOnEnd::Off);
         }
-        if vm.console().contains(GAVE_UP) {
-            return Ok(LifeEnd::GaveUp);
+        if vm.console().contains(AGENT_EXITED) {
+            return Ok(PowerOnEnd::AgentExited);
         }
         vm.check_alive()?;
     }

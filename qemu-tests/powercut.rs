@@ -41,7 +41,8 @@ enum CutMoment {
     Within(String, Duration),
 }
 
-/// Installs, saves, and cuts; prints a line per cut and the tally.
+/// Installs the machine, saves its state, and runs the power cuts from the saved state. Prints a line for each cut, and
+/// the counts.
 ///
 /// # Errors
 /// Lists the cuts after which a guarantee was violated.
@@ -110,7 +111,7 @@ impl CutRunner<'_> {
 
     /// Returns whether the cut was planned for a step after the last one, so that the installation finished without it.
     fn is_past_the_end(&self, cut: &CutMoment, verdict: &CutVerdict) -> bool {
-        let is_done = verdict.is_good() && verdict.lives.last() == Some(&self.0.promise.allowed_images()[1]);
+        let is_done = verdict.is_good() && verdict.boots.last() == Some(&self.0.guarantees.allowed_images()[1]);
         matches!(cut, CutMoment::AfterSteps(_)) && !verdict.was_cut && is_done
     }
 
@@ -120,7 +121,9 @@ impl CutRunner<'_> {
         let began = Instant::now();
         let mut verdict = CutVerdict { number, planned: format!("{cut:?}"), ..CutVerdict::default() };
         let mut since = None;
-        if let Err(words) = self.0.run_lives(&folder, &mut |said| is_now(cut, said, &mut since), &mut verdict) {
+        if let Err(words) =
+            self.0.boot_until_up(&folder, &mut |messages| is_now(cut, messages, &mut since), &mut verdict)
+        {
             verdict.words.push(words);
         }
         if !verdict.was_cut && verdict.is_good() && !self.is_past_the_end(cut, &verdict) {
@@ -139,26 +142,26 @@ impl CutRunner<'_> {
 }
 
 /// Returns a description of the cut when its moment has come. `since` is the time at which the start of the step was reported.
-fn is_now(cut: &CutMoment, said: &[Value], since: &mut Option<Instant>) -> Option<String> {
+fn is_now(cut: &CutMoment, messages: &[Value], since: &mut Option<Instant>) -> Option<String> {
     let ended = |line: &&Value| line["step"].is_string() && line["seconds"].is_number();
     match cut {
         CutMoment::AfterSteps(count) => {
-            let line = said.iter().filter(ended).nth(count - 1)?;
+            let line = messages.iter().filter(ended).nth(count - 1)?;
             Some(format!("after {}", line["step"].as_str()?))
         }
         CutMoment::Within(step, time) => {
             let of_step = |line: &&Value| line["step"] == step.as_str();
-            said.iter().find(of_step)?;
-            if said.iter().filter(of_step).any(|line| ended(&line)) {
+            messages.iter().find(of_step)?;
+            if messages.iter().filter(of_step).any(|line| ended(&line)) {
                 return Some(format!("after {step}, which was too short"));
             }
-            let place = || format!("{:.2} s into {step}", time.as_secs_f64());
-            (since.get_or_insert_with(Instant::now).elapsed() >= *time).then(place)
+            let description = || format!("{:.2} s into {step}", time.as_secs_f64());
+            (since.get_or_insert_with(Instant::now).elapsed() >= *time).then(description)
         }
     }
 }
 
-/// Returns the seed of all random choices, also of the crash states.
+/// Returns the seed of all random choices, including the choice of crash states.
 pub fn random_seed() -> u64 {
     std::env::var("DROPHAMMER_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(SEED)
 }
@@ -184,10 +187,10 @@ fn sample_moments(timings: &[(String, f64)], count: usize, random: &mut fastrand
     let weight = |seconds: f64| seconds.max(0.01).sqrt();
     let whole: f64 = long.iter().map(|(_, seconds)| weight(*seconds)).sum();
     let moment = |_| {
-        let mut place = random.f64() * whole;
+        let mut offset = random.f64() * whole;
         let fits = |(_, seconds): &&&(String, f64)| {
-            place -= weight(*seconds);
-            place < 0.0
+            offset -= weight(*seconds);
+            offset < 0.0
         };
         let (step, seconds) = long.iter().find(fits).or(long.last())?;
         Some(CutMoment::Within(step.clone(), Duration::from_secs_f64(random.f64() * seconds)))
@@ -211,7 +214,8 @@ fn sample_cuts(timings: &[(String, f64)], random: &mut fastrand::Rng) -> Vec<Cut
     cuts
 }
 
-/// Moments are selected from the existing steps, equal for equal seeds; a cut happens when it is due, not before.
+/// Tests that moments are selected from the existing steps, that equal seeds select equal moments, and that a cut
+/// happens when it is due and not before.
 pub fn self_test() {
     survival_checks::self_test();
     let scenario =
@@ -220,27 +224,27 @@ pub fn self_test() {
 
     let timings = [("storage.wipe", 1.0), ("image.burn", 20.0), ("report.final", 9.0)];
     let timings: Vec<(String, f64)> = timings.iter().map(|(step, seconds)| ((*step).to_owned(), *seconds)).collect();
-    let chosen = sample_moments(&timings, MOMENTS, &mut fastrand::Rng::with_seed(1));
-    assert_eq!(chosen, sample_moments(&timings, MOMENTS, &mut fastrand::Rng::with_seed(1)));
-    assert_eq!(chosen.len(), MOMENTS);
+    let selected = sample_moments(&timings, MOMENTS, &mut fastrand::Rng::with_seed(1));
+    assert_eq!(selected, sample_moments(&timings, MOMENTS, &mut fastrand::Rng::with_seed(1)));
+    assert_eq!(selected.len(), MOMENTS);
     for step in ["storage.wipe", "image.burn"] {
         assert!(
-            chosen.iter().any(|cut| matches!(cut, CutMoment::Within(name, _) if name == step)),
-            "{step}: {chosen:?}"
+            selected.iter().any(|cut| matches!(cut, CutMoment::Within(name, _) if name == step)),
+            "{step}: {selected:?}"
         );
     }
-    assert!(!chosen.iter().any(|cut| matches!(cut, CutMoment::Within(name, _) if name == "report.final")));
+    assert!(!selected.iter().any(|cut| matches!(cut, CutMoment::Within(name, _) if name == "report.final")));
     assert_eq!(sample_cuts(&timings, &mut fastrand::Rng::with_seed(1)).len(), STEPS_IN_SAMPLE + MOMENTS_IN_SAMPLE);
 
     let line =
         |step: &str, seconds: Value| serde_json::json!({"event": "Installing", "step": step, "seconds": seconds});
-    let said = [line("a", Value::Null), line("a", 0.5.into()), line("b", Value::Null), line("b", 0.1.into())];
-    let now = |cut: CutMoment, said: &[Value]| is_now(&cut, said, &mut None);
-    assert_eq!(now(CutMoment::AfterSteps(2), &said[..3]), None);
-    assert_eq!(now(CutMoment::AfterSteps(2), &said).as_deref(), Some("after b"));
+    let messages = [line("a", Value::Null), line("a", 0.5.into()), line("b", Value::Null), line("b", 0.1.into())];
+    let now = |cut: CutMoment, messages: &[Value]| is_now(&cut, messages, &mut None);
+    assert_eq!(now(CutMoment::AfterSteps(2), &messages[..3]), None);
+    assert_eq!(now(CutMoment::AfterSteps(2), &messages).as_deref(), Some("after b"));
     let within = |step: &str, seconds| CutMoment::Within(step.to_owned(), Duration::from_secs(seconds));
-    assert_eq!(now(within("b", 0), &said[..2]), None);
-    assert_eq!(now(within("b", 60), &said[..3]), None);
-    assert_eq!(now(within("b", 0), &said[..3]).as_deref(), Some("0.00 s into b"));
-    assert_eq!(now(within("b", 60), &said).as_deref(), Some("after b, which was too short"));
+    assert_eq!(now(within("b", 0), &messages[..2]), None);
+    assert_eq!(now(within("b", 60), &messages[..3]), None);
+    assert_eq!(now(within("b", 0), &messages[..3]).as_deref(), Some("0.00 s into b"));
+    assert_eq!(now(within("b", 60), &messages).as_deref(), Some("after b, which was too short"));
 }

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 /// Maximum time without data on a connection: longer than any long poll.
 const SILENCE: Duration = Duration::from_secs(300);
 
-/// Proxy on a port of this host; it ends when it is dropped.
+/// Proxy on a port of this host, which ends when this value is dropped.
 pub struct Proxy {
     pub port: u16,
     wire: Arc<ProxyState>,
@@ -41,9 +41,9 @@ struct ProxyState {
     away: AtomicBool,
     closed: AtomicBool,
     /// Number of altered responses, and number of power cuts.
-    lies: AtomicU32,
-    blackouts: AtomicU32,
-    broken: Mutex<ActiveFaults>,
+    altered_responses: AtomicU32,
+    power_cuts: AtomicU32,
+    faults: Mutex<ActiveFaults>,
     requests: Mutex<Vec<String>>,
     /// Announcements of agents at their points of no return.
     announced: Mutex<Vec<Value>>,
@@ -60,7 +60,7 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").context("127.0.0.1")?;
         let port = listener.local_addr().context("127.0.0.1")?.port();
         let wire = Arc::new(ProxyState::default());
-        lock_shared(&wire.broken).cuts = cuts.iter().copied().collect();
+        lock_shared(&wire.faults).cuts = cuts.iter().copied().collect();
         let shared = Arc::clone(&wire);
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -100,41 +100,41 @@ impl Proxy {
 
     /// Sets traps; each is triggered once.
     pub fn set_traps(&self, traps: Vec<ResponseTrap>) {
-        lock_shared(&self.wire.broken).traps = traps;
+        lock_shared(&self.wire.faults).traps = traps;
     }
 
     /// Holds back a response with an image after this number of bytes, until it is released.
     pub fn set_holds(&self, holds: Vec<u64>) {
-        lock_shared(&self.wire.broken).holds = holds;
+        lock_shared(&self.wire.faults).holds = holds;
     }
 
     /// Sets the fault of every response with an image from now on, and whether the last cut is repeated forever.
-    pub fn set_response_fault(&self, lie: Option<ResponseFault>, cut_for_ever: bool) {
-        let mut broken = lock_shared(&self.wire.broken);
-        (broken.lie, broken.cut_for_ever) = (lie, cut_for_ever);
+    pub fn set_response_fault(&self, fault: Option<ResponseFault>, cut_for_ever: bool) {
+        let mut faults = lock_shared(&self.wire.faults);
+        (faults.fault, faults.cut_for_ever) = (fault, cut_for_ever);
     }
 
     /// Notifies the proxy that the machine has lost its power: connections that wait for that can end.
-    pub fn announce_blackout(&self) {
-        self.wire.blackouts.fetch_add(1, Ordering::Release);
+    pub fn announce_power_cut(&self) {
+        self.wire.power_cuts.fetch_add(1, Ordering::Release);
     }
 
     pub fn is_held_at(&self, bytes: u64) -> bool {
-        lock_shared(&self.wire.broken).held.contains(&bytes)
+        lock_shared(&self.wire.faults).held.contains(&bytes)
     }
 
     pub fn release_hold(&self, bytes: u64) {
-        lock_shared(&self.wire.broken).holds.retain(|hold| *hold != bytes);
+        lock_shared(&self.wire.faults).holds.retain(|hold| *hold != bytes);
     }
 
     /// Returns the traps that were triggered since the last call.
-    pub fn take_sprung_traps(&self) -> Vec<ResponseTrap> {
-        std::mem::take(&mut lock_shared(&self.wire.broken).sprung)
+    pub fn take_triggered_traps(&self) -> Vec<ResponseTrap> {
+        std::mem::take(&mut lock_shared(&self.wire.faults).triggered)
     }
 
     /// Responds 500 to everything for this time.
     pub fn break_for(&self, time: Duration) {
-        lock_shared(&self.wire.broken).errors_until = Some(Instant::now() + time);
+        lock_shared(&self.wire.faults).errors_until = Some(Instant::now() + time);
     }
 
     /// Returns `METHOD TARGET RANGE` of all requests so far.
@@ -162,8 +162,8 @@ impl Drop for Proxy {
 }
 
 impl ProxyState {
-    /// Handles one request per connection: with `Connection: close`, the next request also gets here. An error on
-    /// either side ends the connections to both.
+    /// Handles one request per connection. The proxy sends `Connection: close` to the server, so each further request
+    /// arrives on a new connection, which is handled here too. An error on either side ends the connections to both.
     fn handle_connection(&self, client: TcpStream) {
         let _ = self.forward_request(client);
     }
@@ -179,17 +179,17 @@ impl ProxyState {
         let method = request.split(' ').next().unwrap_or_default();
         lock_shared(&self.requests)
             .push(format!("{method} {target} {}", range.unwrap_or_default()).trim_end().to_owned());
-        if lock_shared(&self.broken).errors_until.is_some_and(|until| Instant::now() < until) {
+        if lock_shared(&self.faults).errors_until.is_some_and(|until| Instant::now() < until) {
             let body = r#"{"statuscode":500,"message":"out of order"}"#;
             let head = "HTTP/1.1 500 Internal Server Error\r\nContent-Type: application/json\r\nConnection: close";
             return write!(client, "{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
         }
         let about_image = path.starts_with("/images/") || path.contains("/blobs/");
-        let lie = lock_shared(&self.broken).lie.filter(|_| about_image);
+        let fault = lock_shared(&self.faults).fault.filter(|_| about_image);
         let image = about_image && method == "GET";
-        let heard = faulty_responses::adapt_request(lie, &head);
-        if let Some(answer) = self.registry.get().and_then(|registry| registry.respond_to(&heard)) {
-            return self.send_response(lie, image, &mut &answer[..], &mut client);
+        let adapted_head = faulty_responses::adapt_request(fault, &head);
+        if let Some(answer) = self.registry.get().and_then(|registry| registry.respond_to(&adapted_head)) {
+            return self.send_response(fault, image, &mut &answer[..], &mut client);
         }
         if let Some(files) = self.fleet.get() {
             let body = if method == "PUT" { read_body(&head, &mut from_client)? } else { Vec::new() };
@@ -200,7 +200,7 @@ impl ProxyState {
         self.wait_for_server();
         let mut server = TcpStream::connect(("127.0.0.1", self.port_of(path)))?;
         server.set_read_timeout(Some(SILENCE))?;
-        for line in heard.iter().filter(|line| !line.to_lowercase().starts_with("connection:")) {
+        for line in adapted_head.iter().filter(|line| !line.to_lowercase().starts_with("connection:")) {
             write!(server, "{line}\r\n")?;
         }
         write!(server, "Connection: close\r\n\r\n")?;
@@ -213,10 +213,10 @@ impl ProxyState {
         std::thread::spawn(move || std::io::copy(&mut from_client, &mut to_server));
         let result = match self.take_trap(&format!("{method} {path}")) {
             Some(trap) if trap.act == EventAction::PowerCut => {
-                self.hold_until_blackout(&trap, &mut server, &mut client)
+                self.hold_until_power_cut(&trap, &mut server, &mut client)
             }
             Some(trap) => self.execute_trap(&trap, &mut server, &mut client),
-            None => self.send_response(lie, image, &mut server, &mut client),
+            None => self.send_response(fault, image, &mut server, &mut client),
         };
         let _ = client.shutdown(Shutdown::Both);
         let _ = server.shutdown(Shutdown::Both);
@@ -245,13 +245,13 @@ fn lock_shared<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Requests through the proxy: a response that is cut, a complete one, one that is held back, one that is swallowed, one after which the
-/// client disconnects, and an error.
+/// Tests requests through the proxy: a response that is cut, a complete one, one that is held back, one that is
+/// swallowed, one after which the client disconnects, and an error.
 pub fn self_test() {
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
     let proxy = Proxy::start(&[600]).expect("a port");
-    let mut victim = crate::host::tie_to_thread("sleep").arg("60").spawn().expect("a process");
-    let (port, process) = (server.local_addr().expect("an address").port(), victim.id() as i32);
+    let mut server_process = crate::host::tie_to_thread("sleep").arg("60").spawn().expect("a process");
+    let (port, process) = (server.local_addr().expect("an address").port(), server_process.id() as i32);
     proxy.set_server(port, process);
     let answers = std::thread::spawn(move || {
         for _ in 0..8 {
@@ -284,23 +284,23 @@ pub fn self_test() {
         answer.join().expect("an answer").len()
     });
     assert!(held > 100_000 && !proxy.is_held_at(60_000), "{held}");
-    let dark = |swallow| {
+    let cut_power_at_response = |swallow| {
         let trap =
             ResponseTrap { request: "GET /im*".to_owned(), swallow, act: EventAction::PowerCut, time: Duration::ZERO };
         proxy.set_traps(vec![trap.clone()]);
         std::thread::scope(|scope| {
             let answer = scope.spawn(|| get(""));
-            while proxy.take_sprung_traps() != [trap.clone()] {
+            while proxy.take_triggered_traps() != [trap.clone()] {
                 std::thread::sleep(Duration::from_millis(5));
             }
             std::thread::sleep(Duration::from_millis(50));
             assert!(!answer.is_finished());
-            proxy.announce_blackout();
+            proxy.announce_power_cut();
             answer.join().expect("an answer").len()
         })
     };
-    assert_eq!(dark(true), 0);
-    assert!(dark(false) > 100_000);
+    assert_eq!(cut_power_at_response(true), 0);
+    assert!(cut_power_at_response(false) > 100_000);
     proxy.set_response_fault(Some(ResponseFault::Chunked), false);
     let altered = get("");
     assert!(altered.ends_with(b"\r\n0\r\n\r\n") && altered.len() > 100_000);
@@ -308,8 +308,8 @@ pub fn self_test() {
     let trap =
         ResponseTrap { request: "GET /im*".to_owned(), swallow: false, act: EventAction::Cancel, time: Duration::ZERO };
     proxy.set_traps(vec![trap.clone()]);
-    assert!(get("").len() > 100_000 && proxy.take_sprung_traps() == [trap]);
-    assert!(victim.try_wait().expect("a process").is_none() && proxy.wire.away.load(Ordering::Acquire));
+    assert!(get("").len() > 100_000 && proxy.take_triggered_traps() == [trap]);
+    assert!(server_process.try_wait().expect("a process").is_none() && proxy.wire.away.load(Ordering::Acquire));
     proxy.set_server(port, process);
     let trap = ResponseTrap {
         request: "GET /im*".to_owned(),
@@ -318,8 +318,8 @@ pub fn self_test() {
         time: Duration::ZERO,
     };
     proxy.set_traps(vec![trap.clone()]);
-    assert!(get("").is_empty() && proxy.take_sprung_traps() == [trap] && proxy.take_sprung_traps().is_empty());
-    assert!(!victim.wait().expect("a process").success());
+    assert!(get("").is_empty() && proxy.take_triggered_traps() == [trap] && proxy.take_triggered_traps().is_empty());
+    assert!(!server_process.wait().expect("a process").success());
     assert!(proxy.wire.away.load(Ordering::Acquire));
     proxy.set_server(1, 0);
     assert!(!proxy.wire.away.load(Ordering::Acquire));
@@ -333,7 +333,7 @@ pub fn self_test() {
     test_ports();
 }
 
-/// Files that firmware loads are transferred in plain text.
+/// Tests that files that firmware loads are transferred in plain text.
 fn test_ports() {
     let proxy = Proxy::start(&[]).expect("a port");
     proxy.set_server(1, 0);
@@ -343,12 +343,12 @@ fn test_ports() {
     assert_eq!(all.map(|path| proxy.wire.port_of(path)), [1, 1, 1, 2, 2, 2]);
 }
 
-/// Announcements are recorded and still forwarded to the server.
+/// Tests that announcements are recorded and forwarded to the server.
 fn test_announcement() {
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
     let proxy = Proxy::start(&[]).expect("a port");
     proxy.set_server(server.local_addr().expect("an address").port(), 0);
-    let heard = std::thread::spawn(move || {
+    let forwarded = std::thread::spawn(move || {
         let mut client = BufReader::new(server.accept().expect("a client").0);
         let head = read_head(&mut client).expect("a request");
         read_body(&head, &mut client).expect("a body")
@@ -357,11 +357,11 @@ fn test_announcement() {
     let body = r#"{"extents": []}"#;
     let request = "POST /v1/machine/m/point-of-no-return HTTP/1.1";
     write!(stream, "{request}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).expect("sent");
-    assert_eq!(heard.join().expect("heard"), body.as_bytes());
+    assert_eq!(forwarded.join().expect("the forwarded body"), body.as_bytes());
     assert_eq!(proxy.announced(), [serde_json::json!({"extents": []})]);
 }
 
-/// Two cuts; the second applies to all following responses, to the byte.
+/// Tests two cuts, the second of which applies to all following responses at exactly the same length.
 fn cut_for_ever() {
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
     let proxy = Proxy::start(&[100, 60_000]).expect("a port");

@@ -254,7 +254,7 @@ fn build_arguments(disks: &str, boot: &BootMethod, change: impl Fn(&mut Chassis)
     command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect::<Vec<_>>().join("\n")
 }
 
-/// Each type of disk as QEMU gets it, and without special properties for the inspection ramdisk.
+/// Tests the options for each type of disk, and that disks have no special properties in the inspection ramdisk.
 pub fn self_test() {
     two_paths_have_two_logs();
     let neutral = BootMethod::Direct {
@@ -325,8 +325,8 @@ pub fn self_test() {
                   - {name: sdn2, bus: scsi, size_mib: 1}\n";
     let scenario = format!("about: x\nfirmware: bios\nlayout: x\nexpect: {{}}\ndisks:\n{spaces}");
     let scenario = crate::scenario_parser::parse(&scenario, "x".into(), ".".into()).expect("a scenario");
-    let shelf = Chassis::new(&scenario.machine, Path::new("/f"));
-    let shown: Vec<String> = shelf.disks.iter().map(|disk| shown_serial(&shelf, disk)).collect();
+    let chassis = Chassis::new(&scenario.machine, Path::new("/f"));
+    let shown: Vec<String> = chassis.disks.iter().map(|disk| shown_serial(&chassis, disk)).collect();
     assert_eq!(shown, ["N", "N", "DH-SDN2"]);
 
     let rules = error_rules(chassis.disks[0]);

@@ -16,14 +16,14 @@ const POLL: Duration = Duration::from_millis(20);
 pub struct QemuMonitor {
     orders: Box<dyn Write + Send>,
     /// All messages of QEMU, in order.
-    heard: Arc<Mutex<Vec<Value>>>,
+    messages: Arc<Mutex<Vec<Value>>>,
     asked: u64,
 }
 
 impl QemuMonitor {
     pub fn new(orders: impl Write + Send + 'static, answers: impl Read + Send + 'static) -> QemuMonitor {
-        let heard = Arc::new(Mutex::new(Vec::new()));
-        let listener = Arc::clone(&heard);
+        let messages = Arc::new(Mutex::new(Vec::new()));
+        let listener = Arc::clone(&messages);
         std::thread::spawn(move || {
             for line in BufReader::new(answers).lines().map_while(|line| line.ok()) {
                 if let Ok(value) = serde_json::from_str(&line) {
@@ -31,7 +31,7 @@ impl QemuMonitor {
                 }
             }
         });
-        QemuMonitor { orders: Box::new(orders), heard, asked: 0 }
+        QemuMonitor { orders: Box::new(orders), messages, asked: 0 }
     }
 
     /// Sends a command without waiting.
@@ -52,7 +52,7 @@ impl QemuMonitor {
         self.asked += 1;
         let id = json!(format!("ask-{}", self.asked));
         self.send_command(&json!({"execute": command, "arguments": arguments, "id": id}))?;
-        let answer = self.wait_for(command, |said| said["id"] == id)?;
+        let answer = self.wait_for(command, |message| message["id"] == id)?;
         match answer["error"]["desc"].as_str() {
             Some(words) => Err(format!("QEMU refuses {command} {arguments}: {words}")),
             None => Ok(()),
@@ -64,25 +64,25 @@ impl QemuMonitor {
     /// # Errors
     /// The device is not removed.
     pub fn wait_until_gone(&self, device: &str) -> Result<()> {
-        let gone = |said: &Value| said["event"] == "DEVICE_DELETED" && said["data"]["device"] == device;
-        self.wait_for(&format!("the removal of {device}"), gone).map(drop)
+        let is_removal = |message: &Value| message["event"] == "DEVICE_DELETED" && message["data"]["device"] == device;
+        self.wait_for(&format!("the removal of {device}"), is_removal).map(drop)
     }
 
-    fn wait_for(&self, what: &str, is_it: impl Fn(&Value) -> bool) -> Result<Value> {
+    fn wait_for(&self, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Result<Value> {
         let patience = Instant::now() + PATIENCE;
         while Instant::now() < patience {
-            let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(said) = heard.iter().rev().find(|said| is_it(said)) {
-                return Ok(said.clone());
+            let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(message) = messages.iter().rev().find(|message| is_wanted(message)) {
+                return Ok(message.clone());
             }
-            drop(heard);
+            drop(messages);
             std::thread::sleep(POLL);
         }
         Err(format!("QEMU did not report {what}"))
     }
 }
 
-/// A command that succeeds, one that is refused, and a device that is removed.
+/// Tests a command that succeeds, a command that is refused, and the removal of a device.
 pub fn self_test() {
     let (here, there) = std::os::unix::net::UnixStream::pair().expect("a socket");
     let mut monitor = QemuMonitor::new(here.try_clone().expect("a socket"), here);
@@ -92,14 +92,14 @@ pub fn self_test() {
             let (_, order) = line.split_at(line.find("}{").expect("two orders") + 1);
             let order: Value = serde_json::from_str(order).expect("an order");
             let id = &order["id"];
-            writeln!(answers, "{}", json!({"error": {"desc": "negotiated already"}})).expect("said");
+            writeln!(answers, "{}", json!({"error": {"desc": "negotiated already"}})).expect("sent");
             let answer = match order["execute"].as_str() {
                 Some("device_del") => json!({"return": {}, "id": id}),
                 _ => json!({"error": {"desc": "no such command"}, "id": id}),
             };
-            writeln!(answers, "{answer}").expect("said");
-            let gone = json!({"event": "DEVICE_DELETED", "data": {"device": order["arguments"]["id"]}});
-            writeln!(answers, "{gone}").expect("said");
+            writeln!(answers, "{answer}").expect("sent");
+            let is_removal = json!({"event": "DEVICE_DELETED", "data": {"device": order["arguments"]["id"]}});
+            writeln!(answers, "{is_removal}").expect("sent");
         }
     });
     monitor.execute_command("device_del", &json!({"id": "disk-vdb"})).expect("done");

@@ -34,7 +34,7 @@ pub fn join_lines<'a>(lines: impl IntoIterator<Item = &'a str>) -> String {
     lines.into_iter().map(|line| format!("{line}\n")).collect()
 }
 
-/// The original content comes first and unchanged; the added archive can be unpacked.
+/// Tests that the original content comes first and is unchanged, and that the added archive can be unpacked.
 pub fn self_test() {
     let folder = std::env::temp_dir().join(format!("drophammer-ramdisk-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("a folder");

@@ -98,7 +98,8 @@ fn compute_digest(bytes: &[u8]) -> String {
     format!("sha256:{:x}", Sha256::digest(bytes))
 }
 
-/// A request gets a token, with the token the manifest, and with the manifest the layers, completely or in part.
+/// Tests that a client gets a token, uses the token to get the manifest, and uses the manifest to get the layers,
+/// completely or in part.
 pub fn self_test() {
     let registry = Registry::new("1.0", vec![("application/vnd.oci.image.layer.v1.tar", b"0123456789".to_vec())]);
     let ask = |method: &str, target: &str, more: &[&str]| {

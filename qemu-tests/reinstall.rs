@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// The digest of a large image must be computed before the reinstall can be ordered.
+/// Timeout for the reinstall order: the digest of a large image must be computed before the reinstall can be ordered.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Steps that change a disk.
 const DESTRUCTIVE: [&str; 4] = ["storage.wipe", "storage.partition", "storage.format", "image.burn"];
@@ -33,8 +33,8 @@ pub fn order_reinstall(
     let mut was_killed = false;
     loop {
         let refused = send_order(proxy.port, state, machine, image, button).err();
-        let sprung = proxy.take_sprung_traps();
-        for trap in &sprung {
+        let triggered = proxy.take_triggered_traps();
+        for trap in &triggered {
             server.kill();
             std::thread::sleep(trap.time);
             server.restart()?;
@@ -44,7 +44,7 @@ pub fn order_reinstall(
         match refused {
             None => return Ok(()),
             Some(words) if was_killed && words.contains("already") => return Ok(()),
-            Some(words) if sprung.is_empty() && !(words.contains("digest") && began.elapsed() < PATIENCE) => {
+            Some(words) if triggered.is_empty() && !(words.contains("digest") && began.elapsed() < PATIENCE) => {
                 return Err(words);
             }
             Some(_) => std::thread::sleep(Duration::from_millis(200)),
@@ -104,7 +104,8 @@ fn is_cleared(outcome: Outcome, reinstall: bool) -> bool {
     outcome == Outcome::OldSystem || (outcome == Outcome::Installed && reinstall)
 }
 
-/// Returns the image of the system that must come up: this run's, or that of the last run that installed one.
+/// Returns the image of the system that must start: the image of this run, or that of the last run that installed a
+/// system.
 pub fn expected_image(run: &ScenarioRun, own: &str, installed: Option<&str>) -> Option<String> {
     match run.expect.outcome {
         Outcome::Installed if run.reinstall.is_some() => Some(own.to_owned()),
@@ -114,12 +115,12 @@ pub fn expected_image(run: &ScenarioRun, own: &str, installed: Option<&str>) -> 
 }
 
 /// Returns all violated expectations of a reinstall.
-pub fn find_failures(expect: &RunExpectations, seen: &RunObservations) -> Vec<String> {
+pub fn find_failures(expect: &RunExpectations, observed: &RunObservations) -> Vec<String> {
     let mut failures = Vec::new();
-    if let Some(words) = &seen.denied {
+    if let Some(words) = &observed.denied {
         check_denial(expect, words, &mut failures);
     }
-    let report = seen.report.as_ref().unwrap_or(&Value::Null);
+    let report = observed.report.as_ref().unwrap_or(&Value::Null);
     check_preserved(expect, report, &mut failures);
     for (path, files) in &expect.hidden {
         let found = report["hidden"].as_array().into_iter().flatten().find(|hidden| hidden["path"] == path.as_str());
@@ -128,7 +129,7 @@ pub fn find_failures(expect: &RunExpectations, seen: &RunObservations) -> Vec<St
         }
     }
     let wanted = expect.order.unwrap_or(ExpectedOrder::None) == ExpectedOrder::Open;
-    if let Some(found) = seen.order_is_open.filter(|found| *found != wanted) {
+    if let Some(found) = observed.order_is_open.filter(|found| *found != wanted) {
         let word = |open: bool| if open { "open" } else { "gone" };
         failures.push(format!("the order is {}, expected {}", word(found), word(wanted)));
     }
@@ -141,8 +142,8 @@ pub fn find_failures(expect: &RunExpectations, seen: &RunObservations) -> Vec<St
             failures.push(format!("step {step} was done, although the machine was installed already"));
         }
     }
-    for (facts, how) in [(&seen.over_network, "over the network"), (&seen.from_disk, "from disk")] {
-        if let (Some(facts), Some(image)) = (facts, &seen.image)
+    for (facts, how) in [(&observed.over_network, "over the network"), (&observed.from_disk, "from disk")] {
+        if let (Some(facts), Some(image)) = (facts, &observed.image)
             && image_of(facts).as_ref() != Some(image)
         {
             let found = image_of(facts).unwrap_or_else(|| "without a marker".to_owned());
@@ -165,25 +166,25 @@ fn check_denial(expect: &RunExpectations, words: &str, failures: &mut Vec<String
 
 /// Checks that every preserved object in the report is unchanged, and that the expected ones are listed.
 fn check_preserved(expect: &RunExpectations, report: &Value, failures: &mut Vec<String>) {
-    let proofs = report["kept"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let name = |proof: &Value| proof["object"].as_str().unwrap_or_default().to_owned();
+    let objects = report["kept"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let name = |object: &Value| object["object"].as_str().unwrap_or_default().to_owned();
     // Attributes of the object, after its name.
-    let has_attribute = |proof: &Value, pattern: &str| {
-        let after = proof["after"].as_object().into_iter().flatten();
+    let has_attribute = |object: &Value, pattern: &str| {
+        let after = object["after"].as_object().into_iter().flatten();
         let mut attributes =
-            after.map(|(field, value)| format!("{}: {field} {}", name(proof), value.as_str().unwrap_or_default()));
+            after.map(|(field, value)| format!("{}: {field} {}", name(object), value.as_str().unwrap_or_default()));
         attributes.any(|attribute| matches_pattern(pattern, &attribute))
     };
     for pattern in &expect.kept {
-        if !proofs.iter().any(|proof| matches_pattern(pattern, &name(proof)) || has_attribute(proof, pattern)) {
-            let all: Vec<String> = proofs.iter().map(name).collect();
+        if !objects.iter().any(|object| matches_pattern(pattern, &name(object)) || has_attribute(object, pattern)) {
+            let all: Vec<String> = objects.iter().map(name).collect();
             failures.push(format!("the report does not prove {pattern:?} to be preserved, only {all:?}"));
         }
     }
-    for proof in proofs {
-        let (before, after) = (&proof["before"], &proof["after"]);
+    for object in objects {
+        let (before, after) = (&object["before"], &object["after"]);
         if before != after || before.as_object().is_none_or(serde_json::Map::is_empty) {
-            failures.push(format!("kept {}: {before} before, {after} after", name(proof)));
+            failures.push(format!("kept {}: {before} before, {after} after", name(object)));
         }
     }
 }
@@ -194,7 +195,7 @@ pub fn image_of(facts: &Facts) -> Option<String> {
     marker["image"].as_str().map(str::to_owned)
 }
 
-/// Each expectation, both met and violated.
+/// Tests each expectation, both met and violated.
 pub fn self_test() {
     let head = "about: x\nfirmware: bios\ndisks: []\nlayout: x\nruns:\n- expect: {}\n- reinstall: true\n  expect:\n";
     let with = |expect: &str| {
@@ -204,7 +205,7 @@ pub fn self_test() {
     };
     let text =
         "=== facts begin tiny\n--- marker\n{\"image\": \"tiny-1.0.run1\",\n \"order\": \"o\"}\n=== facts end tiny\n";
-    let seen = RunObservations {
+    let observed = RunObservations {
         report: Some(serde_json::json!({"success": false, "untouched": true,
             "kept": [{"object": "disk /dev/sdb", "before": {"guid": "1"}, "after": {"guid": "1"}}],
             "hidden": [{"path": "/var/lib", "files": 7}], "timings": [{"step": "image.burn"}]})),
@@ -215,7 +216,7 @@ pub fn self_test() {
     };
     let good =
         "    outcome: old_system\n    kept: ['disk */sdb', 'disk /dev/sdb: guid 1']\n    hidden: {/var/lib: 7}\n";
-    assert_eq!(find_failures(&with(good).expect, &seen), Vec::<String>::new());
+    assert_eq!(find_failures(&with(good).expect, &observed), Vec::<String>::new());
     for (bad, words) in [
         ("    kept: ['array *']\n", "does not prove"),
         ("    kept: ['disk /dev/sdb: guid 2']\n", "does not prove"),
@@ -224,7 +225,7 @@ pub fn self_test() {
         ("    order: open\n", "is gone, expected open"),
         ("    outcome: already\n", "step image.burn"),
     ] {
-        let failures = find_failures(&with(bad).expect, &seen);
+        let failures = find_failures(&with(bad).expect, &observed);
         assert!(failures.iter().any(|failure| failure.contains(words)), "{bad}: {failures:?}");
     }
     let changed = RunObservations {

@@ -29,7 +29,7 @@ impl RunContext<'_> {
         let tftp = self.chassis.folder.join("tftp");
         fs::create_dir_all(&tftp).context(tftp.display())?;
         write(&tftp.join("start.ipxe"), server::start_script(proxy.port)?)?;
-        let pressed = match &self.run.reinstall {
+        let ordered = match &self.run.reinstall {
             None => Ok(()),
             Some(button) => {
                 reinstall::order_reinstall(&mut server, &proxy, &state, self.machine_id(), &self.system_id(), button)
@@ -37,11 +37,11 @@ impl RunContext<'_> {
         };
         if self.run.expect.outcome == Outcome::Denied {
             return Ok(RunObservations {
-                denied: Some(pressed.err().unwrap_or_default()),
+                denied: Some(ordered.err().unwrap_or_default()),
                 ..RunObservations::default()
             });
         }
-        pressed?;
+        ordered?;
         if self.run.forget && self.run.expect.outcome == Outcome::Already {
             reinstall::adopt_machine(proxy.port, &state, self.machine_id())?;
         }
@@ -54,19 +54,19 @@ impl RunContext<'_> {
                 Vm::start(self.chassis, &label, &BootMethod::DiskThen(&script))?
             }
         };
-        let mut drama = NetworkBootRun::new(self, server, proxy, tftp.clone(), vm);
-        let over_network = drama.wait_for_outcome()?;
-        let mut seen = drama.collect_observations()?;
-        seen.report.iter().for_each(phase_times::record_stages);
-        if seen.report.is_none() && self.run.expect.outcome == Outcome::Installed {
-            seen.report = server::kept_report(&state, self.machine_id())?;
+        let mut boot_run = NetworkBootRun::new(self, server, proxy, tftp.clone(), vm);
+        let over_network = boot_run.wait_for_outcome()?;
+        let mut observed = boot_run.collect_observations()?;
+        observed.report.iter().for_each(phase_times::record_stages);
+        if observed.report.is_none() && self.run.expect.outcome == Outcome::Installed {
+            observed.report = server::stored_report(&state, self.machine_id())?;
         }
-        seen.over_network = over_network;
+        observed.over_network = over_network;
         if reinstall::asks_for_order(self.run) {
-            seen.order_is_open = Some(server::order_is_open(&state, self.machine_id())?);
+            observed.order_is_open = Some(server::order_is_open(&state, self.machine_id())?);
         }
-        seen.image = reinstall::expected_image(self.run, &self.system_id(), self.installed.as_deref());
-        Ok(seen)
+        observed.image = reinstall::expected_image(self.run, &self.system_id(), self.installed.as_deref());
+        Ok(observed)
     }
 
     /// Cancels the order as the operator, bypassing the proxy. The machine sends no requests meanwhile.
@@ -120,10 +120,11 @@ impl RunContext<'_> {
         Ok(whole)
     }
 
-    /// Boots from disk after a power cut, without any NIC: the installed system must come up by itself. Returns its facts and the console.
+    /// Boots from disk after a power cut, without any NIC: the installed system must start by itself. Returns its facts
+    /// and the console.
     ///
     /// # Errors
-    /// The system does not come up.
+    /// The system does not start.
     pub fn boot_from_disk(&self, label: &str, boot: &BootMethod) -> Result<(Facts, String)> {
         let mut vm = Vm::start(self.chassis, &format!("{}-{label}", self.label), boot)?;
         loop {

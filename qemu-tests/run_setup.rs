@@ -1,8 +1,9 @@
-//! Offer of a run to the machine: layout, image, machine file, ramdisk, and the server with all of them.
+//! Objects that a run offers to the machine: layout, image, machine file, ramdisk, and the server that serves all of
+//! them.
 
 use crate::file_control_plane::FleetFiles;
 use crate::host::{Context, Result, write};
-use crate::machine::SPARED;
+use crate::machine::FAST_BOOT;
 use crate::proxy::Proxy;
 use crate::registry::Registry;
 use crate::scenario_run::RunContext;
@@ -159,7 +160,7 @@ impl RunContext<'_> {
     /// The server does not start.
     pub fn start_server(&self, state: &Path) -> Result<(Server, Proxy)> {
         let proxy = Proxy::start(&self.run.image.cut_connection_at)?;
-        proxy.set_response_fault(self.run.image.lie, self.run.image.cut_for_ever);
+        proxy.set_response_fault(self.run.image.fault, self.run.image.cut_for_ever);
         fs::create_dir_all(state).context(state.display())?;
         if self.run.forget {
             server::forget_history(state)?;
@@ -169,7 +170,7 @@ impl RunContext<'_> {
         if let Some(registry) = self.write_state(state, &base)? {
             proxy.set_registry(registry);
         }
-        let cmdline = format!("{SPARED} {}", self.scenario.machine.kernel_arguments);
+        let cmdline = format!("{FAST_BOOT} {}", self.scenario.machine.kernel_arguments);
         let server = Server::start(state, &self.boot_folder()?, cmdline.trim(), ends)?;
         server.connect_proxy(&proxy)?;
         if let Some(fleet) = self.run.fleet {

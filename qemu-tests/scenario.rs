@@ -347,7 +347,7 @@ pub enum EventAction {
     /// The machine is power cycled.
     PowerCut,
     LinkDown,
-    /// The server is stopped (SIGSTOP), connections stay open.
+    /// The server is stopped (SIGSTOP); connections stay open.
     ServerStop,
     /// The server is killed and restarted.
     ServerKill,
@@ -359,7 +359,7 @@ pub enum EventAction {
     Cancel,
 }
 
-/// Two machines run concurrently on the two cores that the host may have.
+/// Default number of processors of a machine. A host may have only two cores, on which two machines run concurrently.
 fn default_processors() -> u32 {
     1
 }

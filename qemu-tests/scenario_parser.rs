@@ -108,7 +108,7 @@ fn convert_to_json(node: &Node) -> serde_json::Value {
     }
 }
 
-/// The documentation's example is valid, and errors have a line.
+/// Tests that the documentation's example is valid, and that errors contain a line.
 pub fn self_test() {
     use crate::expectations::Outcome;
     let documentation = include_str!("../docs/scenarios.md");

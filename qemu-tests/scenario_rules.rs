@@ -39,8 +39,8 @@ fn disk_fits(machine: &Machine, disk: &Disk) -> Result<(), String> {
         return Err(format!("{name}: only disks of virtio and scsi can be write-protected"));
     }
     let is_controller = |disk: &&Disk| disk.bus == Bus::Nvme && disk.serial.is_some() && disk.name.ends_with("n1");
-    let twins = machine.disks.iter().filter(is_controller).filter(|other| other.serial == disk.serial).count();
-    if is_controller(&disk) && twins > 1 {
+    let namespaces = machine.disks.iter().filter(is_controller).filter(|other| other.serial == disk.serial).count();
+    if is_controller(&disk) && namespaces > 1 {
         return Err(format!(
             "{name}: the kernel uses only the first of two NVMe controllers with the same serial number"
         ));
@@ -143,7 +143,7 @@ fn image_fits(image: &OfferedImage) -> Result<(), String> {
     Ok(())
 }
 
-/// Each violation with its message, next to valid scenarios.
+/// Tests the message of each violation, and that valid scenarios are accepted.
 pub fn self_test() {
     let head = "about: x\nfirmware: bios\nlayout: x\n";
     let disks = "disks:\n- {name: sda, bus: scsi, size_mib: 1, serial: ''}\n- {name: sdb, bus: scsi, path_of: sda}\n\

@@ -86,15 +86,15 @@ fn all_runs(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<()> 
     let mut installed = None;
     let mut earlier = Vec::new();
     for (index, run) in scenario.runs.iter().enumerate() {
-        let goes_on = run.same_allocation || run.reinstall.is_some();
-        if !goes_on || allocation.is_empty() {
+        let is_continued = run.same_allocation || run.reinstall.is_some();
+        if !is_continued || allocation.is_empty() {
             allocation = Uuid::new_v4().to_string();
         }
         let label = format!("run{}", index + 1);
         plug_disks(&mut chassis, run)?;
         if let Some(script) = &run.prepare {
-            let said = inspection_ramdisk::prepare_disks(&chassis, artifacts, &format!("{label}-prepare"), script)?;
-            said.lines().filter_map(extract_log_text).for_each(|line| eprintln!("{} {label}: {line}", scenario.name));
+            let output = inspection_ramdisk::prepare_disks(&chassis, artifacts, &format!("{label}-prepare"), script)?;
+            output.lines().filter_map(extract_log_text).for_each(|line| eprintln!("{} {label}: {line}", scenario.name));
         }
         let stage = RunContext {
             scenario,
@@ -106,7 +106,7 @@ fn all_runs(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<()> 
             installed: &installed,
             earlier: &earlier,
         };
-        let RunResult { outcome, failures, memory } = stage.run_once().unwrap_or_else(RunResult::from_failure);
+        let RunResult { outcome, failures, state } = stage.run_once().unwrap_or_else(RunResult::from_failure);
         let system = stage.system_id();
         if !failures.is_empty() {
             let list: Vec<String> = failures.iter().map(|failure| format!("  - {failure}")).collect();
@@ -115,7 +115,7 @@ fn all_runs(scenario: &Scenario, artifacts: &Path, folder: &Path) -> Result<()> 
         if outcome == Outcome::Installed {
             installed = Some(system);
         }
-        earlier.push(memory);
+        earlier.push(state);
     }
     Ok(())
 }
@@ -147,7 +147,7 @@ fn plug_disks(chassis: &mut Chassis, run: &ScenarioRun) -> Result<()> {
     Ok(())
 }
 
-/// A run with everything that it needs.
+/// A run, with its scenario, machine and folders, and with the results of earlier runs.
 pub struct RunContext<'a> {
     pub scenario: &'a Scenario,
     pub run: &'a ScenarioRun,
@@ -167,58 +167,60 @@ pub struct RunResult {
     pub outcome: Outcome,
     /// Violated expectations.
     pub failures: Vec<String>,
-    pub memory: BaselineState,
+    pub state: BaselineState,
 }
 
 impl RunResult {
     fn from_failure(failure: String) -> RunResult {
-        RunResult { outcome: Outcome::Failed, failures: vec![failure], memory: BaselineState::default() }
+        RunResult { outcome: Outcome::Failed, failures: vec![failure], state: BaselineState::default() }
     }
 }
 
 impl RunContext<'_> {
-    /// Runs the whole run.
+    /// Carries out the whole run.
     ///
     /// # Errors
     /// The run cannot continue.
     pub fn run_once(&self) -> Result<RunResult> {
         let before = self.digest_disks()?;
-        let mut seen = self.network_boot()?;
+        let mut observed = self.network_boot()?;
         let after = self.digest_disks()?;
         let names = self.scenario.machine.disks.iter().map(|disk| disk.name.clone());
         let changed = names.zip(before.iter().zip(&after)).filter(|(_, (before, after))| before != after);
-        seen.changed_disks = changed.map(|(name, _)| name).collect();
-        let expect = self.run.expect.select_outcome(seen.over_network.is_some());
-        seen.named_as_listed = self.run.disks_order.is_empty() && self.run.absent.is_empty();
+        observed.changed_disks = changed.map(|(name, _)| name).collect();
+        let expect = self.run.expect.select_outcome(observed.over_network.is_some());
+        observed.named_as_listed = self.run.disks_order.is_empty() && self.run.absent.is_empty();
         for (name, text) in &expect.no_trace_of {
             if disks::contains_text(&self.chassis.folder.join(format!("{name}.raw")), text)? {
-                seen.traces.push(name.clone());
+                observed.traces.push(name.clone());
             }
         }
         if expect.outcome.comes_up() && expect.outcome != Outcome::Local {
             let (facts, console) = self.boot_from_disk("disk", &BootMethod::Disk)?;
-            (seen.from_disk, seen.disk_console) = (Some(facts), console);
+            (observed.from_disk, observed.disk_console) = (Some(facts), console);
         }
         for name in &expect.boots_without {
             let facts = self.boot_from_disk(&format!("without-{name}"), &BootMethod::DiskWithout(name));
-            seen.without.push((name.clone(), facts.context(format!("without {name}"))?.0));
+            observed.without.push((name.clone(), facts.context(format!("without {name}"))?.0));
         }
         if expect.nothing_bootable {
             self.check_nothing_boots()?;
         }
-        if !expect.inspect.asks_nothing() || baseline_state::needs_look(&self.scenario.runs, self.earlier.len() + 1) {
+        if !expect.inspect.asks_nothing()
+            || baseline_state::needs_inspection(&self.scenario.runs, self.earlier.len() + 1)
+        {
             let label = format!("{}-inspect", self.label);
-            seen.inspect =
+            observed.inspect =
                 Some(inspection_ramdisk::inspect_disks(self.chassis, self.artifacts, &label, &expect.inspect)?);
         }
-        self.check_run(&expect, &seen)
+        self.check_run(&expect, &observed)
     }
 
-    fn check_run(&self, expect: &RunExpectations, seen: &RunObservations) -> Result<RunResult> {
-        let memory = BaselineState::record_run(self.chassis, &self.scenario.runs, seen.inspect.as_ref())?;
-        let mut failures = expectation_check::find_failures(&self.scenario.machine, expect, seen);
-        failures.extend(baseline_state::compare_with_baseline(expect, &memory, self.earlier));
-        Ok(RunResult { outcome: expect.outcome, failures, memory })
+    fn check_run(&self, expect: &RunExpectations, observed: &RunObservations) -> Result<RunResult> {
+        let state = BaselineState::record_run(self.chassis, &self.scenario.runs, observed.inspect.as_ref())?;
+        let mut failures = expectation_check::find_failures(&self.scenario.machine, expect, observed);
+        failures.extend(baseline_state::compare_with_baseline(expect, &state, self.earlier));
+        Ok(RunResult { outcome: expect.outcome, failures, state })
     }
 
     fn digest_disks(&self) -> Result<Vec<String>> {
@@ -237,8 +239,8 @@ impl RunContext<'_> {
     pub fn system_id(&self) -> String {
         let os = self.run.allocation.get("os").and_then(Value::as_str);
         let files = |os: &str| self.run.os.get(os.split('+').next().unwrap_or_default());
-        let makes_it = |os: &&str| files(os).is_some_and(|files| files.contains_key("create"));
-        os.filter(makes_it).map_or_else(|| self.image_id(), str::to_owned)
+        let creates_system = |os: &&str| files(os).is_some_and(|files| files.contains_key("create"));
+        os.filter(creates_system).map_or_else(|| self.image_id(), str::to_owned)
     }
 
     /// Returns the id of the machine at the server.

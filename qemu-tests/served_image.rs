@@ -32,7 +32,8 @@ pub struct OfferedImage {
     #[serde(default)]
     pub cut_for_ever: bool,
     /// Fault of every response that contains or describes the image; the file itself is intact.
-    pub lie: Option<ResponseFault>,
+    #[serde(rename = "lie")]
+    pub fault: Option<ResponseFault>,
     /// Additional members at the end of the tar, in this order.
     #[serde(default)]
     pub members: Vec<TarMember>,

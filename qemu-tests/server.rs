@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// Start deadline: a debug build of the server on a busy host is slow.
 const START_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Running `drophammer serve`; it ends when it is dropped.
+/// Running `drophammer serve` process, which is killed when this value is dropped.
 pub struct Server {
     process: Child,
     folder: PathBuf,
@@ -25,7 +25,7 @@ pub struct Server {
     cmdline: String,
     /// TLS endpoints between server and machine, if TLS is used.
     ends: Option<TlsEndpoints>,
-    said: Arc<Mutex<Vec<Value>>>,
+    messages: Arc<Mutex<Vec<Value>>>,
 }
 
 impl Server {
@@ -34,22 +34,22 @@ impl Server {
     /// # Errors
     /// The server does not print its port; its error message is included.
     pub fn start(folder: &Path, boot: &Path, cmdline: &str, ends: Option<TlsEndpoints>) -> Result<Server> {
-        let said = Arc::default();
-        let process = spawn_server(folder, boot, cmdline, ends.as_ref(), &said)?;
+        let messages = Arc::default();
+        let process = spawn_server(folder, boot, cmdline, ends.as_ref(), &messages)?;
         let (folder, boot) = (folder.to_owned(), boot.to_owned());
-        let mut server = Server { process, folder, boot, cmdline: cmdline.to_owned(), ends, said };
+        let mut server = Server { process, folder, boot, cmdline: cmdline.to_owned(), ends, messages };
         server.wait_until_listening(0)?;
         Ok(server)
     }
 
     /// Returns all messages so far, in order, including those of earlier processes.
     pub fn all_messages(&self) -> Vec<Value> {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the shared list of messages.
     pub fn share_messages(&self) -> Arc<Mutex<Vec<Value>>> {
-        Arc::clone(&self.said)
+        Arc::clone(&self.messages)
     }
 
     pub fn port(&self) -> Option<u16> {
@@ -83,9 +83,9 @@ impl Server {
     /// # Errors
     /// See [`Server::start`].
     pub fn restart(&mut self) -> Result<()> {
-        let lives = self.read_ports().len();
-        self.process = spawn_server(&self.folder, &self.boot, &self.cmdline, self.ends.as_ref(), &self.said)?;
-        self.wait_until_listening(lives)
+        let earlier_starts = self.read_ports().len();
+        self.process = spawn_server(&self.folder, &self.boot, &self.cmdline, self.ends.as_ref(), &self.messages)?;
+        self.wait_until_listening(earlier_starts)
     }
 
     /// Stops or continues the process.
@@ -98,19 +98,19 @@ impl Server {
     }
 
     fn read_ports(&self) -> Vec<u16> {
-        let said = self.all_messages();
-        let addresses = said.iter().filter_map(|line| line["listening"].as_str());
+        let messages = self.all_messages();
+        let addresses = messages.iter().filter_map(|line| line["listening"].as_str());
         addresses.filter_map(|address| address.rsplit(':').next()?.trim_end_matches('/').parse().ok()).collect()
     }
 
-    fn has_begun(&self, lives: usize) -> bool {
-        let speaks_tls = || self.ends.is_none() || over_tls(&self.all_messages()).len() > lives;
-        self.read_ports().len() > lives && speaks_tls()
+    fn has_begun(&self, earlier_starts: usize) -> bool {
+        let speaks_tls = || self.ends.is_none() || over_tls(&self.all_messages()).len() > earlier_starts;
+        self.read_ports().len() > earlier_starts && speaks_tls()
     }
 
-    fn wait_until_listening(&mut self, lives: usize) -> Result<()> {
+    fn wait_until_listening(&mut self, earlier_starts: usize) -> Result<()> {
         let deadline = Instant::now() + START_DEADLINE;
-        while !self.has_begun(lives) {
+        while !self.has_begun(earlier_starts) {
             let ended = self.process.try_wait().context("drophammer serve")?;
             if ended.is_some() || Instant::now() > deadline {
                 let words = std::fs::read_to_string(self.folder.join("serve.errors.log")).unwrap_or_default();
@@ -129,8 +129,8 @@ impl Drop for Server {
 }
 
 /// Returns the TLS ports of all processes so far.
-fn over_tls(said: &[Value]) -> Vec<u16> {
-    let notes = said.iter().filter_map(|line| line["note"].as_str());
+fn over_tls(messages: &[Value]) -> Vec<u16> {
+    let notes = messages.iter().filter_map(|line| line["note"].as_str());
     let places = notes.filter_map(|note| note.strip_prefix("API and images are served at https://127.0.0.1:"));
     places.filter_map(|rest| rest.split(' ').next()?.parse().ok()).collect()
 }
@@ -140,7 +140,7 @@ fn spawn_server(
     boot: &Path,
     cmdline: &str,
     ends: Option<&TlsEndpoints>,
-    said: &Arc<Mutex<Vec<Value>>>,
+    messages: &Arc<Mutex<Vec<Value>>>,
 ) -> Result<Child> {
     let errors = folder.join("serve.errors.log");
     let errors = File::options().create(true).append(true).open(&errors).context(errors.display())?;
@@ -169,20 +169,21 @@ fn spawn_server(
     let mut process =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors).spawn().context("drophammer serve")?;
     let output = process.stdout.take().ok_or("drophammer serve has no output")?;
-    let said = Arc::clone(said);
+    let messages = Arc::clone(messages);
     std::thread::spawn(move || {
         for line in BufReader::new(output).lines().map_while(|line| line.ok()) {
             // The log is for reading; relevant messages are stored below.
             let _ = writeln!(log, "{line}");
             if let Ok(value) = serde_json::from_str(&line) {
-                said.lock().unwrap_or_else(PoisonError::into_inner).push(value);
+                messages.lock().unwrap_or_else(PoisonError::into_inner).push(value);
             }
         }
     });
     Ok(process)
 }
 
-/// Removes the server's record of past events. The token is removed too, because a server without a database refuses to start with one.
+/// Removes the server's record of past events. The token is removed too, because a server without a database refuses to
+/// start with a token.
 ///
 /// # Errors
 /// A file cannot be removed.
@@ -257,11 +258,11 @@ fn read_script(script: &str) -> Result<Option<BootScript>> {
     }
 }
 
-/// Boot scripts are parsed as iPXE does, and so are the server's messages about TLS.
+/// Tests that boot scripts are parsed as iPXE does, and that the server's messages about TLS are parsed.
 pub fn self_test() {
     let note = "API and images are served at https://127.0.0.1:4711 only; http://127.0.0.1:1 only serves boot files";
-    let said = [json!({"listening": "http://127.0.0.1:1"}), json!({"note": note}), json!({"note": "x"})];
-    assert_eq!(over_tls(&said), [4711]);
+    let messages = [json!({"listening": "http://127.0.0.1:1"}), json!({"note": note}), json!({"note": "x"})];
+    assert_eq!(over_tls(&messages), [4711]);
     let ramdisk = "#!ipxe\nkernel http://h/boot/vmlinuz initrd=initrd a.b=c panic=-1 || goto failed\ninitrd --name initrd http://h/boot/initrd || goto failed\nboot ||\n";
     let script = |with_luks| Ok(Some(BootScript { cmdline: "a.b=c panic=-1".to_owned(), with_luks }));
     assert_eq!(read_script(ramdisk), script(false));
@@ -288,7 +289,7 @@ pub fn order_is_open(folder: &Path, machine: &str) -> Result<bool> {
 ///
 /// # Errors
 /// The database cannot be read.
-pub fn kept_report(folder: &Path, machine: &str) -> Result<Option<Value>> {
+pub fn stored_report(folder: &Path, machine: &str) -> Result<Option<Value>> {
     let path = folder.join("drophammer.sqlite");
     let database = rusqlite::Connection::open(&path).context(path.display())?;
     database.busy_timeout(Duration::from_secs(10)).context(path.display())?;

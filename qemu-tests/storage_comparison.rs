@@ -66,7 +66,7 @@ pub fn check_degraded(expect: &SystemExpectations, facts: &Facts, failures: &mut
     }
 }
 
-/// Each comparison, both met and violated.
+/// Tests each comparison, both met and violated.
 pub fn self_test() {
     let text = "=== facts begin tiny\n--- boot\ndisk\n--- mounts\n# all\n/dev/md127 / ext4 rw 0 0\n--- arrays\n\
                 root raid1 1.2 2 sda2,sdb2 -\n--- groups\n--- signatures\nsda 0x1 gpt\nsda 0x2 gpt\nsda 0x3 PMBR\n\

@@ -31,7 +31,7 @@ pub struct CutVerdict {
     pub number: usize,
     pub planned: String,
     pub was_cut: bool,
-    pub lives: Vec<String>,
+    pub boots: Vec<String>,
     pub intact: bool,
     pub converged: bool,
     pub words: Vec<String>,
@@ -47,8 +47,8 @@ impl CutVerdict {
         let data = if self.intact { "data intact" } else { "DATA NOT INTACT" };
         let end = if self.converged { "converged" } else { "NOT CONVERGED" };
         let words = if self.words.is_empty() { String::new() } else { format!(": {}", self.words.join("; ")) };
-        let lives = if self.lives.is_empty() { self.planned.clone() } else { self.lives.join(" -> ") };
-        format!("cut {:2}: {lives}: {data}, {end} ({} s){words}", self.number, self.seconds)
+        let boots = if self.boots.is_empty() { self.planned.clone() } else { self.boots.join(" -> ") };
+        format!("cut {:2}: {boots}: {data}, {end} ({} s){words}", self.number, self.seconds)
     }
 }
 
@@ -95,7 +95,7 @@ impl SurvivalGuarantees {
         Ok(touched)
     }
 
-    /// Compares the system that came up, and the server, with the guarantees.
+    /// Compares the system that has started, and the state of the server, with the guarantees.
     pub fn check_survival(&self, facts: &Facts, touched: Vec<String>, order_is_open: bool, verdict: &mut CutVerdict) {
         let mut words = touched;
         let mut data = facts.section("data").unwrap_or_default().to_vec();
@@ -105,7 +105,7 @@ impl SurvivalGuarantees {
         }
         verdict.intact = words.is_empty();
         let image = reinstall::image_of(facts).unwrap_or_else(|| "without a marker".to_owned());
-        verdict.lives.push(image.clone());
+        verdict.boots.push(image.clone());
         verdict.converged = (image == self.new && !order_is_open) || image == self.old;
         if !verdict.converged {
             words.push(format!("{image} came up, the order is open: {order_is_open}"));
@@ -135,12 +135,12 @@ fn list_written_ranges(map: &Value) -> Vec<(u64, u64)> {
     entries.filter_map(bounds).collect()
 }
 
-/// Regions, detection of writes, and each violation of a guarantee.
+/// Tests the parsing of regions, the detection of writes, and each violation of a guarantee.
 pub fn self_test() {
     let console = "noise\n+ echo proof: no\nproof: /srv/b 2\nproof: /srv/a 1\r\nregion: vdb 100 50 the table\n";
-    let promise = SurvivalGuarantees::read(console, "old".to_owned(), "new".to_owned()).expect("a promise");
-    assert_eq!(promise.proofs, ["/srv/a 1", "/srv/b 2"]);
-    let region = &promise.regions[0];
+    let guarantees = SurvivalGuarantees::read(console, "old".to_owned(), "new".to_owned()).expect("a promise");
+    assert_eq!(guarantees.proofs, ["/srv/a 1", "/srv/b 2"]);
+    let region = &guarantees.regions[0];
     assert_eq!((region.disk.as_str(), region.about.as_str()), ("vdb", "the table"));
     assert!(region.overlaps_range(149, 200) && region.overlaps_range(0, 101) && region.overlaps_range(0, 999));
     assert!(!region.overlaps_range(150, 200) && !region.overlaps_range(0, 100));
@@ -152,20 +152,20 @@ pub fn self_test() {
     ]);
     assert_eq!(list_written_ranges(&map), [(100, 120)]);
 
-    let judged = |image: &str, data: &str, touched: &[&str], open| {
+    let check = |image: &str, data: &str, touched: &[&str], open| {
         let text = format!(
             "=== facts begin tiny\n--- marker\n{{\"image\": \"{image}\"}}\n--- data\n{data}\n=== facts end tiny\n"
         );
         let facts = Facts::read(&text, "tiny").expect("facts");
         let mut verdict = CutVerdict::default();
-        promise.check_survival(&facts, touched.iter().map(|text| (*text).to_owned()).collect(), open, &mut verdict);
+        guarantees.check_survival(&facts, touched.iter().map(|text| (*text).to_owned()).collect(), open, &mut verdict);
         (verdict.intact, verdict.converged)
     };
     let data = "/srv/a 1\n/srv/b 2";
-    assert_eq!(judged("new", data, &[], false), (true, true));
-    assert_eq!(judged("old", data, &[], true), (true, true));
-    assert_eq!(judged("new", data, &[], true), (true, false));
-    assert_eq!(judged("other", data, &[], false), (true, false));
-    assert_eq!(judged("new", "/srv/a 1", &[], false), (false, true));
-    assert_eq!(judged("new", data, &["the table"], false), (false, true));
+    assert_eq!(check("new", data, &[], false), (true, true));
+    assert_eq!(check("old", data, &[], true), (true, true));
+    assert_eq!(check("new", data, &[], true), (true, false));
+    assert_eq!(check("other", data, &[], false), (true, false));
+    assert_eq!(check("new", "/srv/a 1", &[], false), (false, true));
+    assert_eq!(check("new", data, &["the table"], false), (false, true));
 }

@@ -85,7 +85,8 @@ pub fn has_one_type(member: &TarMember) -> bool {
     fields.iter().filter(|kind| kind.is_some()).count() + usize::from(member.directory) == 1
 }
 
-/// Every type is written as specified, after the existing members, including zeros at the end.
+/// Tests that every type of member is written as specified, after the existing members, and that the tar ends with
+/// zeros.
 pub fn self_test() {
     let mut tar = tar::Builder::new(Vec::new());
     let zeros = vec![0; 1500];

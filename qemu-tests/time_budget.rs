@@ -25,8 +25,8 @@ struct MeasuredRuns {
 impl TimeBudget {
     /// Reads the budget from the environment; without the variable there is no limit.
     pub fn from_env() -> TimeBudget {
-        let said = std::env::var("DROPHAMMER_UNTIL").ok().and_then(|said| said.parse().ok());
-        let until = said.map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+        let value = std::env::var("DROPHAMMER_UNTIL").ok().and_then(|value| value.parse().ok());
+        let until = value.map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
         TimeBudget { until, ..TimeBudget::default() }
     }
 

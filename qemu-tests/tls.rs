@@ -22,7 +22,7 @@ const OF_MACHINES: &str = "10.0.2.2";
 /// Address of this host for the tests.
 const OF_TESTS: &str = "127.0.0.1";
 
-/// TLS endpoints; they end when this is dropped.
+/// TLS endpoints, which end when this value is dropped.
 pub struct TlsEndpoints {
     /// Port that the machine connects to.
     port: u16,
@@ -91,7 +91,8 @@ fn open_listener(runtime: &Runtime) -> Result<(tokio::net::TcpListener, u16)> {
     Ok((tokio::net::TcpListener::from_std(listener).context(OF_TESTS)?, port))
 }
 
-/// An error on either side ends both connections, which the other side then sees.
+/// Forwards data between two connections. An error on one side ends both connections, so that the peer on the other
+/// side detects the end.
 async fn join_connections(
     mut one: impl AsyncRead + AsyncWrite + Unpin,
     mut other: impl AsyncRead + AsyncWrite + Unpin,
@@ -117,7 +118,8 @@ fn build_connector() -> Result<TlsConnector> {
     Ok(TlsConnector::from(Arc::new(config.with_root_certificates(authorities).with_no_client_auth())))
 }
 
-/// Data enter at the plain side, go over TLS to another pair of endpoints, and leave as plain text. A client without TLS gets no data.
+/// Tests that data from the plain side are sent over TLS to another pair of endpoints, and leave these as plain text.
+/// Also tests that a client without TLS gets no data.
 pub fn self_test() {
     use std::io::{Read, Write};
     use std::net::TcpStream;

@@ -15,10 +15,10 @@ const START_DEADLINE: Duration = Duration::from_secs(20);
 /// default of three is used up after three boots that the harness ends.
 const TRIES: &[u8] =
     b"\x80\x02\0\0\0\x27\0\0\x01\x3a\x40\0\0\x0a\0\0\0\x09\x40\0\0\x09\0\0\0\0\0\0\0\0\x20\0\0\0\xa0\0\0\0\xa0";
-/// TPM2_Shutdown.
+/// Command TPM2_Shutdown.
 const SHUTDOWN: &[u8] = b"\x80\x01\0\0\0\x0c\0\0\x01\x45\0\0";
 
-/// One process per boot of the machine. Dropping it ends it.
+/// Running swtpm process, one for each boot of the machine. The process is killed when this value is dropped.
 pub struct Tpm {
     process: Child,
     socket: PathBuf,

@@ -44,8 +44,8 @@ pub fn find_unused<'a>(machine: &'a Machine, facts: &Facts) -> Vec<&'a str> {
 fn is_of(device: &str, disk: &str) -> bool {
     let Some(rest) = device.strip_prefix(disk) else { return false };
     let digits = rest.strip_prefix('p').filter(|_| disk.ends_with(|c: char| c.is_ascii_digit())).unwrap_or(rest);
-    let ends_well = disk.ends_with(|c: char| c.is_ascii_alphabetic()) || rest.starts_with('p');
-    rest.is_empty() || (ends_well && !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
+    let has_separator = disk.ends_with(|c: char| c.is_ascii_alphabetic()) || rest.starts_with('p');
+    rest.is_empty() || (has_separator && !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// Returns the volume group in a device mapper name, in which `-` separates group and volume, and `--` is a hyphen within one of the names.

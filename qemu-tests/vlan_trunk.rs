@@ -14,7 +14,7 @@ const NUMBER: u16 = 0x0FFF;
 /// Maximum size of QEMU's frames.
 const MOST_BYTES: u32 = 68 * 1024;
 
-/// Adds the network `id` to a machine: QEMU's user network behind such a port. It ends with QEMU.
+/// Adds the network `id` to a machine: QEMU's user network behind such a port. The port is closed when QEMU exits.
 ///
 /// # Errors
 /// No port is available on this host.
@@ -75,7 +75,7 @@ fn with_tag(frame: &[u8], vlan: u16) -> Option<Vec<u8>> {
     Some([addresses, &TAG, &vlan.to_be_bytes(), rest].concat())
 }
 
-/// Forwarded and dropped frames.
+/// Tests which frames are forwarded and which are dropped.
 pub fn self_test() {
     let plain = [&[7; ADDRESSES][..], &[8, 0, 1, 2, 3]].concat();
     let tagged = with_tag(&plain, 42).expect("a frame");

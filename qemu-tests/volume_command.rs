@@ -87,8 +87,8 @@ fn test_standard_input(port: u16, token: &Path, folder: &Path) {
             "-:6:31: Volume db-1: metadata.uid: must be",
         ),
     ] {
-        let (exit, printed, said) = run(words, text);
-        assert!(exit == code && (printed + &said).contains(expected), "{words:?}: {exit:?} {said}");
+        let (exit, printed, errors) = run(words, text);
+        assert!(exit == code && (printed + &errors).contains(expected), "{words:?}: {exit:?} {errors}");
     }
 }
 
@@ -110,15 +110,15 @@ fn simulate_installation(port: u16, volumes: &Value) -> Result<()> {
         ("POST", &format!("{machine}/point-of-no-return"), begins),
         ("POST", &format!("{machine}/report"), report),
     ] {
-        let (status, said) = send_json(port, token, method, path, &body)?;
+        let (status, errors) = send_json(port, token, method, path, &body)?;
         if status != 200 {
-            return Err(format!("{method} {path}: {status} {said}"));
+            return Err(format!("{method} {path}: {status} {errors}"));
         }
     }
     Ok(())
 }
 
-/// From a list in a file to the removal of a volume, with all refusals on the way.
+/// Tests the commands from a list in a file to the removal of a volume, including all refusals.
 pub fn self_test() {
     let dir = create_folder();
     let server = Server::start(dir.path(), &dir.path().join("boot"), "", None).expect("drophammer serve");
@@ -135,17 +135,17 @@ pub fn self_test() {
         text.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
     };
     let refused = |words: &[&str], expected: &str| {
-        let (code, printed, said) = run(words);
+        let (code, printed, errors) = run(words);
         assert_ne!(code, Some(0), "{words:?}: {printed}");
-        assert!(printed.is_empty() && said.contains(expected), "{words:?}: {printed} {said}");
+        assert!(printed.is_empty() && errors.contains(expected), "{words:?}: {printed} {errors}");
     };
     let good = |words: &[&str]| {
-        let (code, printed, said) = run(words);
-        assert_eq!((code, said.as_str()), (Some(0), ""), "{words:?}: {printed}");
+        let (code, printed, errors) = run(words);
+        assert_eq!((code, errors.as_str()), (Some(0), ""), "{words:?}: {printed}");
         printed
     };
-    let (code, printed, said) = run(&["list"]);
-    assert_eq!((code, printed.as_str(), said.as_str()), (Some(0), "", "No volumes.\n"));
+    let (code, printed, errors) = run(&["list"]);
+    assert_eq!((code, printed.as_str(), errors.as_str()), (Some(0), "", "No volumes.\n"));
 
     // A refused command does not change the machine file.
     let before = std::fs::read(dir.path().join("machines/node.yaml")).expect("the machine file");
@@ -198,8 +198,8 @@ pub fn self_test() {
     assert!(!text.contains(UID) && !text.contains(OTHER), "{text}");
     // The file is only accessible to its owner.
     let other = file("other.token", &"0".repeat(64));
-    let (code, printed, said) = run_volume(port, Path::new(&other), &["list"]);
-    assert!(code != Some(0) && printed.is_empty(), "{printed} {said}");
+    let (code, printed, errors) = run_volume(port, Path::new(&other), &["list"]);
+    assert!(code != Some(0) && printed.is_empty(), "{printed} {errors}");
 }
 
 /// Parses JSON after a comment, as `kubectl apply` does.

@@ -16,29 +16,29 @@ pub struct AgentState {
     /// True if that step has failed, so no other step begins.
     pub failed: bool,
     /// True if the agent starts another kernel.
-    pub leaves: bool,
+    pub starts_other_kernel: bool,
     /// True if another kernel runs.
-    pub gone: bool,
+    pub other_kernel_runs: bool,
 }
 
 impl AgentState {
     /// Processes a line of the console. A kernel message may precede the agent's output on the same line.
     pub fn process_line(&mut self, line: &str) {
-        let said = |event: &str| {
+        let event_text = |event: &str| {
             let (_, rest) = line.split_once(&format!("{event:<18}  "))?;
             Some(rest.trim_end().to_owned())
         };
         self.prepared |= !self.started && line.contains("drophammer: before-agent: status");
-        self.started |= said("Preparing").is_some_and(|rest| rest.starts_with("drophammer "));
+        self.started |= event_text("Preparing").is_some_and(|rest| rest.starts_with("drophammer "));
         if !self.started {
             return;
         }
-        self.gone |= line.contains("Linux version ");
-        self.leaves |= said("Booting New Kernel").or(said("Planned Reboot")).is_some();
-        match said("Installing").as_deref().map(|rest| rest.split(' ').collect::<Vec<_>>()).as_deref() {
+        self.other_kernel_runs |= line.contains("Linux version ");
+        self.starts_other_kernel |= event_text("Booting New Kernel").or(event_text("Planned Reboot")).is_some();
+        match event_text("Installing").as_deref().map(|rest| rest.split(' ').collect::<Vec<_>>()).as_deref() {
             Some([step]) if step.contains('.') => {
                 self.step = Some((*step).to_owned());
-                self.leaves |= *step == "boot.kexec";
+                self.starts_other_kernel |= *step == "boot.kexec";
             }
             Some([step, "failed", "after", ..]) => self.failed |= self.step.as_deref() == Some(*step),
             _ => {}
@@ -91,7 +91,7 @@ impl<'a> WritePolicy<'a> {
         WritePolicy { steps: steps.collect(), disks, named_as_listed }
     }
 
-    /// Returns the steps that ran between two samples, and the step after them, because the console lags behind.
+    /// Returns the steps that ran between two samples, and the step after them, because the console output is delayed.
     fn steps_between(&self, earlier: &AgentState, later: &AgentState) -> &[(&'a str, &'a [Value])] {
         let place = |state: &AgentState| {
             let step = state.step.as_deref()?;
@@ -132,20 +132,20 @@ impl<'a> WritePolicy<'a> {
         ranges
     }
 
-    /// Returns the reason why the observations are insufficient: the agent has `acted`, but none of its steps was seen; or all logs are
-    /// empty after a complete installation.
-    pub fn find_blindness(&self, acted: bool, samples: &[ConsoleSample]) -> Option<String> {
+    /// Returns the reason why the observations are insufficient: the agent has `acted`, but the console shows none of
+    /// its steps; or all logs are empty after a complete installation.
+    pub fn find_missing_observations(&self, acted: bool, samples: &[ConsoleSample]) -> Option<String> {
         if acted && !samples.iter().any(|sample| sample.after.started) {
             return Some(
-                "the witness: the agent has acted, but the console does not show its start: nothing was judged"
+                "the witness: the agent has acted, but the console does not show its start, so no writes were checked"
                     .to_owned(),
             );
         }
         let may_write = self.steps.iter().any(|(_, disks)| !disks.is_empty());
-        let wrote = may_write && samples.iter().any(|sample| sample.after.leaves);
+        let wrote = may_write && samples.iter().any(|sample| sample.after.starts_other_kernel);
         let counted = samples.iter().flat_map(|sample| &sample.counts).any(|count| *count > 0);
         (wrote && !counted).then(|| {
-            "the witness: the agent has installed, but the logs contain no writes: nothing was judged".to_owned()
+            "the witness: the agent has installed, but the logs contain no writes, so no writes were checked".to_owned()
         })
     }
 
@@ -163,11 +163,15 @@ impl<'a> WritePolicy<'a> {
             ConsoleSample { before: AgentState::default(), counts: vec![0; number + 1], after: AgentState::default() };
         let starts = samples.iter().any(|sample| sample.after.started);
         let prepared = samples.iter().any(|sample| sample.after.prepared);
-        let mut broken = Vec::new();
+        let mut violations = Vec::new();
         for pair in std::iter::once(&nothing).chain(samples).collect::<Vec<_>>().windows(2) {
             let [earlier, later] = pair else { continue };
             let is_before = !earlier.before.started;
-            if !starts || earlier.before.leaves || later.after.gone || (is_before && (prepared || !from_the_start)) {
+            if !starts
+                || earlier.before.starts_other_kernel
+                || later.after.other_kernel_runs
+                || (is_before && (prepared || !from_the_start))
+            {
                 continue;
             }
             let ranges = self.allowed_ranges(self.steps_between(&earlier.before, &later.after), disk);
@@ -177,9 +181,9 @@ impl<'a> WritePolicy<'a> {
                 !ranges.iter().any(|(start, end)| *start <= write.start && write.start + write.length <= *end)
             };
             let outside: Vec<&LoggedWrite> = writes.iter().filter(is_within).filter(may).collect();
-            broken.extend(describe_writes(disk, &outside, &earlier.before, &later.after));
+            violations.extend(describe_writes(disk, &outside, &earlier.before, &later.after));
         }
-        broken
+        violations
     }
 }
 
@@ -217,12 +221,12 @@ fn state_after(lines: &[&str]) -> AgentState {
 
 const START: &str = "Preparing           drophammer 0.1.0";
 
-/// Console output is parsed, writes are assigned to steps, and disks are distinguished.
+/// Tests that console output is parsed, that writes are assigned to steps, and that disks are distinguished.
 pub fn self_test() {
     test_console_marks();
     test_write_checks();
     test_missed_output();
-    disks_are_told_apart();
+    test_disk_identification();
 }
 
 fn test_console_marks() {
@@ -242,12 +246,12 @@ fn test_console_marks() {
         !state_after(&[&begun[..], &[took][..]].concat()).failed
             && state_after(&[&begun[..], &[failed][..]].concat()).failed
     );
-    assert!(state_after(&[START, "Booting New Kernel  leaving the ramdisk"]).leaves);
-    assert!(state_after(&[START, "Installing          boot.kexec"]).leaves);
-    assert!(!state_after(&[START, "Installing          report.final"]).leaves);
-    assert!(state_after(&[START, "Planned Reboot      back into the installed system"]).leaves);
-    assert!(state_after(&[START, "[    0.0] Linux version 6.1"]).gone);
-    assert!(!state_after(&["[    0.0] Linux version 6.1", START]).gone);
+    assert!(state_after(&[START, "Booting New Kernel  leaving the ramdisk"]).starts_other_kernel);
+    assert!(state_after(&[START, "Installing          boot.kexec"]).starts_other_kernel);
+    assert!(!state_after(&[START, "Installing          report.final"]).starts_other_kernel);
+    assert!(state_after(&[START, "Planned Reboot      back into the installed system"]).starts_other_kernel);
+    assert!(state_after(&[START, "[    0.0] Linux version 6.1"]).other_kernel_runs);
+    assert!(!state_after(&["[    0.0] Linux version 6.1", START]).other_kernel_runs);
 }
 
 /// Returns the extents of a plan whose wipe and burn may write the first MiB of sda.
@@ -272,7 +276,7 @@ fn sample_at(step: &str, count: u64) -> ConsoleSample {
 
 fn test_write_checks() {
     let (extents, disks) = (plan_extents(), [identify_disk("sda", "A"), identify_disk("sdb", "B")]);
-    let law = WritePolicy::new(Some(&extents), &disks, true);
+    let policy = WritePolicy::new(Some(&extents), &disks, true);
     let write = |number, start| [LoggedWrite { number, start, length: 4096, discard: false }];
     let samples = [
         sample_at("", 1),
@@ -283,54 +287,58 @@ fn test_write_checks() {
     ];
     let more = [sample_at("report.final", 6), sample_at("boot.kexec", 7)];
     let samples: Vec<ConsoleSample> = samples.into_iter().chain(more).collect();
-    let broken = |entry: &[LoggedWrite], disk: usize| law.find_violations(0, &disks[disk], entry, &samples, true);
+    let violations =
+        |entry: &[LoggedWrite], disk: usize| policy.find_violations(0, &disks[disk], entry, &samples, true);
     // The step that was seen, the previous one and the next one.
     for (number, may) in [(0, false), (1, false), (2, true), (3, true), (4, true), (5, true), (6, false), (7, true)] {
-        assert_eq!(broken(&write(number, 0), 0).is_empty(), may, "{number}");
+        assert_eq!(violations(&write(number, 0), 0).is_empty(), may, "{number}");
         // Writes after the last sample are not checked.
-        assert_eq!(broken(&write(number, 0), 1).is_empty(), number == 7, "{number}");
+        assert_eq!(violations(&write(number, 0), 1).is_empty(), number == 7, "{number}");
     }
-    let words = broken(&write(3, (1 << 20) - 512), 0);
+    let words = violations(&write(3, (1 << 20) - 512), 0);
     let expected = "the witness: 4096 bytes of disk sda were written at sector 2047 between the start of report.begin and the start of storage.wipe, outside of the extents of the plan";
     assert_eq!(words, [expected]);
     // A refusal has no plan; the agent is distinguished from programs before and after it.
     let refused = WritePolicy::new(None, &disks, true);
-    let judged = |samples: &[ConsoleSample], from_the_start| {
+    let count_violations = |samples: &[ConsoleSample], from_the_start| {
         refused.find_violations(0, &disks[0], &write(0, 0), samples, from_the_start).len()
     };
-    assert_eq!((judged(&[sample_at("", 1)], true), judged(&[sample_at("", 1)], false)), (1, 0));
-    assert_eq!(judged(&[sample_at("", 0), sample_at("storage.lock", 1)], false), 1);
+    assert_eq!((count_violations(&[sample_at("", 1)], true), count_violations(&[sample_at("", 1)], false)), (1, 0));
+    assert_eq!(count_violations(&[sample_at("", 0), sample_at("storage.lock", 1)], false), 1);
     let mut other_kernel = sample_at("boot.kexec", 1);
-    other_kernel.after.gone = true;
-    assert_eq!(judged(&[sample_at("", 0), other_kernel], true), 0);
+    other_kernel.after.other_kernel_runs = true;
+    assert_eq!(count_violations(&[sample_at("", 0), other_kernel], true), 0);
     let mut leaving = sample_at("boot.kexec", 0);
-    leaving.before.leaves = true;
-    assert_eq!(judged(&[leaving, sample_at("boot.kexec", 1)], true), 0);
+    leaving.before.starts_other_kernel = true;
+    assert_eq!(count_violations(&[leaving, sample_at("boot.kexec", 1)], true), 0);
     let silent = ConsoleSample { before: AgentState::default(), counts: vec![1], after: AgentState::default() };
-    assert_eq!(judged(&[silent], true), 0);
+    assert_eq!(count_violations(&[silent], true), 0);
     // An agent that has failed does not begin another step.
     let mut failed = sample_at("report.begin", 3);
     failed.after.failed = true;
-    assert_eq!(law.find_violations(0, &disks[0], &write(2, 0), &[sample_at("storage.lock", 2), failed], true).len(), 1);
+    assert_eq!(
+        policy.find_violations(0, &disks[0], &write(2, 0), &[sample_at("storage.lock", 2), failed], true).len(),
+        1
+    );
 }
 
 fn test_missed_output() {
     let (extents, disks) = (plan_extents(), [identify_disk("sda", "A")]);
-    let (law, refused) = (WritePolicy::new(Some(&extents), &disks, true), WritePolicy::new(None, &disks, true));
+    let (policy, refused) = (WritePolicy::new(Some(&extents), &disks, true), WritePolicy::new(None, &disks, true));
     let silent = ConsoleSample { before: AgentState::default(), counts: vec![1], after: AgentState::default() };
-    let words = |law: &WritePolicy, acted, sample: &ConsoleSample| {
-        law.find_blindness(acted, std::slice::from_ref(sample)).unwrap_or_default()
+    let words = |policy: &WritePolicy, acted, sample: &ConsoleSample| {
+        policy.find_missing_observations(acted, std::slice::from_ref(sample)).unwrap_or_default()
     };
     // A machine that went off before its agent began.
-    assert_eq!(words(&law, false, &silent), "");
-    assert!(words(&law, true, &silent).contains("does not show its start"));
-    assert_eq!(words(&law, true, &sample_at("storage.lock", 0)), "");
-    assert!(words(&law, true, &sample_at("boot.kexec", 0)).contains("the logs contain no writes"));
-    assert_eq!(words(&law, true, &sample_at("boot.kexec", 1)), "");
+    assert_eq!(words(&policy, false, &silent), "");
+    assert!(words(&policy, true, &silent).contains("does not show its start"));
+    assert_eq!(words(&policy, true, &sample_at("storage.lock", 0)), "");
+    assert!(words(&policy, true, &sample_at("boot.kexec", 0)).contains("the logs contain no writes"));
+    assert_eq!(words(&policy, true, &sample_at("boot.kexec", 1)), "");
     assert_eq!(words(&refused, true, &sample_at("boot.kexec", 0)), "");
 }
 
-fn disks_are_told_apart() {
+fn test_disk_identification() {
     let planned = |device: &str, serial: &str| serde_json::json!({"device": device, "serial": serial, "ranges": []});
     let disks = [
         identify_disk("sda", "A"),
@@ -340,8 +348,8 @@ fn disks_are_told_apart() {
         identify_disk("sde", "B"),
     ];
     let meant = |planned: &Value, as_listed| -> Vec<&str> {
-        let law = WritePolicy::new(None, &disks, as_listed);
-        disks.iter().filter(|disk| law.refers_to(planned, disk)).map(|disk| disk.name.as_str()).collect()
+        let policy = WritePolicy::new(None, &disks, as_listed);
+        disks.iter().filter(|disk| policy.refers_to(planned, disk)).map(|disk| disk.name.as_str()).collect()
     };
     assert_eq!(meant(&planned("/dev/sdb", "A"), true), ["sda"]);
     assert_eq!(meant(&planned("/dev/sdd", ""), true), ["sdd"]);
@@ -352,8 +360,8 @@ fn disks_are_told_apart() {
     assert_eq!(meant(&planned("/dev/sdb", "X"), false).len(), 5);
     let two_paths =
         [DiskIdentity { paths: vec!["sdb".to_owned()], ..identify_disk("sda", "") }, identify_disk("sdc", "")];
-    let law = WritePolicy::new(None, &two_paths, true);
+    let policy = WritePolicy::new(None, &two_paths, true);
     for (device, is_meant) in [("/dev/sda", true), ("/dev/sdb", true), ("/dev/sdc", false)] {
-        assert_eq!(law.refers_to(&planned(device, ""), &two_paths[0]), is_meant, "{device}");
+        assert_eq!(policy.refers_to(&planned(device, ""), &two_paths[0]), is_meant, "{device}");
     }
 }

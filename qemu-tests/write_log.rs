@@ -14,7 +14,7 @@ const DISCARD: u64 = 4;
 const MARK: u64 = 8;
 
 /// Maximum number of writes in flight at a power cut, whose entries may be missing in the file.
-const UNDER_WAY: u64 = 1024;
+const MAX_IN_FLIGHT: u64 = 1024;
 
 /// Write or discard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,14 +69,14 @@ pub fn read_writes(path: &Path) -> Result<Vec<LoggedWrite>> {
 pub fn read_records(path: &Path) -> Result<Vec<LogRecord>> {
     let Some(log) = open_log(path)? else { return Ok(Vec::new()) };
     let mut records = Vec::new();
-    let mut place = log.sector_bytes;
+    let mut offset = log.sector_bytes;
     for number in 0..log.count {
         let mut head = [0; 32];
-        let read = log.file.read_exact_at(&mut head, place);
+        let read = log.file.read_exact_at(&mut head, offset);
         let [sector, sectors, flags, _] = parse_words(&head);
         if read.is_err() || (sectors, flags) == (0, 0) {
             match log.count - number {
-                ..=UNDER_WAY => break,
+                ..=MAX_IN_FLIGHT => break,
                 _ => return Err(format!("{}: entry {number} of {} is damaged", path.display(), log.count)),
             }
         }
@@ -85,11 +85,11 @@ pub fn read_records(path: &Path) -> Result<Vec<LogRecord>> {
         if flags & MARK == 0 {
             let flush = LogRecord { number, start: 0, length: 0, data: None, is_flush: true, is_forced: false };
             records.extend((flags & FLUSH != 0).then_some(flush));
-            let (start, data) = (sector * log.sector_bytes, has_data.then_some(place + log.sector_bytes));
+            let (start, data) = (sector * log.sector_bytes, has_data.then_some(offset + log.sector_bytes));
             let write = LogRecord { number, start, length, data, is_flush: false, is_forced: flags & FUA != 0 };
             records.extend((length > 0).then_some(write));
         }
-        place += log.sector_bytes + if has_data { length } else { 0 };
+        offset += log.sector_bytes + if has_data { length } else { 0 };
     }
     Ok(records)
 }
@@ -129,17 +129,17 @@ fn parse_words(bytes: &[u8; 32]) -> [u64; 4] {
 /// Writes a log with these entries, and `count` in the first sector; the data are holes.
 pub fn write_log(path: &Path, count: u64, heads: &[(u64, u64, u64)]) {
     let file = File::create(path).expect("a file");
-    let put = |words: [u64; 4], place: u64| {
+    let put = |words: [u64; 4], offset: u64| {
         let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
-        file.write_all_at(&bytes, place).expect("written");
+        file.write_all_at(&bytes, offset).expect("written");
     };
     put([MAGIC, 1, count, 512], 0);
-    let mut place = 512;
+    let mut offset = 512;
     for (sector, sectors, flags) in heads {
-        put([*sector, *sectors, *flags, 0], place);
-        place += 512 + if flags & (DISCARD | MARK) == 0 { sectors * 512 } else { 0 };
+        put([*sector, *sectors, *flags, 0], offset);
+        offset += 512 + if flags & (DISCARD | MARK) == 0 { sectors * 512 } else { 0 };
     }
-    file.set_len(place.max(512)).expect("a length");
+    file.set_len(offset.max(512)).expect("a length");
 }
 
 /// Returns a folder for this test.
@@ -149,7 +149,8 @@ pub fn test_folder(name: &str) -> PathBuf {
     folder
 }
 
-/// Writes, flushes and discards are distinguished; a log that ends early is accepted as that of a power cut, within limits.
+/// Tests that writes, flushes and discards are distinguished, and that a log which ends early is accepted within
+/// limits, as after a power cut.
 pub fn self_test() {
     let folder = test_folder("witness-log");
     let path = folder.join("by-hand.writes");
@@ -162,7 +163,7 @@ pub fn self_test() {
     assert_eq!((count_entries(&path), read_writes(&path)), (Ok(5), Ok(expected.clone())));
     write_log(&path, 9, &heads);
     assert_eq!(read_writes(&path), Ok(expected));
-    write_log(&path, 5 + UNDER_WAY + 1, &heads);
+    write_log(&path, 5 + MAX_IN_FLIGHT + 1, &heads);
     assert!(read_writes(&path).is_err_and(|words| words.contains("entry 5 of 1030 is damaged")));
     std::fs::write(&path, [7; 64]).expect("written");
     assert!(count_entries(&path).is_err_and(|words| words.contains("not a log of writes")));

@@ -18,9 +18,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Interval at which the console is read.
-const LOOK: Duration = Duration::from_millis(20);
+const CONSOLE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Witness of a machine from the moment it is switched on.
+/// Witness of a machine's writes, from the time at which the machine is switched on.
 pub struct WriteWitness {
     logs: Vec<PathLog>,
     all: Vec<DiskIdentity>,
@@ -40,7 +40,7 @@ struct PathLog {
 }
 
 impl WriteWitness {
-    /// Creates the logs, which QEMU opens next, and starts to watch. `None` for boots without the agent.
+    /// Creates the logs, which QEMU opens next, and starts to watch. Returns `None` for boots without the agent.
     ///
     /// # Errors
     /// A file cannot be created.
@@ -87,7 +87,8 @@ impl WriteWitness {
         }))
     }
 
-    /// Returns the write log of that path; a disk is its own path.
+    /// Returns the write log of the path with this name. If a disk has no further paths, the name of its path is the
+    /// name of the disk.
     pub fn find_log(&self, path: &str) -> Option<&Path> {
         self.logs.iter().find(|logged| logged.path == path).map(|logged| logged.log.as_path())
     }
@@ -101,20 +102,20 @@ impl WriteWitness {
         self.ended.store(true, Ordering::Relaxed);
         let Some(thread) = self.thread.take() else { return Ok(Vec::new()) };
         let samples = thread.join().map_err(|_| "the witness panicked")??;
-        let law = WritePolicy::new(extents, &self.all, self.named_as_listed);
-        let mut broken: Vec<String> = law.find_blindness(acted, &samples).into_iter().collect();
+        let policy = WritePolicy::new(extents, &self.all, self.named_as_listed);
+        let mut violations: Vec<String> = policy.find_missing_observations(acted, &samples).into_iter().collect();
         for (number, PathLog { path, disk, log }) in self.logs.iter().enumerate() {
             let writes = write_log::read_writes(log)?;
-            let outside = law.find_violations(number, disk, &writes, &samples, self.from_the_start).into_iter();
-            broken.extend(outside.map(|words| match *path == disk.name {
+            let outside = policy.find_violations(number, disk, &writes, &samples, self.from_the_start).into_iter();
+            violations.extend(outside.map(|words| match *path == disk.name {
                 true => words,
                 false => format!("{words} (over its path {path})"),
             }));
         }
-        if broken.is_empty() && std::env::var_os("DROPHAMMER_KEEP").is_none() {
+        if violations.is_empty() && std::env::var_os("DROPHAMMER_KEEP").is_none() {
             self.logs.iter().try_for_each(|PathLog { log, .. }| std::fs::remove_file(log).context(log.display()))?;
         }
-        Ok(broken)
+        Ok(violations)
     }
 }
 
@@ -173,7 +174,7 @@ fn collect_samples(mut console: ConsoleReader, logs: Vec<PathBuf>, stop: &Atomic
         if is_last {
             return Ok(samples);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CONSOLE_INTERVAL);
     }
 }
 
@@ -200,14 +201,18 @@ pub fn self_test() {
         ended: Arc::default(),
         thread: Some(std::thread::spawn(|| Ok(samples))),
     };
-    let broken = witness.finish_watch(None, true).expect("readable logs");
-    assert!(broken.len() == 1 && broken[0].contains("4096 bytes of disk sda were written at sector 0"), "{broken:?}");
+    let violations = witness.finish_watch(None, true).expect("readable logs");
+    assert!(
+        violations.len() == 1 && violations[0].contains("4096 bytes of disk sda were written at sector 0"),
+        "{violations:?}"
+    );
     assert!(log.exists());
     test_paths_of_one_disk(&folder);
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
-/// The plan names one of the paths; which name and serial number it uses does not matter.
+/// Tests that writes over both paths of a disk are compared with the plan, by whichever of the names and serial numbers
+/// the plan identifies the disk.
 fn test_paths_of_one_disk(folder: &Path) {
     let console = folder.join("two.console");
     for (serial, named) in [("S", "sda"), ("", "sda"), ("", "sdb")] {
@@ -232,12 +237,12 @@ fn test_paths_of_one_disk(folder: &Path) {
             let ranges = json!([{"start": 0, "length": 1 << 20}]);
             let disk = json!({"device": format!("/dev/{named}"), "serial": serial, "ranges": ranges});
             let extents = json!([{"steps": ["storage.wipe"], "disks": [disk]}]);
-            let broken = witness.finish_watch(Some(&extents), true).expect("readable logs");
-            let is_told =
+            let violations = witness.finish_watch(Some(&extents), true).expect("readable logs");
+            let is_reported =
                 |words: &[String]| words.len() == 1 && words[0].contains("of disk sda ") && words[0].contains(expected);
             assert!(
-                if expected.is_empty() { broken.is_empty() } else { is_told(&broken) },
-                "{path} {named}: {broken:?}"
+                if expected.is_empty() { violations.is_empty() } else { is_reported(&violations) },
+                "{path} {named}: {violations:?}"
             );
         }
     }

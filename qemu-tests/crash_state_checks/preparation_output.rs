@@ -18,8 +18,8 @@ pub struct PreservedExtent {
 ///
 /// # Errors
 /// A line is invalid, or there are none.
-pub fn parse_extents(said: &str) -> Result<Vec<PreservedExtent>> {
-    let lines = said.lines().filter_map(|line| line.trim().strip_prefix("extent: "));
+pub fn parse_extents(output: &str) -> Result<Vec<PreservedExtent>> {
+    let lines = output.lines().filter_map(|line| line.trim().strip_prefix("extent: "));
     let extent = |line: &str| {
         let fields: Vec<&str> = line.split(' ').collect();
         let [disk, start, length, format, path] = fields[..] else { return Err(format!("extent: {line}")) };
@@ -39,13 +39,13 @@ pub fn parse_extents(said: &str) -> Result<Vec<PreservedExtent>> {
 ///
 /// # Errors
 /// A line is invalid.
-pub fn parse_regions(said: &str, disk: &str) -> Result<ByteRanges> {
-    let lines = said.lines().filter_map(|line| line.trim().strip_prefix("region: "));
+pub fn parse_regions(output: &str, disk: &str) -> Result<ByteRanges> {
+    let lines = output.lines().filter_map(|line| line.trim().strip_prefix("region: "));
     let own = lines.filter_map(|line| line.strip_prefix(disk)?.strip_prefix(' '));
-    let place = |line: &str| {
+    let parse_region = |line: &str| {
         let mut fields = line.split(' ').map(|field| field.parse::<u64>().context(format!("region: {disk} {line}")));
         let mut field = || fields.next().ok_or(format!("region: {disk} {line}"))?;
         Ok((field()?, field()?))
     };
-    Ok(ByteRanges::new(own.map(place).collect::<Result<Vec<_>>>()?))
+    Ok(ByteRanges::new(own.map(parse_region).collect::<Result<Vec<_>>>()?))
 }

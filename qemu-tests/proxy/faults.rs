@@ -20,9 +20,9 @@ pub(super) struct ActiveFaults {
     pub cuts: VecDeque<u64>,
     /// True if the last cut applies to every response.
     pub cut_for_ever: bool,
-    pub lie: Option<ResponseFault>,
+    pub fault: Option<ResponseFault>,
     pub traps: Vec<ResponseTrap>,
-    pub sprung: Vec<ResponseTrap>,
+    pub triggered: Vec<ResponseTrap>,
     /// Offsets in an image after which the response waits to be released.
     pub holds: Vec<u64>,
     /// Offsets that a response has reached.
@@ -43,9 +43,9 @@ pub struct ResponseTrap {
 
 impl ProxyState {
     pub(super) fn take_trap(&self, request: &str) -> Option<ResponseTrap> {
-        let mut broken = lock_shared(&self.broken);
-        let index = broken.traps.iter().position(|trap| matches_pattern(&trap.request, request))?;
-        Some(broken.traps.remove(index))
+        let mut faults = lock_shared(&self.faults);
+        let index = faults.traps.iter().position(|trap| matches_pattern(&trap.request, request))?;
+        Some(faults.traps.remove(index))
     }
 
     /// Executes the trap once the server's response is complete, because the server has processed the request by then.
@@ -64,25 +64,25 @@ impl ProxyState {
             // Fails only if the process has exited already.
             let _ = kill(Pid::from_raw(self.process.load(Ordering::Relaxed)), Signal::SIGKILL);
         }
-        lock_shared(&self.broken).sprung.push(trap.clone());
+        lock_shared(&self.faults).triggered.push(trap.clone());
         whole.and(passed)
     }
 
-    /// Keeps the connection open until the machine has lost its power: if the connection ended, the machine would send
-    /// the request again.
-    pub(super) fn hold_until_blackout(
+    /// Keeps the connection open until the machine has lost its power, because the machine would send the request again
+    /// if the connection ended.
+    pub(super) fn hold_until_power_cut(
         &self,
         trap: &ResponseTrap,
         server: &mut TcpStream,
         client: &mut TcpStream,
     ) -> std::io::Result<()> {
-        let before = self.blackouts.load(Ordering::Acquire);
+        let before = self.power_cuts.load(Ordering::Acquire);
         let mut answer = Vec::new();
         let whole = server.read_to_end(&mut answer);
         let passed = if trap.swallow { Ok(()) } else { client.write_all(&answer) };
-        lock_shared(&self.broken).sprung.push(trap.clone());
+        lock_shared(&self.faults).triggered.push(trap.clone());
         let patience = Instant::now() + Duration::from_secs(60);
-        while self.blackouts.load(Ordering::Acquire) == before && Instant::now() < patience {
+        while self.power_cuts.load(Ordering::Acquire) == before && Instant::now() < patience {
             std::thread::sleep(Duration::from_millis(5));
         }
         whole.and(passed)
@@ -91,16 +91,16 @@ impl ProxyState {
     /// Sends the response, with its faults.
     pub(super) fn send_response(
         &self,
-        lie: Option<ResponseFault>,
+        fault: Option<ResponseFault>,
         image: bool,
         from: &mut impl Read,
         client: &mut TcpStream,
     ) -> std::io::Result<()> {
-        match lie {
+        match fault {
             None => self.forward_response(from, client, image),
-            Some(lie) => {
-                let number = self.lies.fetch_add(1, Ordering::Relaxed);
-                self.forward_response(&mut FaultyResponse::new(lie, from, image, number), client, image)
+            Some(fault) => {
+                let number = self.altered_responses.fetch_add(1, Ordering::Relaxed);
+                self.forward_response(&mut FaultyResponse::new(fault, from, image, number), client, image)
             }
         }
     }
@@ -121,9 +121,9 @@ impl ProxyState {
             if image {
                 self.wait_for_release(sent);
             }
-            let mut broken = lock_shared(&self.broken);
-            if most.is_none() && image && broken.cuts.front().is_some_and(|cut| sent >= *cut) {
-                broken.cuts.pop_front();
+            let mut faults = lock_shared(&self.faults);
+            if most.is_none() && image && faults.cuts.front().is_some_and(|cut| sent >= *cut) {
+                faults.cuts.pop_front();
                 return Ok(());
             }
         }
@@ -131,21 +131,22 @@ impl ProxyState {
 
     /// Returns the length at which every response with an image ends: the last cut, if it applies to every response.
     fn length_limit(&self, image: bool) -> Option<u64> {
-        let broken = lock_shared(&self.broken);
-        let last = (broken.cuts.len() == 1).then(|| broken.cuts.front().copied()).flatten();
-        last.filter(|_| broken.cut_for_ever && image)
+        let faults = lock_shared(&self.faults);
+        let last = (faults.cuts.len() == 1).then(|| faults.cuts.front().copied()).flatten();
+        last.filter(|_| faults.cut_for_ever && image)
     }
 
-    /// Waits while a response of this length is held back. Gives up if it is not released in time.
+    /// Waits while a response of this length is held back. Stops waiting if the response is not released within a
+    /// minute.
     fn wait_for_release(&self, sent: u64) {
         let patience = Instant::now() + Duration::from_secs(60);
         loop {
-            let mut broken = lock_shared(&self.broken);
-            let Some(hold) = broken.holds.iter().copied().find(|hold| sent >= *hold) else { return };
-            if !broken.held.contains(&hold) {
-                broken.held.push(hold);
+            let mut faults = lock_shared(&self.faults);
+            let Some(hold) = faults.holds.iter().copied().find(|hold| sent >= *hold) else { return };
+            if !faults.held.contains(&hold) {
+                faults.held.push(hold);
             }
-            drop(broken);
+            drop(faults);
             if Instant::now() > patience {
                 return;
             }

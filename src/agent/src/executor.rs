@@ -42,7 +42,7 @@ mod session_cleanup;
 /// Maximum duration for which kexec is delayed to deliver pending events.
 pub(crate) const LAST_WORDS: Duration = Duration::from_secs(3);
 
-/// Mount point of the target.
+/// Mount point of the system that is being installed.
 pub(crate) const TARGET: &str = "/run/drophammer/target";
 
 /// State shared between stages, with the operations to undo.

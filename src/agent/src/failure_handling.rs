@@ -2,15 +2,15 @@
 //!
 //! | failure | reinstall | installation |
 //! |---|---|---|
-//! | before the point of no return | boots the unchanged installed system; reboots over PXE if the control plane wants another attempt | waits at its console |
+//! | before the point of no return | boots the unchanged installed system; reboots over PXE if the control plane requests another attempt | waits at its console |
 //! | before the point of no return, and no system is known to be installed (a pool whose control plane does not record installations) | waits at its console | waits at its console |
-//! | after the point of no return | reboots immediately if the control plane wants another attempt, else waits at its console | waits at its console |
+//! | after the point of no return | reboots immediately if the control plane requests another attempt, else waits at its console | waits at its console |
 //! | while waiting for an allocation, because the token has expired after a day | reboots immediately, for a new token | the same |
 //! | the control plane does not accept the report of success | waits at its console | waits at its console |
 //! | at kexec | reboots immediately: the new system is complete, and the control plane has the report | the same |
 //!
 //! In a migration, the sender reboots if the receiver has not started to write, since the disks of the sender are
-//! intact. The receiver reboots if the control plane wants another attempt. In all other cases, the machine waits at
+//! intact. The receiver reboots if the control plane requests another attempt. In all other cases, the machine waits at
 //! its console.
 //!
 //! Once an attempt has passed the point of no return, the old system is gone. Later attempts are therefore treated as

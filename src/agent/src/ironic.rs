@@ -67,7 +67,7 @@ enum HeartbeatSignal {
     End(IronicEnding),
 }
 
-/// End of the agent, as ordered by the conductor.
+/// The conductor's order to end the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum IronicEnding {
     PowerOff,

@@ -20,7 +20,7 @@ thread_local! {
     static RECORDED: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Records output of this thread while [`recorded`] runs; returns `false` otherwise.
+/// Records the text if [`recorded`] is running on this thread. Returns whether the text was recorded.
 pub(crate) fn record(text: &str) -> bool {
     RECORDED.with_borrow_mut(|recorded| recorded.as_mut().map(|recorded| recorded.push_str(text)).is_some())
 }

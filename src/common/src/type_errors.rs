@@ -1,6 +1,7 @@
-//! Messages of the parsers for YAML and JSON about values of a wrong type, in the words of YAML and JSON instead of those of Rust.
+//! Rewording of messages of the YAML and JSON parsers about values of a wrong type: Rust's names of types are replaced
+//! by the words of YAML and JSON.
 
-/// Types of Rust in messages of serde, each with the words for it.
+/// Names of Rust types in serde's messages, each with the words that replace it.
 const EXPECTED: [(&str, &str); 12] = [
     ("a sequence", "a list"),
     ("sequence", "a list"),

@@ -8,7 +8,7 @@
 //! | `GET /v1/machine/{id}` | | [`model::allocation::AssignedMachine`] |
 //! | `POST /v1/machine/{id}/event` | [`model::install_report::ProgressEvent`] | 200 |
 //! | `POST /v1/machine/{id}/log` | [`LogPart`] | 200 |
-//! | `POST /v1/machine/{id}/point-of-no-return` | [`PointOfNoReturn`] | 200; 409 when the order is no longer in force |
+//! | `POST /v1/machine/{id}/point-of-no-return` | [`PointOfNoReturn`] | 200; 409 if the attempt must not continue |
 //! | `POST /v1/machine/{id}/report` | [`InstallReport`] | 200 [`super::ReportAcknowledgement`] |
 //!
 //! Every request has the header `Authorization: Bearer TOKEN`. Errors have metal-api's format,

@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Announcement of a point of no return: allocation, order, disks, extents.
+/// Announcement that an attempt passes its point of no return: ids of allocation and reinstall order, disks, and
+/// writable extents.
 pub(crate) type Begun = (String, Option<String>, Vec<RecordedDisk>, Vec<StageExtents>);
 
 /// Control plane that records all requests in memory.

@@ -87,7 +87,7 @@ pub trait ControlPlane: Send + Sync {
     /// longer in force.
     fn announce_point_of_no_return(&self, notice: &AttemptNotice) -> Result<()>;
 
-    /// Reports the result of an installation. Returns when the report is acknowledged.
+    /// Reports the result of an installation, and waits until the report is acknowledged.
     ///
     /// # Errors
     /// Fails if the report was not acknowledged within a bounded number of retries.

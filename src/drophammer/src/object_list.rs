@@ -56,8 +56,8 @@ pub enum OutputFormat {
 }
 
 impl ListOptions {
-    /// Returns the output format. Options take precedence over `DROPHAMMER_JSON`, which is part of `as_json`, and this
-    /// variable takes precedence over `DROPHAMMER_OUTPUT`.
+    /// Returns the output format. `as_json` is true if `--json` or `DROPHAMMER_JSON` is set. `--quiet` and `--output`
+    /// take precedence over `as_json`, and `as_json` takes precedence over `DROPHAMMER_OUTPUT`.
     ///
     /// # Errors
     /// `DROPHAMMER_OUTPUT` contains an unknown format.

@@ -92,8 +92,8 @@ fn plan_machine(options: &MachineOptions, asked: &machine_details::PlanMachineOp
     })
 }
 
-/// Moves the records of a machine to its new id. The old id is not looked up in the list of machines, because the old
-/// id may no longer have a machine file.
+/// Moves the records of a machine to its new id. The old id is not looked up in the list of machines, because a machine
+/// file with the old id may no longer exist.
 fn rename_machine(server: &OperatorClient, asked: &options::RenameOptions, json: bool) -> Result<CommandOutcome> {
     let (old, new) = (asked.old.to_lowercase(), asked.new.to_lowercase());
     let is_id = |text: &str| uuid::Uuid::parse_str(text).is_ok();

@@ -49,7 +49,7 @@ const FIRST_LBA: usize = 32;
 const LAST_LBA: usize = 40;
 const NAME: usize = 56;
 
-/// Function that fills a buffer, reading from an offset of a disk or of a copy of the disk's contents.
+/// Function that fills a buffer with the bytes at an offset of a disk, or of a copy of a disk's contents.
 pub type ReadAt<'a> = &'a dyn Fn(&mut [u8], u64) -> io::Result<()>;
 
 /// A copy of the partition table: primary or backup.

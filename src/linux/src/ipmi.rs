@@ -68,7 +68,7 @@ impl fmt::Display for IpmiError {
     }
 }
 
-/// Connection to a BMC with a deadline for all commands.
+/// Connection to a BMC, with one deadline for all commands together.
 struct Bmc<'a> {
     transport: &'a mut dyn IpmiTransport,
     end: Instant,

@@ -240,17 +240,19 @@ pub struct OrderedReinstall {
     /// Disks whose data may be erased. Each disk is specified by serial number, WWN or path in `/dev/disk/by-path`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub give_up: Vec<String>,
-    /// True if the order may replace an installation on the disks that is newer than the order or unknown to the control plane.
+    /// True if the reinstall may replace an installation on the disks that is newer than the reinstall order or unknown
+    /// to the control plane.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub replace_newer: bool,
-    /// True if the operator has placed or confirmed this order after the control plane's database was last restored from a backup.
+    /// True if the operator has placed or confirmed this reinstall order after the control plane's database was last
+    /// restored from a backup.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub confirmed: bool,
     /// Disks of the last attempt that passed the point of no return.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<RecordedDisk>,
-    /// Record of the last attempt that passed the point of no return. Only the install marker of this attempt proves that the order was
-    /// carried out.
+    /// Record of the last attempt that passed the point of no return. Only the install marker of this attempt proves
+    /// that the reinstall order was carried out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt_record: Option<AttemptRecord>,
 }

@@ -88,7 +88,7 @@ impl StepList {
         self.list.iter().any(|step| step.entry.name == name)
     }
 
-    /// Returns how thoroughly disks are erased.
+    /// Returns the thoroughness of erasing disks.
     pub fn erase_mode(&self) -> EraseMode {
         let values = self.list.iter().filter_map(|step| step.arguments.get("erase"));
         // Invalid values were rejected before.

@@ -14,7 +14,7 @@ use uuid::Uuid;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct MigrationOffer {
-    /// Id of the order.
+    /// Id of the migration order.
     pub order: String,
     pub part: MigrationSide,
     /// Whether the target machine has passed its point of no return. Only then may data be transferred.
@@ -52,7 +52,7 @@ pub enum MigrationSide {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct MigrationStatus {
-    /// Id of the order.
+    /// Id of the migration order.
     pub order: String,
     /// State of the migration: `ordered`, `planned`, `copying`, `booting`, `done`, `cancelled` or `refused`.
     pub state: String,
@@ -69,8 +69,8 @@ pub enum MigrationAnswer<'m> {
     Done,
     /// The migration was cancelled or refused, or it was superseded by the order of another migration.
     Ended,
-    /// The response does not mention any migration, because the control plane has an earlier version or has lost the order. The migration
-    /// has not necessarily ended.
+    /// The response does not mention any migration, because the control plane has an earlier version or has lost the
+    /// migration order. The migration has not necessarily ended.
     Unmentioned,
 }
 
@@ -123,7 +123,7 @@ pub fn certificate_digest(certificate: &str) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct MigrationReport {
-    /// Id of the order.
+    /// Id of the migration order.
     pub order: String,
     pub certificate: String,
     /// Port on which the target machine listens. The source address of the report is the address of the target machine.

@@ -59,7 +59,7 @@ use time::OffsetDateTime;
 pub enum Finisher {
     /// Installer of metal-stack's images until 2026.
     Installer(&'static str),
-    /// os-installer of later metal-stack images.
+    /// `os-installer`, the installer of later metal-stack images.
     OsInstaller(&'static str),
     /// drophammer.
     Builtin,

@@ -14,8 +14,8 @@ pub const OWN_PREFIX: &str = "drophammer: ";
 pub struct BootEntries {
     /// Description of the entries, such as `drophammer: web-1`.
     pub label: String,
-    /// EFI system partitions that may contain a boot loader. The finisher refers to a partition by its index in this
-    /// list.
+    /// EFI system partitions that may contain a boot loader. The component that makes the image bootable refers to a
+    /// partition by its index in this list.
     pub esps: Vec<Esp>,
     pub order: BootOrder,
     /// True if entries are registered only for an image without an installer. An installer registers its own entries.

@@ -7,8 +7,8 @@ use model::device_name::DevicePath;
 use model::inventory::FirmwareType;
 use serde::Serialize;
 
-/// Makes the files of the image bootable, either by running the installer of the image in a chroot, or by the built-in
-/// finisher.
+/// Makes the files of the image bootable, either by running the installer of the image in a chroot, or by the agent's
+/// own code.
 impl PlannedOperation for FinishInputs {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
         describe_finisher(self).and(describe_seed(self)).into()

@@ -77,7 +77,8 @@ impl<'a> AttemptDevices<'a> {
         self.inventory.disks.iter().filter(|disk| names.contains(&disk.name)).collect()
     }
 
-    /// Returns whether nothing is recognized on the device: no signature, partition table or user, and no read error.
+    /// Returns whether nothing is recognized on the device: it has no signature, partition table or current use, and
+    /// was read without errors.
     fn is_unrecognized(&self, device: &DevicePath) -> bool {
         let Some((_, unit)) = all_units(self.inventory).find(|(found, _)| *found == device) else { return false };
         let is_readable = !matches!(unit, StackUnit::Disk(disk) if disk.unreadable.is_some());

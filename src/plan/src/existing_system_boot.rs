@@ -159,7 +159,7 @@ pub(crate) fn plan_boot(
 
 /// Announces the start of the attempt again for a received installation, with the partition tables and the digest of
 /// the attempt that received it. The control plane accepts a report of success only from a boot that has announced the
-/// attempt: in the meantime, the source machine may have started its own system again.
+/// attempt, because the source machine may have started its own system again since it sent the data.
 fn announce_received(request: &PlanRequest) -> Option<SessionOp> {
     let (begun_on, attempt) = request.claim.as_ref().map(|claim| (claim.begun_on.clone(), claim.attempt.clone()))?;
     let secret_digest = attempt.map(|attempt| attempt.secret_digest);

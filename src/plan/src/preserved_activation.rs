@@ -233,9 +233,9 @@ impl<'a> RestorePlan<'a> {
         if is_merged(placed) { RestoreTime::BeforeTheImage } else { RestoreTime::AfterTheImage }
     }
 
-    /// Returns when a path is mounted. A preserved filesystem into which the image is not merged is mounted after the
-    /// image was written. Mount points below such a filesystem are mounted after the image was written as well, because
-    /// mounting the filesystem would hide an earlier mount.
+    /// Returns the time at which a path is mounted, relative to the writing of the image. A preserved filesystem into
+    /// which the image is not merged is mounted after the image was written. Mount points below such a filesystem are
+    /// mounted after the image was written as well, because mounting the filesystem would hide an earlier mount.
     fn when_mounted(&self, path: &str) -> RestoreTime {
         let late = self.hiding_paths();
         let is_late = late.iter().any(|kept| path == kept || path.starts_with(&format!("{kept}/")));

@@ -24,7 +24,8 @@ const MIB: u64 = 1 << 20;
 /// Executes the plan until its filesystems are unmounted. Returns the inventory that the next run will read once that
 /// run has assembled all devices.
 ///
-/// # Panics Panics if an operation uses an object that does not exist yet, or destroys a device below another object.
+/// # Panics
+/// Panics if an operation uses an object that does not exist yet, or destroys a device below another object.
 pub fn after(plan: &Plan, before: Inventory) -> Inventory {
     cut(plan, before, usize::MAX)
 }

@@ -72,7 +72,7 @@ pub struct PxeServer {
 }
 
 impl PxeServer {
-    /// Starts dnsmasq for a server that listens on `port`. Returns when dnsmasq is ready.
+    /// Starts dnsmasq for a server that listens on `port`, and waits until dnsmasq is ready.
     ///
     /// # Errors
     /// dnsmasq cannot be started, or exits immediately.

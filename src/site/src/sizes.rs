@@ -106,7 +106,7 @@ impl ConstraintKind {
         }
     }
 
-    /// Returns how much of this resource the machine has, in the unit of the constraint.
+    /// Returns the amount of this resource that the machine has, in the unit of the constraint.
     pub fn measure(self, hardware: &RegisteredHardware) -> u64 {
         match self {
             ConstraintKind::Cores => u64::from(hardware.cpu_cores),

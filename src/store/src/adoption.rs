@@ -58,7 +58,7 @@ impl ServerState {
     }
 }
 
-/// Withdraws the operator's adoption of the allocation, because the machine has reported an install marker other than
+/// Withdraws the operator's adoption of the allocation. Called if the machine has reported an install marker other than
 /// the adopted one. The reported marker then waits for the operator's confirmation.
 pub(crate) fn withdraw_adoption(
     transaction: &Transaction,

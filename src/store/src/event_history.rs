@@ -1,5 +1,5 @@
-//! Events, reports and history of machines, for the operator. The history contains one entry for each order and each
-//! ended attempt, and outlives the events.
+//! Events, reports and history of machines, for the operator. The history contains one entry for each reinstall order
+//! and each ended attempt, and outlives the events.
 
 use super::json_columns::to_json_column;
 use super::order_records::ReinstallOrder;

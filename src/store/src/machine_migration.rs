@@ -250,7 +250,7 @@ impl Migration {
         MigrationStatus { order: self.id.clone(), state: self.state.name().to_owned() }
     }
 
-    /// Returns what the machine boots because of the migration.
+    /// Returns the target that the machine boots because of the migration.
     pub(crate) fn boot_target(&self, machine: &str) -> MigrationBoot {
         match (self.role_of(machine), self.state) {
             (_, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying) => MigrationBoot::Ramdisk,

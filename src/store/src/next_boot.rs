@@ -68,8 +68,8 @@ pub(crate) fn durability_since(transaction: &Transaction, changes: u64) -> Durab
     }
 }
 
-/// Returns what the machine boots. If `is_heard` is true, another boot of the machine is active, and no attempt is
-/// counted.
+/// Returns the target that the machine boots. If `is_heard` is true, another boot of the machine is active, and no
+/// attempt is counted.
 pub fn choose_boot(
     transaction: &Transaction,
     machine: &str,
@@ -88,7 +88,7 @@ pub fn choose_boot(
     }
 }
 
-/// Returns what the machine would boot. Neither counts an attempt nor abandons the reinstall order.
+/// Returns the target that the machine would boot. Neither counts an attempt nor abandons the reinstall order.
 fn preview_boot(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<BootTarget> {
     let standing = read_install_state(transaction, machine, allocation)?;
     Ok(match (standing.elsewhere, standing.succeeded, standing.order) {
@@ -151,9 +151,9 @@ pub(crate) fn decide_boot(
     Ok(BootTarget::Dropped(order))
 }
 
-/// Returns what a machine that has no machine file boots. An installed machine boots from its disk until its machine
-/// file is back. If a reinstall has started, the disk does not contain a complete system, so the machine boots the
-/// ramdisk and waits for its machine file. No attempt is counted.
+/// Returns the boot target of a machine that has no machine file. An installed machine boots from its disk until its
+/// machine file is back. If a reinstall has started, the disk does not contain a complete system, so the machine boots
+/// the ramdisk and waits for its machine file. No attempt is counted.
 fn decide_without_file(transaction: &Transaction, machine: &str) -> rusqlite::Result<BootTarget> {
     let select = "SELECT o.begun FROM allocations a LEFT JOIN orders o ON o.machine = a.machine AND o.allocation = a.id
          WHERE a.machine = ?1 AND a.succeeded = 1 ORDER BY coalesce(o.begun, 0) DESC LIMIT 1";

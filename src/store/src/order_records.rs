@@ -46,7 +46,7 @@ pub struct ReinstallOrder {
     #[serde(default)]
     pub give_up: Vec<String>,
     /// True if the reinstall may replace the installation on the disks even if that installation is newer than the
-    /// order.
+    /// reinstall order.
     #[serde(default)]
     pub replace_newer: bool,
     /// True if the reinstall applies the allocation of the machine file instead of the installed one.

@@ -246,7 +246,7 @@ fn store_run(transaction: &Transaction, run: &OutOfBandRun) -> rusqlite::Result<
 }
 
 /// Returns whether the steps of this reinstall order were started and are not completed. Boots that these steps cause
-/// are not attempts of the order.
+/// are not attempts of the reinstall order.
 pub(crate) fn is_unfinished(connection: &Connection, machine: &str, order: &str) -> rusqlite::Result<bool> {
     Ok(read_run(connection, machine)?.is_some_and(|run| run.order == order && run.phase != RunPhase::Done))
 }

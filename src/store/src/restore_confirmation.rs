@@ -81,7 +81,7 @@ pub(crate) fn needs_confirmation(connection: &Connection, machine: &str) -> rusq
 }
 
 /// Returns whether a reinstall order was placed or confirmed after the last restore. `database` is the epoch of the
-/// database in which the order was placed.
+/// database in which the reinstall order was placed.
 pub(crate) fn is_confirmed_order(
     connection: &Connection,
     machine: &str,

@@ -1,4 +1,4 @@
-//! Driver of the fuzz tests. It judges inputs that failed in previous runs, and then generated inputs, in a monitored
+//! Driver of the fuzz tests. It checks inputs that failed in previous runs, and then generated inputs, in a monitored
 //! thread.
 
 use fastrand::Rng;

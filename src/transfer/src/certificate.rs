@@ -1,6 +1,6 @@
 //! Certificates of sender and receiver, and signatures of these certificates in Ganeti's format. A signature proves
-//! that the creator of the certificate knows the secret that both clusters share, and is not an attacker between sender
-//! and receiver.
+//! that the creator of the certificate knows the secret that sender and receiver share, and is not an attacker between
+//! sender and receiver.
 
 use super::shared_secret::{HmacSignature, SharedSecret};
 use super::x509_parser::{self, CertificateFields};

@@ -110,8 +110,8 @@ impl TransferDest {
         self.with_target(|target| target.file().read_exact_at(&mut bytes[..target.round_to_sectors(length)], offset))
     }
 
-    /// Writes zeros to a range. The start of the range must be aligned to sectors. The end must be aligned too, except
-    /// in the last range of a transfer, whose end is rounded up.
+    /// Writes zeros to a range. The start of the range must be aligned to sectors. The end must be aligned too; only
+    /// the end of the last range of a transfer need not be aligned, and is rounded up.
     ///
     /// # Errors
     /// Fails for the same reasons as [`TransferDest::write_piece`].

@@ -14,7 +14,7 @@ const SECRET_BYTES: usize = 20;
 /// Number of random bytes in a salt, as in Ganeti.
 const SALT_BYTES: usize = 8;
 
-/// Secret that both clusters share. Its `Debug` output is redacted.
+/// Secret that sender and receiver share. Its `Debug` output is redacted.
 #[derive(Clone)]
 pub(crate) struct SharedSecret(hmac::Key);
 

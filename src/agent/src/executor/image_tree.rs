@@ -139,15 +139,16 @@ impl PlanExecutor {
         )
     }
 
-    /// Returns the files with the secrets that the control plane has sent separately from the allocation.
+    /// Returns the inputs for files of the installed system, completed with the secrets that the control plane has sent
+    /// separately from the allocation.
     fn add_secrets(&self, files: &MachineFiles) -> MachineFiles {
         let mut files = files.clone();
         files.assigned.allocation = self.secrets.fill_secrets(files.assigned.allocation);
         files
     }
 
-    /// Returns the inputs of an operation with the secrets that the control plane has sent separately from the
-    /// allocation.
+    /// Returns the inputs of an operation, completed with the secrets that the control plane has sent separately from
+    /// the allocation.
     pub(super) fn finishing_with_secrets(&self, finishing: &FinishInputs) -> FinishInputs {
         FinishInputs { files: Box::new(self.add_secrets(&finishing.files)), ..finishing.clone() }
     }

@@ -71,8 +71,9 @@ impl PlanExecutor {
         }
     }
 
-    /// Makes a device of the plan's disks unbootable if the system is incomplete. Afterwards, the firmware does not
-    /// find a boot loader on the device, and a boot loader on another device does not find a filesystem on this device.
+    /// Makes a device on one of the plan's disks unbootable if the system is incomplete. Afterwards, the firmware does
+    /// not find a boot loader on the device, and a boot loader on another device does not find a filesystem on this
+    /// device.
     fn make_unbootable(
         &self,
         device: &DevicePath,

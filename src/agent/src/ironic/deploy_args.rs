@@ -28,7 +28,7 @@ pub(crate) enum RequestedMode {
     Reinstall {
         without_marker: bool,
     },
-    /// Operation that is not specified. The contents of the disks determine the operation.
+    /// No operation is specified: the contents of the disks determine whether the machine is installed or reinstalled.
     Unsaid,
 }
 

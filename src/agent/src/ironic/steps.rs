@@ -1,6 +1,6 @@
-//! Execution of steps. Each step is planned when it is ordered, and prints its plan. A step that cannot be carried out
-//! is refused with all reasons before its first write. The steps of a deploy are parts of one plan, which is recreated
-//! with the arguments of each step.
+//! Execution of steps. When a step is ordered, the plan for this step is made and printed. A step that cannot be
+//! carried out is refused with all reasons before its first write. The steps of a deploy are parts of one plan, which
+//! is recreated with the arguments of each step.
 
 use super::commands::IronicStepKind;
 use super::deploy_args::{self, IronicNode, RequestedMode};

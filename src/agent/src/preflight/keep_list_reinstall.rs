@@ -54,8 +54,8 @@ pub(crate) fn adopt_as_reinstall(
     )))
 }
 
-/// Returns the newest installation of the same owner; `None` if there is no such installation, or if this allocation
-/// itself is installed.
+/// Returns the newest installation of this allocation's owner; `None` if there is no such installation, or if this
+/// allocation itself is installed.
 ///
 /// # Errors
 /// Fails if it is unknown which installation is the newest.
@@ -81,8 +81,8 @@ fn find_newest_installation<'a>(
     })
 }
 
-/// Returns the installations of the same owner on this machine. Returns an empty list if this allocation itself is
-/// installed.
+/// Returns the installations of this allocation's owner on this machine. Returns an empty list if this allocation
+/// itself is installed.
 fn find_owner_installations<'a>(
     machine: &str,
     allocation: &Allocation,

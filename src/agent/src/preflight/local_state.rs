@@ -23,7 +23,7 @@ use uuid::Uuid;
 /// because the control plane does not number reinstalls.
 ///
 /// # Errors
-/// Fails if the order has no attempts left, or if an installation could erase a marker that was not readable.
+/// Fails if the reinstall order has no attempts left, or if an installation could erase a marker that was not readable.
 pub(crate) fn complete_from_markers(machine: &str, allocation: &mut Allocation, inventory: &Inventory) -> Result<()> {
     let (machine, former_machines) = (machine.to_owned(), allocation.former_machines.clone());
     let claim = InstallClaim { machine, former_machines, allocation: allocation.id.clone(), ..InstallClaim::default() };

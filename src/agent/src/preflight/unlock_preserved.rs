@@ -15,7 +15,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// File in the ramdisk with the key for `key: file`. As for cryptsetup, the whole file is the key.
+/// File in the ramdisk that contains the key for `key: file`. As for cryptsetup, the whole file is the key.
 const KEY_FILE: &str = "/etc/drophammer/disk.key";
 
 /// Reads the key file of the ramdisk into the allocation if the layout requires this key.

@@ -97,7 +97,7 @@ impl BootClient {
         refused.unwrap_or_else(|| Err(Error::new(Phase::Control, format!("no request was sent to {}", self.url))))
     }
 
-    /// Downloads both files completely.
+    /// Downloads kernel and ramdisk completely.
     ///
     /// # Errors
     /// Fails if a file cannot be downloaded.

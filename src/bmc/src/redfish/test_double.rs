@@ -96,7 +96,8 @@ impl RedfishDouble {
     }
 }
 
-/// Converts a response, so that the connection stays open for this number of milliseconds after the response.
+/// Converts a response so that its connection stays open for this number of milliseconds, and is then closed without
+/// notice.
 fn to_late_close(response: &Act, milliseconds: u64) -> Act {
     let body = String::from_utf8_lossy(response.body.as_deref().unwrap_or_default()).into_owned();
     let status = response.status.unwrap_or(200);

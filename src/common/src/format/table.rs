@@ -37,7 +37,7 @@ pub struct TableFormat {
     /// Maximum width in columns; `None` if lines may have any length.
     pub width: Option<usize>,
     pub has_titles: bool,
-    /// True if the styles of cells are written, as marks for [`super::terminal::render_styles`].
+    /// True if the styles of cells are written, as marks for [`super::terminal_escaping::render_styles`].
     pub is_styled: bool,
 }
 

@@ -251,8 +251,8 @@ impl YamlEditor<'_> {
         Some(())
     }
 
-    /// Inserts `value` after the item with the index `before`. If `before` is `None`, inserts `value` before the item
-    /// with the index `first`, which is the first preserved item.
+    /// Inserts `value` into a list. `before` is the index of the item that will precede `value`. If `before` is `None`,
+    /// `value` is inserted in front of the item with the index `first`, which is the first preserved item.
     fn insert_item(
         &mut self,
         node: &YamlNode,

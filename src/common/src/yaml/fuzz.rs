@@ -17,7 +17,7 @@ static JUDGE: LazyLock<Mutex<JudgeProcess>> = LazyLock::new(|| {
     Mutex::new(JudgeProcess::start_python(script))
 });
 
-/// Number of generated documents for each verdict.
+/// Number of generated documents for each result of the comparison with PyYAML.
 static COUNTS: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
 
 fn read_with_pyyaml(text: &str) -> Result<Value, String> {

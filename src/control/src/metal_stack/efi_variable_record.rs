@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Name of the EFI variable in which boots record the machine's disks.
 const DISKS: &str = "DrophammerDisks";
 
-/// Name of the EFI variable with the id of the allocation whose installation was reported.
+/// Name of the EFI variable that contains the id of the allocation whose installation was reported.
 const REPORTED: &str = "DrophammerReported";
 
 /// Maximum size of a value, in bytes. The storage for all EFI variables is small, and some boards do not boot when it

@@ -46,7 +46,7 @@ pub(crate) struct V2Timeouts {
     /// Time without a message on a stream after which the machine is considered unallocated. If an allocation exists,
     /// the server sends it immediately.
     pub silence: Duration,
-    /// Replacement for `silence` if the machine's data would be erased because it was wrongly considered unallocated. The
+    /// Like `silence`, for a machine whose data would be lost if the machine were wrongly considered unallocated. The
     /// time must be less than ten seconds, because proxies may close a silent stream after ten seconds.
     pub long_silence: Duration,
     /// Time within which the server must confirm that an allocation still exists.

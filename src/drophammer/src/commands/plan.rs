@@ -63,8 +63,9 @@ pub struct PlanArgs {
     /// Print the plan as JSON.
     #[arg(long)]
     pub json: bool,
-    /// Return another exit status for each effect: 0 nothing changes, 3 data would be lost, 4 the machine changes without loss. A machine
-    /// that is installed and has no order is then not refused: nothing changes.
+    /// Return another exit status for each effect: 0 nothing changes, 3 data would be lost, 4 the machine changes
+    /// without loss. With this option, a machine that is installed and has no reinstall order is not refused: nothing
+    /// changes.
     #[arg(long)]
     pub detailed_exitcode: bool,
 }

@@ -35,7 +35,7 @@ pub enum RackCommand {
     /// Print for every machine which data would be lost and preserved, the reasons if the plan is refused, and the
     /// duration of the installation. Only --approve writes to the directory.
     ///
-    /// Without --image, --layout and --reinstall, the plans follow the current files and the open orders.
+    /// Without --image, --layout and --reinstall, the plans follow the current files and the open reinstall orders.
     #[command(after_help = format!(
         "Examples: plan a new image; plan other files; approve a plan\n  \
         drophammer site plan /srv/drophammer --image debian-13.1.20261101\n  \

@@ -9,9 +9,9 @@ use std::cmp::Ordering;
 
 /// Columns and names of the objects of a list.
 pub(crate) struct ObjectList<'a, T> {
-    /// Noun of the commands: `machine`.
+    /// Name of the command for these objects, such as `machine`.
     pub command: &'static str,
-    /// Noun in the plural: `machines`.
+    /// Plural noun for messages, such as `machines`.
     pub noun: &'static str,
     /// Returns the name by which other commands refer to the object.
     pub name: fn(&T) -> String,

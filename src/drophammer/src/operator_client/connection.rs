@@ -160,8 +160,9 @@ fn read_token_file(file: &Path) -> Result<(String, String)> {
     }
 }
 
-/// Completes and checks the address of a server: `install.rack`, `install.rack:8443`, `https://install.rack:8443/`. Without a scheme, the
-/// address is that of a server without TLS, unless its port is the default port for TLS.
+/// Completes and checks the address of a server: `install.rack`, `install.rack:8443`, `https://install.rack:8443/`. If
+/// the address has no scheme, the result has the scheme `https` if the port is the default port for TLS, and `http`
+/// otherwise.
 ///
 /// # Errors
 /// Returns a message if the address is not the URL of a server.

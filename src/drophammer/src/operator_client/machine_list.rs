@@ -85,8 +85,8 @@ fn describe_last_seen(machine: &MachineSummary, now: OffsetDateTime) -> ListCell
     ListCell { order: Some(seconds.to_string()), ..ListCell::from(text) }
 }
 
-/// Returns what the operator should know about the machine: the reason of a failure, the stage of a running installation,
-/// and the order or migration of the machine.
+/// Returns the most important information about the machine: the reason for a failure, the stage of a running
+/// installation, and the reinstall order or migration of the machine.
 fn describe_machine(machine: &MachineSummary, all: &[MachineSummary]) -> String {
     if machine.new {
         return String::new();

@@ -38,7 +38,8 @@ pub struct ServerOptions {
 
 #[derive(Debug, Subcommand)]
 pub enum MachineCommand {
-    /// List the machines: phase, installed image, time since the last request, open orders and the reason of a failure.
+    /// List the machines: phase, installed image, time since the last request, open orders, and the reason for a
+    /// failure.
     #[command(visible_alias = "ls")]
     List(ListMachinesOptions),
     /// Show everything about one machine: state, failure, file, hardware, and the timeline of its last installation.

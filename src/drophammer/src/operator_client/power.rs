@@ -74,7 +74,7 @@ pub(crate) fn switch_through_server(
 }
 
 /// Power-cycles the machine into PXE, so that the machine carries out its reinstall or migration order now. If the
-/// power cycle fails, the order remains open.
+/// power cycle fails, the reinstall or migration order remains open.
 pub(crate) fn power_cycle_now(
     server: &OperatorClient,
     machine: &MachineSummary,

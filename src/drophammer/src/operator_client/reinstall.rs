@@ -55,7 +55,7 @@ pub(crate) fn reinstall_machine(
     }
 }
 
-/// Describes the order and its effects on the allocation, or the cancellation of an order.
+/// Describes the reinstall order and its effects on the allocation, or the cancellation of a reinstall order.
 fn describe_order(before: &MachineSummary, now: &MachineSummary) -> String {
     let name = display_name(now);
     let Some(order) = &now.order else {

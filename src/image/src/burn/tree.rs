@@ -17,8 +17,8 @@ impl IncomingImage {
         IncomingImage { among_others: true, ..self }
     }
 
-    /// Streams the image to files below `root`. After a failure, the unpacked files are removed from filesystems made
-    /// by this run. `watch` is called a few times per second.
+    /// Streams the image to files below `root`. After a failure, the unpacked files are removed from the filesystems
+    /// that this run has created. `watch` is called a few times per second.
     ///
     /// Succeeds only if the download has the length that the server declared, the compressed stream and the tar are
     /// complete, and the digest matches. Nothing is synced, so a disk error may still be reported at the unmount.
@@ -27,7 +27,7 @@ impl IncomingImage {
     /// keep their content, and nothing else is changed.
     ///
     /// An image that would replace existing files, or files of a lower layer, is verified before it is unpacked.
-    /// Unverified data is written only to filesystems made by this run, and nothing boots from them before the
+    /// Unverified data is written only to filesystems that this run has created, and nothing boots from them before the
     /// installation is complete.
     ///
     /// # Errors

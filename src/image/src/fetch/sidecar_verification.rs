@@ -19,7 +19,7 @@ pub const DIRECTORY: &str = "/etc/drophammer/keys";
 pub(crate) const DOCUMENT_BYTES: u64 = 8 << 20;
 
 const MANIFEST: &str = ".manifest";
-/// Suffix of the file with the output of `sha256sum`.
+/// Suffix of the file that contains the output of `sha256sum`.
 const SHA256: &str = ".sha256";
 const SIGNATURE: &str = ".minisig";
 

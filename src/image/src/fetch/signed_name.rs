@@ -13,7 +13,7 @@ use std::path::Path;
 /// as `IMAGE.sha256`.
 pub const IN_COMMENT: &str = "image:";
 
-/// File in the ramdisk with the ids of the oldest images that may be installed, one per line.
+/// File in the ramdisk that contains the ids of the oldest images that may be installed, one id per line.
 pub const MINIMUM_FILE: &str = "/etc/drophammer/minimum";
 
 /// Oldest version that may be installed, by operating system, with the image id from which the version was parsed.

@@ -53,7 +53,8 @@ pub struct ResolvedImage {
     pub url: String,
     /// Digest of the whole image or, for an OCI image, of its manifest.
     pub digest: Digest,
-    /// Streams of the image: one or, for an OCI image, one for each layer, lowest layer first.
+    /// Streams of the image. An OCI image has one stream for each layer, the lowest layer first; any other image has
+    /// one stream.
     pub parts: Vec<ImagePart>,
     /// Whether the parts are OCI layers, in which whiteouts remove files of lower layers.
     pub layered: bool,

@@ -16,7 +16,7 @@ use std::thread::{self, JoinHandle};
 
 /// Source of the compressed bytes of one stream.
 pub(crate) trait StreamSource: Read + Send {
-    /// Returns how often the download was resumed so far.
+    /// Returns the number of times that the download was resumed so far.
     fn resumed(&self) -> u32;
 
     /// Returns the reason if the stream ended because it cannot be resumed and must start over.
@@ -63,7 +63,7 @@ impl DownloadState {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Returns how often the download was resumed.
+    /// Returns the number of times that the download was resumed.
     pub(crate) fn resumed(&self) -> u32 {
         self.resumed.load(Ordering::Relaxed)
     }

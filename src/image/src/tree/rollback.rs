@@ -1,5 +1,5 @@
 //! Rollback after the unpacking of an image has failed or must start over. The unpacked files were not verified
-//! completely, so none of them may remain on the filesystems made by this run.
+//! completely, so none of them may remain on the filesystems that this run has created.
 
 use super::remove_tree::{TreeRemoval, inode_identity, list_names};
 use linux::safe_open::{self, PathRestriction};

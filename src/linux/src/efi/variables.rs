@@ -87,7 +87,7 @@ pub fn read_variable(directory: &Path, name: &str) -> Option<Vec<u8>> {
     read_file(&variable_path(directory, name))
 }
 
-/// Reads the value of a variable of any vendor by its path.
+/// Reads the value of the variable at this path, which may be a variable of any vendor.
 pub fn read_file(path: &Path) -> Option<Vec<u8>> {
     read_whole(File::open(path).ok()?, MAXIMUM).ok()??.get(4..).map(<[u8]>::to_vec)
 }
@@ -101,7 +101,7 @@ pub fn write_variable(directory: &Path, name: &str, value: &[u8]) -> io::Result<
     write_file(&variable_path(directory, name), value)
 }
 
-/// Writes a variable of any vendor by its path.
+/// Writes the variable at this path, which may be a variable of any vendor.
 ///
 /// # Errors
 /// The same errors as for [`write_variable`].
@@ -135,7 +135,7 @@ pub fn remove_variable(directory: &Path, name: &str) -> io::Result<()> {
     remove_file(&variable_path(directory, name))
 }
 
-/// Removes a variable of any vendor by its path.
+/// Removes the variable at this path, which may be a variable of any vendor.
 ///
 /// # Errors
 /// Returns an error if the firmware or the kernel refuses the change.

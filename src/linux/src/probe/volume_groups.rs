@@ -203,8 +203,8 @@ pub(super) struct LvmReportSegment {
     pub seg_start_pe: String,
     #[serde(default)]
     pub seg_size_pe: String,
-    /// Device and first extent, such as `/dev/sda1(3)`. For a raid volume, the list contains its hidden volumes
-    /// instead: `safe_rimage_0(0),safe_rimage_1(0)`.
+    /// List of the devices of the segment, each with its first extent, such as `/dev/sda1(3)`. For a raid volume, the
+    /// list contains its hidden volumes instead: `safe_rimage_0(0),safe_rimage_1(0)`.
     #[serde(default)]
     pub devices: String,
 }

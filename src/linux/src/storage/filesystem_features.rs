@@ -56,8 +56,8 @@ const EXT: [Feature; 6] = [
 ];
 
 /// Features of btrfs (fs/btrfs/tree.h, include/uapi/linux/btrfs.h); fields are little-endian. A kernel that does not
-/// support a feature of the field at offset 180 mounts the filesystem only read-only. mkfs.btrfs 6.2 accepts only one
-/// option `-O` and one option `-R`.
+/// support a feature of the field at offset 180 mounts the filesystem read-only. mkfs.btrfs 6.2 accepts only one option
+/// `-O` and one option `-R`.
 const BTRFS: [Feature; 9] = [
     Feature { name: "no-holes", field: 188, bit: 0x200, since: (3, 14), without: "^no-holes" },
     Feature { name: "free-space-tree", field: 180, bit: 1, since: (4, 5), without: "^free-space-tree" },
@@ -98,8 +98,8 @@ impl Superblock {
         Ok(Some(Superblock(area)))
     }
 
-    /// Returns the reason why a kernel of the image with this version cannot mount the filesystem at this path; `None`
-    /// if the kernel can mount it.
+    /// Returns the reason why the image's kernel, which has this version, cannot mount the filesystem at this path;
+    /// `None` if the kernel can mount it.
     pub fn explain_unsupported(&self, format: FilesystemFormat, path: &str, kernel: &str) -> Option<String> {
         let unsupported = self.find_unsupported(parse_linux_version(kernel)?);
         let remedy = describe_remedy(format, &unsupported)?;
@@ -152,8 +152,8 @@ impl Superblock {
 
 type ReadWord = fn([u8; 4]) -> u32;
 
-/// Returns the remedy by create options, as the end of a sentence; empty if no option disables the features, and `None`
-/// if there are no features.
+/// Returns the end of a sentence with the remedy: the create options that disable the features. The text is empty if no
+/// option disables them. Returns `None` if there are no features.
 fn describe_remedy(format: FilesystemFormat, unsupported: &[&Feature]) -> Option<String> {
     let without = unsupported.iter().map(|feature| feature.without).filter(|it| !it.is_empty());
     let (runtime, features): (Vec<&str>, Vec<&str>) = without.partition(|it| *it == "^free-space-tree");

@@ -138,8 +138,8 @@ fn fit_on_disk(
 }
 
 /// Zeroes the image's old backup header, so that recovery tools do not find it. The offset of the header is read from
-/// the untrusted image. Therefore the sector is zeroed only if it contains a header, and is not part of a partition or
-/// of one of the new tables.
+/// the untrusted image. Therefore the sector is zeroed only if it contains a header, and belongs neither to a partition
+/// nor to one of the new tables.
 fn zero_old_backup_header(disk: &File, found: &Gpt, fitted: &Gpt) -> io::Result<()> {
     let (old, entries) = (found.backup_lba(), fitted.entries_lba());
     let is_primary = old <= 1 || (entries..entries + fitted.entries_sectors()).contains(&old);

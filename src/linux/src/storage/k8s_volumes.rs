@@ -73,8 +73,8 @@ fn create_partition(device: &DevicePath, guid: Uuid, uid: Uuid, name: &str) -> R
     })
 }
 
-/// Returns the first and last sector of a partition that covers the device except for at least one MiB at each end,
-/// which contains the partition tables. The partition starts and ends at whole MiB.
+/// Returns the first and last sector of a partition that covers the device. At least one MiB at each end of the device
+/// is left for the partition tables. The partition starts and ends at whole MiB.
 fn whole_disk_range(size_bytes: u64, sector_bytes: u64) -> (u64, u64) {
     let end = (size_bytes / MIB).saturating_sub(1) * MIB;
     (MIB / sector_bytes, (end / sector_bytes).saturating_sub(1))

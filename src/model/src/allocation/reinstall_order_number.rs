@@ -16,7 +16,8 @@ impl OrderNumber {
     /// Largest number: 2^53 - 1. Every JSON parser represents numbers up to this one exactly.
     pub const LARGEST: OrderNumber = OrderNumber((1 << 53) - 1);
 
-    /// Parses the id of an order. Returns `None` if the id is not a decimal number from 1 to [`OrderNumber::LARGEST`].
+    /// Parses the id of a reinstall order. Returns `None` if the id is not a decimal number from 1 to
+    /// [`OrderNumber::LARGEST`].
     pub fn parse(id: &str) -> Option<OrderNumber> {
         let is_decimal = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit());
         let number = id.parse().ok().filter(|_| is_decimal).map(OrderNumber)?;

@@ -45,7 +45,7 @@ pub enum BootDevice {
     Pxe,
     Disk,
     Cdrom,
-    /// Setup of the firmware.
+    /// The setup program of the firmware.
     Bios,
     UefiHttp,
 }

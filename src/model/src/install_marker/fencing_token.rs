@@ -1,9 +1,9 @@
 //! Fencing tokens, which define the order of the installations by one server. A token identifies the history of the
 //! server's database, and the position of an installation in that history.
 //!
-//! A server issues a token for each order, first installation and migration. The install marker records the token. If
-//! the token of a reinstall is older than the token in the install marker, a server with an outdated database has
-//! ordered the reinstall. The agent then refuses the reinstall.
+//! A server issues a token for each reinstall order, first installation and migration. The install marker records the
+//! token. If the token of a reinstall is older than the token in the install marker, a server with an outdated database
+//! has ordered the reinstall. The agent then refuses the reinstall.
 //!
 //! A token that was read from a disk proves nothing by itself, because any previous owner of the disk may have written
 //! it. Such a token can only cause a refusal, which the operator can override.

@@ -5,7 +5,7 @@ use crate::device_name::DevicePath;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// Failed attempt to inspect an object, with the reason of the failure.
+/// Failed attempt to inspect an object, with the reason for the failure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedAttempt {
     pub tried: AttemptTarget,

@@ -54,7 +54,7 @@ impl<'a> LayoutFields<'a> {
 pub(crate) struct SourceMap(HashMap<String, (String, Option<SourceLocation>)>);
 
 impl SourceMap {
-    /// Converts a problem with a canonical path to a problem with the path in the document, line and column.
+    /// Replaces the canonical path of a problem by the path in the document, and adds line and column.
     pub(crate) fn locate_problem(&self, mut problem: Diagnostic) -> Diagnostic {
         let mut place = problem.place.as_str();
         loop {
@@ -103,7 +103,7 @@ impl LayoutReader {
         self.unread.push(place.to_owned());
     }
 
-    /// Records the path and location in the document of the value with this canonical path.
+    /// Records the position of the value with this canonical path: its path and its location in the document.
     pub(crate) fn record_location(&mut self, place: &str, node: &DocumentNode) {
         self.places.0.insert(place.to_owned(), (node.place.clone(), node.mark));
     }

@@ -115,7 +115,7 @@ pub(crate) fn list_kernel_images(root: &NewRoot) -> Vec<String> {
 #[derive(Debug)]
 struct KernelCandidate {
     image: String,
-    /// Text in the path that the star of the pattern in [`IMAGES`] matches.
+    /// Part of the path that matches the star of the pattern in [`IMAGES`].
     name: String,
     version: String,
 }

@@ -123,7 +123,7 @@ fn is_same_console(one: &str, other: &str) -> bool {
     device(one).is_some() && device(one) == device(other)
 }
 
-/// Configures grub-mkconfig in the target to use the same arguments for later kernels.
+/// Configures grub-mkconfig in the target to use the arguments of this command line for later kernels.
 pub(crate) fn persist_for_grub(root: &NewRoot, own: &str) -> Result<()> {
     let text = format_grub_line(own).replace('\\', "\\\\").replace('"', "\\\"").replace('$', "\\$").replace('`', "\\`");
     let lines = format!("GRUB_CMDLINE_LINUX=\"{text}\"\nGRUB_CMDLINE_LINUX_DEFAULT=\"\"\n");
@@ -144,7 +144,7 @@ pub(crate) fn persist_for_grub(root: &NewRoot, own: &str) -> Result<()> {
     root.write_file(path, 0o644, format!("{before}\n# written by drophammer\n{lines}").as_bytes())
 }
 
-/// Configures kernel-install(8) to use the same command line for later kernels.
+/// Configures kernel-install(8) to use this command line for later kernels.
 pub(crate) fn persist_for_kernel_install(root: &NewRoot, whole: &str) -> Result<()> {
     root.write_file(KERNEL_INSTALL[0], 0o644, format!("{whole}\n").as_bytes())
 }

@@ -68,7 +68,7 @@ pub(crate) struct BootRequirements {
     pub system: String,
     /// Boot loader ID in boot-info.yaml.
     pub bootloader_id: String,
-    /// Whether no boot loader is installed, because the settings of the image disable this task.
+    /// True if no boot loader is installed because the settings of the image disable this task.
     pub keeps_loader: bool,
     /// Path of mdadm's configuration in the target.
     pub mdadm_conf: String,

@@ -51,8 +51,8 @@ pub fn add_relabeling_arguments(root: &NewRoot, boot: &BootInfo) -> BootInfo {
     BootInfo { cmdline: format!("{} enforcing=0", boot.cmdline), ..boot.clone() }
 }
 
-/// Labels all files of a system with this policy that are on its root filesystem and on the filesystems at `mounts`. If a
-/// filesystem cannot be labeled, the system labels all its files at its first boot.
+/// Labels the files of a system that uses this policy: all files on its root filesystem, and on the filesystems at
+/// `mounts`. If a filesystem cannot be labeled, the system labels all its files at its first boot.
 ///
 /// # Errors
 /// Returns an error if the file that requests the labeling cannot be written or removed.

@@ -7,7 +7,7 @@ use super::ranges::UsedRanges;
 /// Maximum size of a file allocation table, in bytes.
 const MOST_TABLE_BYTES: u64 = 1 << 30;
 
-/// Number of bytes per read, a multiple of the sizes of entries of 12, 16 and 32 bits.
+/// Number of bytes per read, which is a multiple of every entry size (12, 16 and 32 bits).
 const STEP_BYTES: u64 = 3 << 16;
 
 /// Maximum number of clusters of FAT12 and FAT16 (fatgen103, "FAT Type Determination"). FAT32 is not recognized by the

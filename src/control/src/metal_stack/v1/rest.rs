@@ -44,7 +44,7 @@ pub(crate) enum RestFailure {
     Signature(Error),
     /// The requested object does not exist on the server.
     Missing(Error),
-    /// The request failed for another reason. A retry may succeed.
+    /// Any other failure. A retry may succeed.
     Passing(Error),
     Lasting(Error),
 }

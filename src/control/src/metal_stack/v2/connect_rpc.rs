@@ -56,7 +56,7 @@ pub(crate) enum ConnectFailure {
     Unknown(Error),
     /// The requested object does not exist on the server.
     Missing(Error),
-    /// The call failed for another reason. A retry may succeed.
+    /// Any other failure. A retry may succeed.
     Passing(Error),
     Lasting(Error),
 }

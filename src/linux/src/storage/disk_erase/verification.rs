@@ -1,4 +1,4 @@
-//! Verifies that a disk was erased by reading the disk. Reports of success from the disk itself are not trusted.
+//! Reads a disk to verify that it was erased. Reports of success from the disk itself are not trusted.
 
 use super::zeroing;
 use crate::storage::block_device;

@@ -231,7 +231,7 @@ impl Reachability {
     }
 }
 
-/// Nodes that were counted because each of them belongs to a different object than all nodes that were visited before.
+/// Nodes that were added so far. Any two of them are distinct, as defined by [`DistinctNodes::add_if_distinct`].
 #[derive(Debug, Default)]
 pub(crate) struct DistinctNodes {
     above: BitSet,

@@ -27,8 +27,8 @@ pub fn order_farthest_first<N: Ord + Clone>(from: N, next: impl Fn(&N) -> Vec<N>
     order_farthest_first_except(&BTreeSet::new(), from, next)
 }
 
-/// Returns the same as [`order_farthest_first`], but without the nodes in `known`, and without nodes that can be
-/// reached only through nodes in `known`.
+/// Returns the nodes of [`order_farthest_first`], in the same order. Omits the nodes in `known`, and the nodes that can
+/// be reached only through nodes in `known`.
 pub(crate) fn order_farthest_first_except<N: Ord + Clone>(
     known: &BTreeSet<N>,
     from: N,

@@ -35,7 +35,7 @@ pub(crate) fn install_systemd_boot(start: &LoaderContext) -> Result<EspInstallat
     Ok(EspInstallation { files, loader: LOADER.to_owned(), arguments: String::new() })
 }
 
-/// Configures kernel-install(8) to add later kernels with the same entry token and command line.
+/// Configures kernel-install(8) to add later kernels with the entry token and command line of the first kernel.
 pub(crate) fn configure_kernel_install(start: &LoaderContext) -> Result<()> {
     start.root.write_file("/etc/kernel/entry-token", 0o644, format!("{}\n", start.wants.system).as_bytes())?;
     command_line::persist_for_kernel_install(start.root, start.line)
