@@ -77,7 +77,7 @@ impl NetworkParser {
         self.read_devices(&fields, "vlans", Self::read_vlan);
         if self.seen.ids.is_empty() && self.reader.problems.is_empty() {
             self.reader
-                .report(&self.root, "no device is configured: add ethernets, or remove the network configuration");
+                .report(&self.root, "no device is configured: add `ethernets`, or remove the network configuration");
         }
     }
 

@@ -181,7 +181,7 @@ impl MigrationCheck<'_> {
         };
         for volume in found.volumes.iter().filter(|volume| !is_listed(volume)) {
             let message = format!(
-                "logical volume {}/{} ({}, {}) is not in the layout and would not be migrated; remove it, or copy its data yourself",
+                "logical volume {}/{} ({}, {}) is not in the layout and would not be migrated. If its data are needed, copy the data elsewhere; then remove the logical volume",
                 group.name,
                 volume.name,
                 volume.kind,
@@ -264,7 +264,7 @@ impl MigrationCheck<'_> {
                     true => self.refuse_data(&place, &name, StackUnit::Partition(part)),
                     false => {
                         let message = format!(
-                            "{} ({}, {}) is not in the layout and would not be migrated; remove it, or copy its data yourself",
+                            "{} ({}, {}) is not in the layout and would not be migrated. If its data are needed, copy the data elsewhere; then remove the partition",
                             part.device,
                             format_bytes(part.size_bytes),
                             describe_content(StackUnit::Partition(part))
@@ -307,7 +307,7 @@ impl MigrationCheck<'_> {
             return;
         }
         let message = format!(
-            "the layout does not list a filesystem on {name}, but it contains {}, which would not be migrated; set `format: none` to migrate the whole device, or erase it",
+            "the layout does not list a filesystem on {name}, but it contains {}, which would not be migrated; set `format: none` to migrate the whole device, or erase the device",
             describe_content(unit)
         );
         self.refuse(place, message);

@@ -91,7 +91,7 @@ impl PlanDecider<'_> {
         if nameless.is_empty() {
             let given: Vec<String> =
                 named.iter().filter_map(|disk| self.discard_name(disk)).map(|name| format!("{name:?}")).collect();
-            return format!("or discard it with give_up: [{}] in the allocation", given.join(", "));
+            return format!("or discard the disk contents with give_up: [{}] in the allocation", given.join(", "));
         }
         let devices: Vec<&str> = nameless.iter().map(|disk| disk.device.as_str()).collect();
         format!("or erase {} in the rescue shell (wipefs -a)", devices.join(", "))

@@ -251,7 +251,7 @@ async fn identify_requester(
         }
         MachineMatch::Unidentified => {
             app.log_rate_limited(unidentified_message(peer, &asking));
-            return Err(ApiError::bad_request("the uuid is not usable, and no file in machines/ contains the mac"));
+            return Err(ApiError::bad_request("the `uuid` is not usable, and no file in machines/ has the `mac`"));
         }
     };
     let machine = directory.find_machine(&id);

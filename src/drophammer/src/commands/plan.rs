@@ -63,8 +63,8 @@ pub struct PlanArgs {
     /// Print the plan as JSON.
     #[arg(long)]
     pub json: bool,
-    /// Return another exit status for each effect: 0 nothing changes, 3 data would be lost, 4 the machine changes without loss. A machine
-    /// that is installed and has no order is then not refused: nothing changes.
+    /// Let the exit status report the effect: 0 if nothing changes, 3 if data would be lost, 4 if the machine changes
+    /// without loss. Without this option, the command fails for a machine that is installed and has no reinstall order.
     #[arg(long)]
     pub detailed_exitcode: bool,
 }

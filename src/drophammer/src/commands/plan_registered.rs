@@ -19,7 +19,7 @@ use server::operator::MachineSummary;
 use server::plan_input::{PlanInput, RegisteredInventory};
 
 pub(super) const FRESH: &str =
-    "run `drophammer inventory` on the machine, and specify its output with --inventory FILE";
+    "run `drophammer inventory` on the machine, and specify the output of that command with --inventory FILE";
 
 /// Inputs of a plan, or a forecast if the registered inventory is outdated.
 #[allow(clippy::large_enum_variant, reason = "only one value exists for each command")]

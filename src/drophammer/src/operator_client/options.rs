@@ -106,7 +106,7 @@ pub enum LayoutCommand {
         #[arg(value_name = "ID")]
         id: String,
     },
-    /// Create a layout from a file. Its id must not exist yet.
+    /// Create a layout from a file. Fails if the server already has a layout with this id.
     #[command(visible_alias = "add")]
     Create {
         /// File with the layout; - reads standard input.

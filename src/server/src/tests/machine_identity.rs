@@ -79,7 +79,7 @@ async fn a_default_uuid_identifies_no_machine() {
         for query in [format!("uuid={default}"), format!("uuid={default}&mac=52:54:00:00:00:ff")] {
             let answer = server.boot(&query).await;
             assert!(
-                answer.status == 400 && answer.text().contains("the uuid is not usable"),
+                answer.status == 400 && answer.text().contains("the `uuid` is not usable"),
                 "{query}: {}",
                 answer.text()
             );

@@ -69,7 +69,8 @@ fn check_image_filesystem(check: &mut LayoutCheck, place: &str, filesystem: &Fil
         );
     }
     if !filesystem.mountoptions.is_empty() {
-        let message = format!("{brought}, whose own fstab specifies how it is mounted: remove mountoptions");
+        let message =
+            format!("{brought}, and fstab of the image specifies how the partition is mounted: remove mountoptions");
         check.report_problem(&format!("{place}.mountoptions"), message);
     }
 }
