@@ -53,7 +53,7 @@ impl PlanDecider<'_> {
                 (true, ..) => {}
                 (false, true, _) => self.warn(format!(
                     "the content of {object} cannot be inspected ({}), and the content of {} will be discarded, as \
-                        requested by the operator; remove give_up from the allocation once the allocation is installed",
+                        requested by the operator; remove `give_up` from the allocation once the allocation is installed",
                     object.reason,
                     wiped.join(", ")
                 )),

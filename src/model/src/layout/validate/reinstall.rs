@@ -26,7 +26,7 @@ fn find_merge_path(filesystem: &FilesystemSpec) -> Result<&str, String> {
         (format @ (FilesystemFormat::Swap | FilesystemFormat::None | FilesystemFormat::Tmpfs), _) => {
             return Err(format!("reinstall: merge requires a preserved filesystem, which {format} is not"));
         }
-        (_, None) => return Err("reinstall: merge requires a mounted filesystem: set path".to_owned()),
+        (_, None) => return Err("reinstall: merge requires a mounted filesystem: set `path`".to_owned()),
         (_, Some("/")) => {
             return Err("reinstall: merge is not supported for /, which a reinstall recreates".to_owned());
         }
