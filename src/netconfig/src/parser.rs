@@ -117,7 +117,7 @@ impl NetworkParser {
         });
         match (&card, &set_name) {
             (None, Some((_, place))) => {
-                self.reader.report(place, "set-name requires a match that selects the NIC");
+                self.reader.report(place, "`set-name` requires a `match` that selects the NIC");
             }
             (None, None) => self.check_id_as_name(id, device),
             (Some(_), _) => {

@@ -240,7 +240,7 @@ fn images() {
         ),
         ("id: i\nfile: i\nmirrors: [oci://h/i:1]\n", "3:11: mirrors of an image in a registry must be in registries"),
         ("id: i\nfile: i\nmirrors: http://h/i\n", "3:10: "),
-        ("id: i\n", "neither a url nor a file"),
+        ("id: i\n", "neither `url` nor `file`"),
         ("id: i\nurl: ftp://h/i\n", "2:6: the url is neither http"),
         ("id: i\nfile: ../i\n", "2:7: `file` must be a path below images/"),
         ("id: i\nfile: /etc/passwd\n", "below images/"),

@@ -21,8 +21,7 @@ pub(super) fn check_raw_image(check: &mut LayoutCheck, layout: &Layout) {
             growing = growing.or(Some(index).filter(|_| is_inside));
         }
         if !disks.is_empty() && filesystem.reinstall == OnReinstall::Merge {
-            let message =
-                "reinstall: merge is not supported with a raw image, whose files cannot be added to other filesystems";
+            let message = "`reinstall: merge` is not supported with a raw image, whose files cannot be added to other filesystems";
             check.report_problem(&format!("{place}.reinstall"), message);
         }
     }
