@@ -103,7 +103,7 @@ impl MigrationCheck<'_> {
         let now = root.and_then(|root| self.meant.present_path(&root.device));
         if let Some(now) = now.filter(|now| now != found.device) {
             let message = format!(
-                "the layout has / on {now}, but the marker of the installed system is on {}; put the disks back in their original slots",
+                "according to the layout, / is on {now}, but the marker of the installed system is on {}; put the disks back in their original slots",
                 found.device
             );
             self.refuse("filesystems", message);
