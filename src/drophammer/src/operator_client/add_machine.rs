@@ -27,7 +27,7 @@ pub struct AddOptions {
     /// Layout [default: the layout for the machine's size and the image].
     #[arg(long, value_name = "ID", requires = "image")]
     pub layout: Option<String>,
-    /// SSH public key for the installed system, or a file with public keys; may be given several times.
+    /// SSH public key for the installed system, or a file with public keys; can be specified several times.
     #[arg(long = "ssh-key", value_name = "KEY|FILE", requires = "image")]
     pub ssh_keys: Vec<String>,
 }
