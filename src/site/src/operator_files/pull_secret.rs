@@ -128,7 +128,7 @@ mod tests {
     fn what_opens_nothing_is_named_by_its_place_and_not_repeated() {
         let oci = "url: oci://r.example/debian:12";
         for (url, secret, says) in [
-            ("file: i.tar", "{username: u, password: hunter2}", "requires a url in a registry"),
+            ("file: i.tar", "{username: u, password: hunter2}", "but no `url` in a registry"),
             (
                 "url: https://h/i.tar",
                 "{username: u, password: hunter2}",
