@@ -33,7 +33,7 @@ pub(crate) fn require_tools() -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    let message = format!("the ramdisk lacks {}; rebuild it with initramfs/build", missing.join(", "));
+    let message = format!("the ramdisk lacks {}; rebuild the ramdisk with initramfs/build", missing.join(", "));
     Err(Error::new(Phase::Settings, message))
 }
 

@@ -32,12 +32,12 @@ pub struct ReinstallOptions {
     /// Id of the machine [default: its SMBIOS UUID].
     #[arg(long, value_name = "UUID")]
     pub machine: Option<Uuid>,
-    /// Start kernel and ramdisk only if they and the command line have this digest, which `drophammer machine
-    /// boot-digest` prints. Over plain HTTP and without a digest, another host on the network can replace kernel and
-    /// ramdisk.
+    /// Start the kernel only if kernel, ramdisk and kernel command line together have this digest, which `drophammer
+    /// machine boot-digest` prints. Over plain HTTP and without a digest, another host on the network can replace
+    /// kernel and ramdisk.
     #[arg(long, value_name = "DIGEST")]
     pub boot_digest: Option<BootDigest>,
-    /// Print what would happen, without doing it.
+    /// Print what the command would do, but change nothing.
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -147,7 +147,9 @@ fn set_firmware_boot(macs: &[String]) -> String {
     });
     match told {
         Ok(entry) => format!("only the next firmware boot uses Boot{:04X} ({})", entry.number, entry.description),
-        Err(why) => format!("{why}: the boot order of the firmware must start with a network entry"),
+        Err(why) => format!(
+            "{why}: the machine boots over PXE only if the boot order of the firmware starts with a network entry"
+        ),
     }
 }
 

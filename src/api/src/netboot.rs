@@ -251,7 +251,7 @@ async fn identify_requester(
         }
         MachineMatch::Unidentified => {
             app.log_rate_limited(unidentified_message(peer, &asking));
-            return Err(ApiError::bad_request("the uuid is not usable, and no file in machines/ contains the mac"));
+            return Err(ApiError::bad_request("the `uuid` is not usable, and no file in machines/ has the `mac`"));
         }
     };
     let machine = directory.find_machine(&id);
@@ -378,7 +378,7 @@ async fn log_active_boot(
 }
 
 fn too_many_machines(app: &AppState, id: &str, peer: ClientAddress) -> ApiError {
-    let message = "too many machines without a file are registered: create a file in machines/ for this machine";
+    let message = "too many registered machines lack a machine file: create a file in machines/ for this machine";
     app.log_rate_limited(format!("{id} at {peer}: {message}"));
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
 }

@@ -40,7 +40,7 @@ const PASSWORD: usize = 16;
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Text that is reported instead of the console password if the password was generated during an earlier boot.
-const MADE_BEFORE: &str = "not known: the machine was already installed before this boot";
+const MADE_BEFORE: &str = "the password is not known: the machine was already installed before this boot";
 
 /// Client of one version of metal-stack's API, for one machine. The implementations limit each call by a timeout, and retry calls that must
 /// succeed. Unless noted otherwise, each method fails as the method of [`ControlPlane`] with the same name does.
@@ -169,7 +169,7 @@ impl MetalControlPlane {
         // time.
         let in_band = self.ipmi.as_deref().map_or(Ok(None), ipmi::read_bmc).map_err(|error| error.to_string());
         let known = self.api.known_bmc().context(Phase::Control, || {
-            "not registered: a registration would erase the control plane's record of the BMC (address, user, password), because that record cannot be read"
+            "not registered: a registration would erase the control plane's record of the BMC (address, user, password): the registration must contain this record, but the record cannot be read"
         })?;
         Ok(bmc_record::combine(known, in_band, &|line| {
             output::print_line(line);

@@ -24,8 +24,8 @@ pub struct ListOptions {
     /// Output format [env: DROPHAMMER_OUTPUT] [default: table].
     #[arg(short, long, value_enum, value_name = "FORMAT")]
     pub output: Option<OutputFormat>,
-    /// List only objects with this value; may be given several times. The keys are the titles of the columns of `-o wide`. Upper and lower
-    /// case are equal, and `*` in the value stands for any text: phase=failed, image=debian-12*.
+    /// List only objects with this value; can be specified several times. The keys are the titles of the columns of `-o
+    /// wide`. Upper and lower case are equal, and `*` in the value stands for any text: phase=failed, image=debian-12*.
     #[arg(long, value_name = "KEY=VALUE")]
     pub filter: Vec<String>,
     /// Sort by this column; -KEY sorts in descending order [default: the first column].

@@ -40,7 +40,7 @@ pub struct PackOptions {
     /// Secret key of minisign to sign with; its password is read from the terminal or from DROPHAMMER_KEY_PASSWORD.
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
-    /// Id of the image with its version, as used in allocations: `debian-12.0.20261101`. The signature covers it.
+    /// Id of the image with its version, as used in allocations: `debian-12.0.20261101`. The signature covers this id.
     #[arg(long, value_name = "OS-VERSION")]
     pub id: Option<String>,
     /// Compression level of zstd, from 1 (fastest) to 22 (smallest image).

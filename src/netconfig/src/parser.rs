@@ -77,7 +77,7 @@ impl NetworkParser {
         self.read_devices(&fields, "vlans", Self::read_vlan);
         if self.seen.ids.is_empty() && self.reader.problems.is_empty() {
             self.reader
-                .report(&self.root, "no device is configured: add ethernets, or remove the network configuration");
+                .report(&self.root, "no device is configured: add `ethernets`, or remove the network configuration");
         }
     }
 
@@ -117,7 +117,7 @@ impl NetworkParser {
         });
         match (&card, &set_name) {
             (None, Some((_, place))) => {
-                self.reader.report(place, "set-name requires a match that selects the NIC");
+                self.reader.report(place, "`set-name` requires a `match` that selects the NIC");
             }
             (None, None) => self.check_id_as_name(id, device),
             (Some(_), _) => {

@@ -223,11 +223,11 @@ fn check_bond(bond: &BondConfig, place: &str, found: &mut Vec<Diagnostic>) {
     let time = |name: &str| bond.parameters.get(name).filter(|time| *time != "0");
     let (mii, arp) = (time("mii-monitor-interval"), time("arp-interval"));
     if mii.is_some() && arp.is_some() {
-        let message = "mii-monitor-interval and arp-interval cannot be combined";
+        let message = "`mii-monitor-interval` and `arp-interval` cannot be combined";
         problem("arp-interval", message.to_owned());
     }
     if arp.is_some() != bond.parameters.contains_key("arp-ip-targets") {
-        problem("arp-ip-targets", "arp-interval and arp-ip-targets must be set together".to_owned());
+        problem("arp-ip-targets", "`arp-interval` and `arp-ip-targets` must be set together".to_owned());
     }
     for name in ["up-delay", "down-delay"] {
         let Some(delay) = time(name).and_then(|delay| delay.parse::<u32>().ok()) else { continue };

@@ -52,7 +52,7 @@ fn run_create_at(place: &Path, create: &CreateSystem, deadline: Duration, say: &
     let left = chroot.close();
     drop(root);
     // The error of the script is more informative than that of a mount which the script left busy.
-    ran.context(Phase::Target, || format!("run create of {}", create.os))?;
+    ran.context(Phase::Target, || format!("run `create` of {}", create.os))?;
     left?;
     mounts.unmount_all()
 }

@@ -53,7 +53,7 @@ pub fn extend_crypttab(root: &NewRoot, entries: &[CrypttabEntry], say: &dyn Fn(&
         let what = format!("the image does not contain {what}");
         if let Some(path) = entries.iter().find_map(|entry| entry.needed_at.as_ref()) {
             let why = format!(
-                "{what}, without which it cannot mount {path}: add this to the image, or add nofail to the \
+                "{what}, without which the installed system cannot mount {path}: add the missing files to the image, or add nofail to the \
                  mountoptions of {path}"
             );
             return Err(Error::new(Phase::Target, why));

@@ -133,7 +133,7 @@ pub fn finish_tree(
                 None => {
                     let version = Some(&distribution.version).filter(|version| !version.is_empty());
                     let version = version.map_or_else(String::new, |version| format!(" {version}"));
-                    format!("{}{version} without an installer: finished by drophammer", distribution.id)
+                    format!("{}{version} without an installer: configured by drophammer", distribution.id)
                 }
             });
             let wants =

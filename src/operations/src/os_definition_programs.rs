@@ -30,11 +30,11 @@ impl PlannedOperation for VerifyDefinition {
     }
 }
 
-/// Describes a run of `verify`: `verify of web+small accepts ns1, track`.
+/// Describes a run of `verify`: `` `verify` of web+small accepts ns1, track ``.
 fn describe_verify(os: &str, parameters: &[String]) -> String {
     match parameters {
-        [] => format!("verify of {os} passes"),
-        some => format!("verify of {os} accepts {}", some.join(", ")),
+        [] => format!("`verify` of {os} passes"),
+        some => format!("`verify` of {os} accepts {}", some.join(", ")),
     }
 }
 
@@ -89,6 +89,6 @@ impl PlannedOperation for CreateSystem {
 fn describe_create(create: &CreateSystem) -> OperationText {
     let CreateSystem { os, disks, onto, .. } = create;
     let given = format!("the program may write {}; other disks are not visible to it", join_devices(disks));
-    OperationText::after(format!("create of {os} onto {}{}", strip_dev(&onto.device), describe_growth(onto)))
+    OperationText::after(format!("`create` of {os} onto {}{}", strip_dev(&onto.device), describe_growth(onto)))
         .with(std::iter::once(given).chain(describe_expected(onto)).collect())
 }

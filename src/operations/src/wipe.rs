@@ -65,7 +65,7 @@ fn describe_erasure(disk: &WipeDisk) -> String {
         (true, _) => String::new(),
         (false, true) => {
             format!(
-                "{} (at most {}; if impossible, the run fails); then ",
+                "{} (at most {}; if the erase is impossible, the run fails); then ",
                 methods.join(" or "),
                 format_seconds(disk.budget_seconds as f64)
             )

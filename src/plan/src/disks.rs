@@ -36,7 +36,7 @@ impl<'a> PlanDecider<'a> {
                 {
                     let was = self
                         .latest_record(&disk.device)
-                        .map(|record| format!("; when the machine was installed it was {}", describe_record(record)));
+                        .map(|record| format!("; at installation, this device was {}", describe_record(record)));
                     self.absent.insert(index, MissingDisk::new(message + &was.unwrap_or_default()));
                     self.note_absent(index, disk);
                 }

@@ -149,9 +149,9 @@ impl PlanDecider<'_> {
             return self.warn(format!("{said}: its data will be discarded, as requested by the operator"));
         }
         let remedy = match self.discard_name(found) {
-            None => "if its data are lost, erase the whole disk".to_owned(),
+            None => "if the data on the disk are lost, erase the whole disk".to_owned(),
             Some(name) => {
-                format!("if its data are lost, order the reinstall again with --give-up {name}")
+                format!("if the data on the disk are lost, order the reinstall again with --give-up {name}")
             }
         };
         self.refuse(place, format!("{said}. Check whether the disk was erased or its controller is failing; {remedy}"));

@@ -74,7 +74,7 @@ pub(crate) fn container_uuid_on(device: &PlannedDevice) -> Result<Uuid, String> 
 
 fn container_uuid(found: &[DeviceSignature]) -> Result<Uuid, String> {
     match found {
-        [one] if one.kind == KIND => one.uuid.parse().map_err(|_| "its UUID cannot be read".to_owned()),
+        [one] if one.kind == KIND => one.uuid.parse().map_err(|_| "the container's UUID cannot be read".to_owned()),
         [one] => Err(format!("there is {}", content_text::describe_signature(one))),
         [] => Err("no signature was found".to_owned()),
         several => {

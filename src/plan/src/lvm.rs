@@ -264,7 +264,9 @@ impl<'a> PlanDecider<'a> {
             self.warn(format!("{path} has {is} MiB instead of {layout} MiB, and is preserved with this size"));
         }
         if let Some(how) = &found.entangled {
-            let message = format!("{path} must be kept, but it {how}; undo that in the installed system");
+            let message = format!(
+                "{path} must be kept, but the volume {how}; remove the snapshot, or complete the merge or move, in the installed system"
+            );
             return self.refuse(place, message);
         }
         let running = found.running.as_ref().and_then(|name| self.stack.find_stacked(name));

@@ -103,7 +103,7 @@ impl MigrationCheck<'_> {
         let now = root.and_then(|root| self.meant.present_path(&root.device));
         if let Some(now) = now.filter(|now| now != found.device) {
             let message = format!(
-                "the layout has / on {now}, but the marker of the installed system is on {}; put the disks back in their original slots",
+                "according to the layout, / is on {now}, but the marker of the installed system is on {}; put the disks back in their original slots",
                 found.device
             );
             self.refuse("filesystems", message);
@@ -181,7 +181,7 @@ impl MigrationCheck<'_> {
         };
         for volume in found.volumes.iter().filter(|volume| !is_listed(volume)) {
             let message = format!(
-                "logical volume {}/{} ({}, {}) is not in the layout and would not be migrated; remove it, or copy its data yourself",
+                "logical volume {}/{} ({}, {}) is not in the layout and would not be migrated. If its data are needed, copy the data elsewhere; then remove the logical volume",
                 group.name,
                 volume.name,
                 volume.kind,
@@ -264,7 +264,7 @@ impl MigrationCheck<'_> {
                     true => self.refuse_data(&place, &name, StackUnit::Partition(part)),
                     false => {
                         let message = format!(
-                            "{} ({}, {}) is not in the layout and would not be migrated; remove it, or copy its data yourself",
+                            "{} ({}, {}) is not in the layout and would not be migrated. If its data are needed, copy the data elsewhere; then remove the partition",
                             part.device,
                             format_bytes(part.size_bytes),
                             describe_content(StackUnit::Partition(part))
@@ -307,7 +307,7 @@ impl MigrationCheck<'_> {
             return;
         }
         let message = format!(
-            "the layout does not list a filesystem on {name}, but it contains {}, which would not be migrated; set `format: none` to migrate the whole device, or erase it",
+            "the layout does not list a filesystem on {name}, but it contains {}, which would not be migrated; set `format: none` to migrate the whole device, or erase the device",
             describe_content(unit)
         );
         self.refuse(place, message);

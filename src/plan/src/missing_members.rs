@@ -101,7 +101,7 @@ impl<'a> PlanDecider<'a> {
         let stays = |verdict: &&DiskVerdict| matches!(verdict, DiskVerdict::NotOurs | DiskVerdict::Volumes);
         match verdicts.contains(&DiskVerdict::Keep) {
             true => Some("must be kept"),
-            false => verdicts.iter().find(stays).map(|_| "is on a disk that is not ours"),
+            false => verdicts.iter().find(stays).map(|_| "is on a disk that the layout does not list"),
         }
     }
 

@@ -53,7 +53,7 @@ impl PlanDecider<'_> {
                 (true, ..) => {}
                 (false, true, _) => self.warn(format!(
                     "the content of {object} cannot be inspected ({}), and the content of {} will be discarded, as \
-                        requested by the operator; remove give_up from the allocation once the allocation is installed",
+                        requested by the operator; remove `give_up` from the allocation once the allocation is installed",
                     object.reason,
                     wiped.join(", ")
                 )),
@@ -91,7 +91,7 @@ impl PlanDecider<'_> {
         if nameless.is_empty() {
             let given: Vec<String> =
                 named.iter().filter_map(|disk| self.discard_name(disk)).map(|name| format!("{name:?}")).collect();
-            return format!("or discard it with give_up: [{}] in the allocation", given.join(", "));
+            return format!("or discard the disk contents with give_up: [{}] in the allocation", given.join(", "));
         }
         let devices: Vec<&str> = nameless.iter().map(|disk| disk.device.as_str()).collect();
         format!("or erase {} in the rescue shell (wipefs -a)", devices.join(", "))

@@ -27,7 +27,7 @@ impl PlanDecider<'_> {
                 continue;
             }
             let message = format!(
-                "the array or group of {} is unknown, and may span other disks: {}; repair the array or group, or erase its members if it is not needed",
+                "the array or group of {} is unknown, and may span other disks: {}; repair the array or group, or, if the array or group is not needed, erase its members",
                 ours.join(", "),
                 unknown.reason
             );

@@ -49,7 +49,7 @@ impl PlanDecider<'_> {
         let disks = self.stack.disks_below_all(staying);
         let stays_on: Vec<KernelName> = disks.into_iter().collect();
         self.warn(format!(
-            "REMOVES {} FROM {}, whose other members on {} are not ours and stay unchanged: {}",
+            "REMOVES {} FROM {}, whose other members on {} are not in the layout and stay unchanged: {}",
             wiped.join(", "),
             thing.name,
             stays_on.join(", "),

@@ -63,10 +63,10 @@ impl PlanDecider<'_> {
     fn unrecorded_remedy(&self, found: &InventoryDisk) -> String {
         let hint = match (self.identifiers.has_serial(found), self.identifiers.has_wwn(found)) {
             (true, _) => {
-                format!("if this is the right disk, add the hint `serial: {}` to it in the layout", found.serial)
+                format!("if this is the right disk, add the hint `serial: {}` to this disk in the layout", found.serial)
             }
             (false, true) => {
-                format!("if this is the right disk, add the hint `wwn: {}` to it in the layout", found.wwn)
+                format!("if this is the right disk, add the hint `wwn: {}` to this disk in the layout", found.wwn)
             }
             (false, false) => "no serial number or WWN identifies this disk".to_owned(),
         };

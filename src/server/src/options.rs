@@ -77,7 +77,7 @@ pub struct ServeOptions {
     /// Address and port to listen on for TLS.
     #[arg(long, default_value = "0.0.0.0:8443", value_name = "ADDRESS:PORT", requires = "tls_cert", value_parser = parse_listen_address)]
     pub tls_listen: SocketAddr,
-    /// Address of a reverse proxy whose X-Forwarded-For contains the client's address; may be given several times.
+    /// Address of a reverse proxy whose X-Forwarded-For contains the client's address; can be specified several times.
     #[arg(long = "proxy", value_name = "ADDRESS")]
     pub proxies: Vec<IpAddr>,
     /// Accept registrations from every source port, if NAT or a proxy hides the ports of machines. Every process that sends requests from a
@@ -85,25 +85,26 @@ pub struct ServeOptions {
     #[arg(long)]
     pub any_source_port: bool,
     /// Seconds without a request from a machine's boot after which its next boot may register from the same address. Agents send a request
-    /// at least once a minute: a lower value only suits machines that restart within seconds, such as virtual ones.
+    /// at least once a minute: a value below 60 only suits machines that restart within seconds, such as virtual ones.
     #[arg(long, value_name = "SECONDS", default_value_t = QUIET_AT_SAME_ADDRESS.as_secs())]
     pub restart_timeout: u64,
-    /// Additional name of this server; may be given several times. Requests that address the server by another name are rejected, to
-    /// prevent DNS rebinding. IP addresses, localhost, the host's own names, and the names in --url and --tls-cert are always accepted.
+    /// Additional name of this server; can be specified several times. Requests that address the server by another name
+    /// are rejected, to prevent DNS rebinding. IP addresses, localhost, the host's own names, and the names in --url
+    /// and --tls-cert are always accepted.
     #[arg(long = "host", value_name = "NAME", value_parser = api::accepted_host_names::parse_name)]
     pub hosts: Vec<String>,
     /// URL at which machines reach this server [default: the URL to which a machine sends its request].
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
     /// Let the machines on this NIC's network boot over PXE or HTTP from this server. The network's DHCP server still assigns the
-    /// addresses, unless --range is given. Requires dnsmasq, and root or three capabilities.
+    /// addresses, unless --range is specified. Requires dnsmasq, and root or three capabilities.
     #[arg(long, value_name = "NIC")]
     pub pxe: Option<String>,
     /// Assign the addresses of machines from this range. Use it only on a network without another DHCP server.
     #[arg(long, value_name = "FIRST,LAST", requires = "pxe")]
     pub range: Option<AddressRange>,
-    /// Also send this DHCP option, such as ntp-server,10.0.0.5 or dns-server,10.0.0.53, to all clients; may be given several times. The
-    /// names are those of `dnsmasq --help dhcp`.
+    /// Also send this DHCP option, such as ntp-server,10.0.0.5 or dns-server,10.0.0.53, to all clients; can be
+    /// specified several times. The names are those of `dnsmasq --help dhcp`.
     #[arg(long = "dhcp-option", value_name = "NAME,VALUE", requires = "range")]
     pub dhcp_options: Vec<DhcpOption>,
     /// Directory with iPXE's undionly.kpxe and snponly.efi [default: /usr/lib/ipxe].

@@ -269,10 +269,10 @@ async fn start_reloader(
     let (wake, woken) = mpsc::channel();
     let done = wake.clone();
     let digests = ImageDigests::start(state.clone(), move |digest| drop(done.send(ReloadEvent::Digest(digest))));
-    let digests = digests.context(Phase::Serve, || "start the digest thread")?;
+    let digests = digests.context(Phase::Serve, || "start the thread that computes digests")?;
     let done = wake.clone();
     let verified = VerifyCache::start(move |verdict| drop(done.send(ReloadEvent::Verified(verdict))));
-    let verified = verified.context(Phase::Serve, || "start the verify thread")?;
+    let verified = verified.context(Phase::Serve, || "start the thread that runs `verify` programs")?;
     let definitions = OsDefinitions::new(options.dir.join("os"), verified);
     let loader = SiteLoader::new(&options.dir, digests, definitions, state.clone());
     let loader = loader.with_approved_only(options.approved_only);
@@ -282,8 +282,8 @@ async fn start_reloader(
     std::thread::Builder::new()
         .name("directory".to_owned())
         .spawn(move || keeper.run(&woken, look_every, ready))
-        .context(Phase::Serve, || "start the directory thread")?;
-    first_look.await.context(Phase::Serve, || "read the directory")?;
+        .context(Phase::Serve, || "start the thread that reads the server's directory")?;
+    first_look.await.context(Phase::Serve, || "read the server's directory")?;
     Ok((wake, directory))
 }
 

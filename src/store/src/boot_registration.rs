@@ -23,7 +23,10 @@ pub struct Enrollment {
 
 /// Result of a registration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(clippy::large_enum_variant, reason = "only one value exists for each registration")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a registration has only one such value, so the size of the largest variant does not matter"
+)]
 pub enum EnrollOutcome {
     /// The boot is now the machine's current one. Contains the boot target if the target could not be decided when the
     /// boot was requested, because another boot was active then.

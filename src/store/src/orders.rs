@@ -43,7 +43,10 @@ pub enum CancelOutcome {
 /// Response to an attempt that requests permission to pass the point of no return, after which the attempt may erase
 /// data.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(clippy::large_enum_variant, reason = "only one `OrderStart` exists for each attempt")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "an attempt has only one `OrderStart`, so the size of the largest variant does not matter"
+)]
 pub enum OrderStart {
     /// The attempt may pass the point of no return. Contains true if no earlier attempt of the reinstall order has
     /// passed that point.

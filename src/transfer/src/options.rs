@@ -94,7 +94,7 @@ pub struct CommonOptions {
     /// File with the local certificate
     #[arg(long, value_name = "FILE")]
     pub cert: PathBuf,
-    /// File with the certificate of the peer, the only one that is accepted
+    /// File with the certificate of the peer. No other certificate is accepted
     #[arg(long, value_name = "FILE")]
     pub peer: PathBuf,
     #[command(flatten)]
@@ -131,7 +131,7 @@ pub struct SendOptions {
     /// Signature of the receiver's address, port, disks and magic, as the receiver prints it
     #[arg(long, value_name = "SALT/HEX", conflicts_with_all = ["unsigned", "unsigned_address"])]
     pub signature: Option<HmacSignature>,
-    /// Do not require a signature of the receiver's address; its certificate must still be signed
+    /// Do not require a signature of the receiver's address; the receiver's certificate must still be signed
     #[arg(long)]
     pub unsigned_address: bool,
     /// Send unused blocks too

@@ -35,7 +35,7 @@ impl SharedSecret {
             (Some(secret), None) => {
                 Ok(SharedSecret(hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, secret.as_bytes())))
             }
-            _ => Err("a secret must be exactly one line".to_owned()),
+            _ => Err("the secret must be exactly one line".to_owned()),
         }
     }
 
@@ -63,7 +63,7 @@ impl FromStr for HmacSignature {
     type Err = String;
 
     fn from_str(text: &str) -> Result<HmacSignature, String> {
-        let expected = "a signature is an alphanumeric salt, a slash and hexadecimal digits";
+        let expected = "the signature must consist of an alphanumeric salt, a slash and hexadecimal digits";
         let (salt, hex) = text.split_once('/').ok_or(expected)?;
         let is_salt = !salt.is_empty() && salt.bytes().all(|byte| byte.is_ascii_alphanumeric());
         let digest = decode_hex(hex).filter(|digest| is_salt && !digest.is_empty()).ok_or(expected)?;

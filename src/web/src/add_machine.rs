@@ -143,7 +143,7 @@ fn show_confirmation(person: &LoggedIn, id: &str, asked: &MachineFileRequest, pr
         },
         Some(PlanPreview::Unknown(why)) => html! {
             p.problem role="alert" { "The plan is unknown: " (why) "." }
-            p { "Without a plan, the machine can only be added without an image, or on the command line: "
+            p { "As long as the plan is unknown, the machine can only be added without an image, or on the command line: "
                 code { "drophammer machine add " (id) " --name " (asked.name) } }
         },
         Some(PlanPreview::Planned(planned, registered)) => html! {

@@ -167,7 +167,7 @@ fn show_confirmation(
         },
         PlanPreview::Unknown(why) => html! {
             p.problem role="alert" { "The plan is unknown: " (why) "." }
-            p { "Without a plan, a reinstall can only be ordered on the command line: "
+            p { "As long as the plan is unknown, a reinstall can only be ordered on the command line: "
                 code { "drophammer machine reinstall " (confirmation_name(machine)) " --image " (asked.imageid) } }
         },
         PlanPreview::Planned(planned, registered) => html! {

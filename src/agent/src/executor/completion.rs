@@ -19,7 +19,7 @@ impl PlanExecutor {
         let RehearsalResult { filesystems, memory_bytes } = activation_rehearsal::run_rehearsal(rehearsal)?;
         let (seconds, memory) = (began.elapsed().as_secs_f64(), common::format::format_bytes(memory_bytes));
         self.print_line(&format!(
-            "rehearsal: {filesystems} preserved filesystems were assembled and mounted; {seconds:.1} s, {memory} of memory"
+            "rehearsal: {filesystems} preserved filesystems were assembled and mounted in {seconds:.1} s, with {memory} of memory"
         ));
         Ok(())
     }

@@ -13,7 +13,7 @@ impl PlanExecutor {
         let refused = |why: String| Err(Error::refusal(Phase::Image, why));
         if !self.trust.keys.0.is_empty() {
             return refused(format!(
-                "this ramdisk only installs images signed with its keys, but the output of the create program of {os} cannot be signed"
+                "this ramdisk only installs images that are signed with a key in the ramdisk, but the output of the create program of {os} cannot be signed"
             ));
         }
         let is_there =

@@ -32,7 +32,7 @@ const REFUSED: [(&str, &str); 4] = [
 const OF_PARTITIONS: [&str; 4] = ["root_gb", "root_mb", "image_type", "boot_option"];
 const PARTITION_IMAGE: &str = "drophammer writes whole-disk images, but this is a partition image; use a whole-disk image, or \
     the deploy interface `custom-agent` with a layout";
-const SECRETS: &str = "drophammer does not send credentials with write_image";
+const SECRETS: &str = "the step `write_image` does not send credentials to the image server";
 
 /// Accepted hash algorithms, each with the number of hexadecimal digits of a hash. md5 is rejected, because it is not
 /// collision-resistant.

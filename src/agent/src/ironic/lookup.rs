@@ -39,7 +39,7 @@ impl LookupRetries {
     ) -> Result<Duration> {
         let why = match told {
             IronicResult::Success(_) => String::new(),
-            IronicResult::Unknown => "Ironic found no node with these MACs that expects an agent now (404)".to_owned(),
+            IronicResult::Unknown => "Ironic found no node that has these MACs and expects an agent (404)".to_owned(),
             IronicResult::Locked => "the node is locked (409)".to_owned(),
             IronicResult::Refused(error) | IronicResult::Unavailable(error) => error.to_string(),
         };

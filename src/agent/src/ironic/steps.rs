@@ -322,7 +322,7 @@ impl StepRunner {
     }
 }
 
-const NO_IMAGE: &str = "neither the argument image nor the node's image_source specifies an image";
+const NO_IMAGE: &str = "neither the argument `image` nor the node's `image_source` specifies an image";
 
 fn unimplemented_step(step: &str) -> Error {
     Error::refusal(Phase::Plan, format!("{step} is listed but not implemented"))

@@ -113,7 +113,7 @@ pub(crate) fn refuse_data_loss(machine: &str, allocation: &Allocation, inventory
         return find_newest_installation(machine, allocation, inventory).map(drop);
     }
     let unread =
-        |_| Error::refusal(Phase::Layout, "drophammer.keep lists disks of an invalid layout; nothing was erased");
+        |_| Error::refusal(Phase::Layout, "drophammer.keep lists disks, but the layout is invalid; nothing was erased");
     let parsed = allocation.parse_layout().map_err(unread)?;
     let named = parsed.layout.disks.iter().filter(|disk| !disk.wipeonreinstall);
     let found = named.filter_map(|disk| storage_graph::disk_lookup::find_disk(disk, inventory).ok());

@@ -145,7 +145,7 @@ fn close_stale_mapping(container: &LuksContainer) -> Result<(), String> {
     }
     match storage::luks::is_mapping_on_device(container) {
         Ok(true) => storage::teardown::release_above(device).map_err(|error| error.to_string()),
-        Ok(false) => Err(format!("another device has a container with the same UUID, which is open as {mapping}")),
+        Ok(false) => Err(format!("a container with the same UUID is on another device, and is open as {mapping}")),
         Err(error) => Err(error.to_string()),
     }
 }
@@ -153,7 +153,7 @@ fn close_stale_mapping(container: &LuksContainer) -> Result<(), String> {
 /// Returns the reason why unlocking the container cannot succeed; `None` if unlocking can be tried.
 fn reason_not_to_try(container: &LuksContainer) -> Option<String> {
     if !is_able() {
-        return Some("the ramdisk lacks cryptsetup; build it with the component `luks`".to_owned());
+        return Some("the ramdisk lacks cryptsetup; build the ramdisk with the component `luks`".to_owned());
     }
     match container.source {
         KeySource::Tpm2 => None,

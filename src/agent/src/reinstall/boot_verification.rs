@@ -30,7 +30,7 @@ pub(crate) fn require_digest_or_tls(boot: &BootFiles, server: &str, digest: Opti
             Some(url) => Err(Error::refusal(
                 Phase::Control,
                 format!(
-                    "{server} offers {url} over plain http, so another host can replace it; nothing was changed. Start the server with --url \
+                    "{server} offers {url} over plain http, so another host can replace this file; nothing was changed. Start the server with --url \
                      https://…, or specify --boot-digest"
                 ),
             )),

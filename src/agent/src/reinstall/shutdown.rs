@@ -93,7 +93,7 @@ impl StopMethod {
     }
 }
 
-const BY_HAND: &str = "all processes are terminated, all filesystems are unmounted or made read-only";
+const BY_HAND: &str = "all processes are terminated, and all filesystems are unmounted or made read-only";
 
 fn systemctl_verb(next: NextKernel) -> &'static str {
     match next {

@@ -110,7 +110,7 @@ impl ListQuery {
             }
         }
         match (&asked.fields, asked.detail) {
-            (Some(_), Some(true)) => return Err(IronicRefusal::bad_request("detail and fields cannot be combined")),
+            (Some(_), Some(true)) => return Err(IronicRefusal::bad_request("`detail` and `fields` conflict")),
             (None, None | Some(false)) => asked.fields = Some(["uuid", "name"].map(str::to_owned).to_vec()),
             _ => {}
         }

@@ -42,7 +42,7 @@ pub(crate) fn format_metrics(metrics: &Metrics, phases: &BTreeMap<&'static str, 
     }
     write_header(&mut text, "image_bytes_total", "counter", "Bytes of images fetched by reported installations.");
     write_sample(&mut text, "image_bytes_total", &[], counts.image_bytes);
-    write_header(&mut text, "step_seconds", "histogram", "Durations of the steps of reported installations.");
+    write_header(&mut text, "step_seconds", "histogram", "Durations of the steps in reported installations.");
     for (step, histogram) in &counts.steps {
         write_histogram(&mut text, "step_seconds", &[("step", step)], histogram);
     }

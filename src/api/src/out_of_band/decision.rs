@@ -148,7 +148,7 @@ fn find_differences(settings: &[BiosSetting], bios: &BiosState) -> String {
     let differing = settings.iter().filter_map(|BiosSetting { name, value }| match bios.current.get(name) {
         Some(current) if is_same_value(current, value) => None,
         Some(current) => Some(format!("{name} is {current}, not {value}")),
-        None => Some(format!("{name} is missing, not {value}")),
+        None => Some(format!("{name} is missing (requested: {value})")),
     });
     sanitize_line(&differing.collect::<Vec<_>>().join(", "))
 }

@@ -303,7 +303,7 @@ impl MetalApi for MetalApiV1 {
         let reinstall = notice.order.is_some();
         let still = now.is_some_and(|now| now.id == notice.allocation && now.reinstall == reinstall);
         if !still {
-            let what = if reinstall { "the reinstall of allocation" } else { "allocation" };
+            let what = if reinstall { "the reinstall order of allocation" } else { "allocation" };
             let message = format!("{what} {} is no longer in force. Nothing was written", notice.allocation);
             return Err(Error::refusal(Phase::Control, message));
         }

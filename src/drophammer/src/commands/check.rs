@@ -338,7 +338,7 @@ fn list_layout_files(path: &Path) -> Result<Vec<PathBuf>> {
     files.retain(|file| is_layout_file(file));
     files.sort();
     if files.is_empty() {
-        let what = format!("{} contains no layout: no *.yaml, *.yml or *.json", path.display());
+        let what = format!("{} contains no layout file (*.yaml, *.yml or *.json)", path.display());
         return Err(Error::new(Phase::Settings, what));
     }
     Ok(files)

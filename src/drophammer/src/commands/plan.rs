@@ -63,7 +63,7 @@ pub struct PlanArgs {
     /// Print the plan as JSON.
     #[arg(long)]
     pub json: bool,
-    /// Return another exit status for each effect: 0 nothing changes, 3 data would be lost, 4 the machine changes
+    /// Let the exit status report the effect: 0 if nothing changes, 3 if data would be lost, 4 if the machine changes
     /// without loss. With this option, a machine that is installed and has no reinstall order is not refused: nothing
     /// changes.
     #[arg(long)]

@@ -19,10 +19,13 @@ use reqwest::Method;
 use serde::de::DeserializeOwned;
 
 pub(super) const FRESH: &str =
-    "run `drophammer inventory` on the machine, and specify its output with --inventory FILE";
+    "run `drophammer inventory` on the machine, and specify the output of that command with --inventory FILE";
 
 /// Inputs of a plan, or a forecast if the registered inventory is outdated.
-#[allow(clippy::large_enum_variant, reason = "only one value exists for each command")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a command has only one such value, so the size of the largest variant does not matter"
+)]
 pub(super) enum RegisteredPlan {
     /// The error contains the reason why no plan is made.
     Inputs(std::result::Result<PlanInputs, MissingPlan>),

@@ -65,7 +65,7 @@ pub struct PlanOptions {
     /// Plan as if each installed machine were reinstalled with the image named in its machine file.
     #[arg(long)]
     pub reinstall: bool,
-    /// Plan only this machine, by its id or name; may be given several times.
+    /// Plan only this machine, by its id or name; can be specified several times.
     #[arg(long, value_name = "ID")]
     pub machine: Vec<String>,
     /// Directory of inventories as printed by `drophammer inventory`, in files ID.json or NAME.json. The inventory of a

@@ -27,7 +27,7 @@ pub struct AddOptions {
     /// Layout [default: the layout for the machine's size and the image].
     #[arg(long, value_name = "ID", requires = "image")]
     pub layout: Option<String>,
-    /// SSH public key for the installed system, or a file with public keys; may be given several times.
+    /// SSH public key for the installed system, or a file with public keys; can be specified several times.
     #[arg(long = "ssh-key", value_name = "KEY|FILE", requires = "image")]
     pub ssh_keys: Vec<String>,
 }
@@ -107,7 +107,7 @@ fn describe_added(added: &CreatedMachineFile) -> String {
         omitted.iter().map(|omitted| format!("MAC {} {}: omitted.\n", omitted.mac, omitted.reason)).collect();
     let macs = if macs.is_empty() { "none".to_owned() } else { macs.join(" ") };
     let next = match image {
-        None => "Add an `allocation` to it to install the machine.\n".to_owned(),
+        None => "To install the machine, add an `allocation` to its file.\n".to_owned(),
         Some(image) => format!(
             "{name} will be installed with {image}: at once if it waits in the ramdisk, and otherwise at its next boot over PXE.\n\
              Watch the installation:\n  drophammer machine show {name}\n  drophammer machine logs -f {name}\n"
@@ -151,7 +151,7 @@ mod tests {
     fn what_happens_next_depends_on_the_image() {
         let (name, file) = ("web-1".to_owned(), "machines/web-1.yaml".to_owned());
         let added = CreatedMachineFile { name, file, ..CreatedMachineFile::default() };
-        assert!(describe_added(&added).ends_with("Add an `allocation` to it to install the machine.\n"));
+        assert!(describe_added(&added).ends_with("To install the machine, add an `allocation` to its file.\n"));
         let text = describe_added(&CreatedMachineFile { image: Some("debian-13".to_owned()), ..added });
         assert!(
             text.contains("web-1 will be installed with debian-13: at once") && text.contains("logs -f web-1"),

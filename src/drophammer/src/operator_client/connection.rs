@@ -180,7 +180,7 @@ pub(crate) fn parse_server_url(text: &str) -> std::result::Result<String, String
         Err(error) => return refuse(&error.to_string()),
     };
     if parsed.query().is_some() || parsed.fragment().is_some() {
-        return refuse("it must not contain `?` or `#`");
+        return refuse("the URL must not contain `?` or `#`");
     }
     let url = url.trim_end_matches('/');
     if text.contains("://") {

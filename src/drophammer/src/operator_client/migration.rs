@@ -118,7 +118,7 @@ fn describe_migration(all: &[MachineSummary], shown: &MigrationView) -> String {
             "Both machines boot the ramdisk at their next boot over PXE. To cancel:\n  drophammer machine move {a} --cancel\n"
         ),
         MigrationState::Booting => format!(
-            "{b} has received all data and boots it. {a} waits, and is free once {b} phones home, or after:\n  drophammer machine move {a} --finish\n\
+            "{b} has received all data and boots the migrated system. {a} waits, and is free once {b} phones home, or after:\n  drophammer machine move {a} --finish\n\
              If {b} does not work, switch it off and run:\n  drophammer machine move {a} --cancel --off {b}\n"
         ),
         MigrationState::Done => format!("{b} has the allocation. {a} is free; its disks are unchanged.\n"),

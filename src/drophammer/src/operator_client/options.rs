@@ -107,7 +107,7 @@ pub enum LayoutCommand {
         #[arg(value_name = "ID")]
         id: String,
     },
-    /// Create a layout from a file. Its id must not exist yet.
+    /// Create a layout from a file. Fails if the server already has a layout with this id.
     #[command(visible_alias = "add")]
     Create {
         /// File with the layout; - reads standard input.
@@ -344,7 +344,7 @@ pub struct ReinstallOrderOptions {
     /// Use the layout of the machine file even if this layout wipes disks that the installed layout preserves.
     #[arg(long, conflicts_with = "cancel")]
     pub change_promise: bool,
-    /// Erase the data of the disk with this serial number; may be given several times.
+    /// Erase the data of the disk with this serial number; can be specified several times.
     #[arg(long, value_name = "SERIAL", conflicts_with = "cancel")]
     pub give_up: Vec<String>,
     /// Replace the installation on the disks even if it is newer than the server's record.

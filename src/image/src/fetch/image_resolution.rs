@@ -25,7 +25,8 @@ pub fn resolve_image(client: &Client, source: &ImageSource, pace: &FetchRetryPol
     let places = urls.iter().map(|url| parse_image_url(url)).collect::<Result<Vec<ImageUrl>>>()?;
     let in_registries = places.iter().filter(|place| matches!(place, ImageUrl::Registry(_))).count();
     if in_registries != 0 && in_registries != places.len() {
-        let text = format!("{}: mirrors of an image in a registry must be registries too", source.url);
+        let text =
+            format!("{}: either the image and all its mirrors must be in registries, or none of them", source.url);
         return Err(Error::refusal(Phase::Image, text));
     }
     if in_registries != 0 && !source.keys.0.is_empty() && source.keys.cosign().next().is_none() {
@@ -343,8 +344,8 @@ mod tests {
     #[test]
     fn places_that_do_not_go_together_are_refused() {
         for (urls, says) in [
-            (["http://127.0.0.1:1/i", "oci://127.0.0.1:1/i:1"], "must be registries too"),
-            (["oci://127.0.0.1:1/i:1", "http://127.0.0.1:1/i"], "must be registries too"),
+            (["http://127.0.0.1:1/i", "oci://127.0.0.1:1/i:1"], "and all its mirrors must be in registries"),
+            (["oci://127.0.0.1:1/i:1", "http://127.0.0.1:1/i"], "and all its mirrors must be in registries"),
             (["http://127.0.0.1:1/i", "image"], "the image's URL `image`"),
             (["http://127.0.0.1:1/i", "oci://127.0.0.1:1/i"], "lacks a tag or digest"),
             (["http://127.0.0.1:1/i", "file://stick/i"], "is not a path like file:///"),

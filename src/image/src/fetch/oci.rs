@@ -92,7 +92,7 @@ fn check_platform(registry: &mut RegistryRepository, manifest: &OciLayers) -> st
 fn parse_strong_digest(text: &str) -> std::result::Result<Digest, String> {
     let digest: Digest = text.parse()?;
     match digest.kind {
-        DigestKind::Md5 => Err(format!("unsupported digest {digest}: md5 can be forged, registries use sha256")),
+        DigestKind::Md5 => Err(format!("unsupported digest {digest}: md5 can be forged, and registries use sha256")),
         DigestKind::Sha256 | DigestKind::Sha512 => Ok(digest),
     }
 }

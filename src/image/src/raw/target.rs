@@ -182,6 +182,6 @@ impl DerefMut for AlignedBuffer {
 impl RawTarget {
     /// Reopens the disk read-only, so that a test can provoke write errors.
     pub(crate) fn reopen_read_only(&mut self) {
-        self.file = File::open(&self.disk.name).expect("the disk was open before");
+        self.file = File::open(&self.disk.name).expect("a disk that was open before can be opened again");
     }
 }

@@ -86,7 +86,7 @@ fn what_cannot_be_started_is_told_with_its_first_line() {
         return;
     }
     let VerifyVerdict::NotRun(why) = run("#!/usr/bin/no-such-shell\n") else { panic!("it was run") };
-    assert!(why.contains("#!/usr/bin/no-such-shell") && why.contains("cannot start verify"), "{why}");
+    assert!(why.contains("#!/usr/bin/no-such-shell") && why.contains("cannot start `verify`"), "{why}");
 }
 
 #[test]

@@ -106,18 +106,18 @@ pub static OFFERED: [OfferedStep; 15] = [
     ),
     raid_step(
         "apply_configuration",
-        "Does the same as apply_layout, but with a layout that is defined by a list of arrays.",
+        "Does the same as the step `apply_layout`, but with a layout that is defined by a list of arrays.",
         &[StepKind::Deploy],
         &[RAID_CONFIG, DELETE_EXISTING],
     ),
     deploy_step(
         "create_configuration",
-        "Does the same as apply_configuration, but with the arrays in the format of the proposal for deploy templates.",
+        "Does the same as the step `apply_configuration`, but with the arrays in the format of the proposal for deploy templates.",
         &[LOGICAL_DISKS, DELETE_CONFIGURATION],
     ),
     deploy_step(
         "burn_image",
-        "Streams the image to the filesystems of apply_layout, and makes the image bootable.",
+        "Streams the image to the filesystems of the applied layout, and makes the image bootable.",
         &[IMAGE, ALONE],
     ),
     deploy_step(

@@ -166,7 +166,7 @@ impl DeviceIndex<'_> {
                 )
             }
             (None, None) => {
-                ("it is not mounted".to_owned(), "mount it read-only to find out why the agent could not mount it")
+                ("the filesystem is not mounted".to_owned(), "mount the filesystem read-only to find out the reason")
             }
         };
         Some(OpaqueObject {
@@ -185,7 +185,7 @@ fn opaque_unassigned(unknown: &UnassignedDevices) -> OpaqueObject {
         kind: OpaqueKind::Unassigned,
         name: "RAID member or physical volume".to_owned(),
         devices: unknown.devices.clone(),
-        reason: format!("its array, group or pool is unknown: {}", unknown.reason),
+        reason: format!("the array, group or pool is unknown: {}", unknown.reason),
         remedy: "connect the other devices of this array, group or pool, or repair the damaged metadata".to_owned(),
         untried: false,
     }

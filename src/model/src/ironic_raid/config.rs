@@ -85,7 +85,7 @@ fn check_all_disks(listed: &[Value]) -> Vec<Diagnostic> {
         say(
             index,
             "size_gb",
-            "only one logical disk can have size_gb: MAX, which takes the remaining space".to_owned(),
+            "only one logical disk can have `size_gb: MAX`, which takes the remaining space".to_owned(),
         );
     }
     for index in places(&|disk| disk["is_root_volume"] == true).into_iter().skip(1) {
@@ -107,18 +107,18 @@ fn check_all_disks(listed: &[Value]) -> Vec<Diagnostic> {
 fn check_software_disks(listed: &[Value], say: &mut dyn FnMut(usize, &str, String)) {
     for (index, _) in listed.iter().enumerate().filter(|(_, disk)| disk.get("controller").is_none()) {
         let message = format!(
-            "missing: if one logical disk has controller: {SOFTWARE}, all logical disks must have this controller"
+            "missing: if one logical disk has `controller: {SOFTWARE}`, all logical disks must have this controller"
         );
         say(index, "controller", message);
     }
     if listed[0]["raid_level"] != "1" {
         let message =
-            format!("the first logical disk must have level 1 if any logical disk has controller: {SOFTWARE}");
+            format!("the first logical disk must have level 1 if any logical disk has `controller: {SOFTWARE}`");
         say(0, "raid_level", message);
     }
     for index in MOST_OF_SOFTWARE..listed.len() {
         let message =
-            format!("at most {MOST_OF_SOFTWARE} logical disks are supported if they have controller: {SOFTWARE}");
+            format!("at most {MOST_OF_SOFTWARE} logical disks are supported if they have `controller: {SOFTWARE}`");
         say(index, "controller", message);
     }
 }

@@ -203,7 +203,7 @@ impl SetMember {
         let takes = match self.images.get(os) {
             Some(claim) => format!("accepts {os} {:?}", claim.written),
             None if self.images.is_empty() => {
-                "accepts no image: it is only used if an allocation specifies it".to_owned()
+                "accepts no image: the layout is only used if an allocation specifies it".to_owned()
             }
             None => {
                 let all = self.images.iter().map(|(os, claim)| format!("{os} {:?}", claim.written));

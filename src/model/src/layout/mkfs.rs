@@ -53,7 +53,7 @@ impl MkfsArgument<'_> {
             OptionRule::Free => Vec::new(),
             OptionRule::Refused(why) => vec![describe_refusal(&self.describe_in_word(), why)],
             OptionRule::Format if self.value == Some(format.name()) => Vec::new(),
-            OptionRule::Format => vec![describe_refusal(&self.describe_in_word(), "set format in the layout instead")],
+            OptionRule::Format => vec![describe_refusal(&self.describe_in_word(), "set `format` in the layout")],
             OptionRule::Parts(parts) => {
                 let named = |part: &str| {
                     let name = normalize_name(part);

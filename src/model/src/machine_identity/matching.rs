@@ -154,7 +154,7 @@ pub fn prove_uuid(machine: &KnownMachine, reported: Option<Uuid>) -> UuidProof {
         return expected.map_or(UuidProof::Proven, |expected| {
             UuidProof::Unproven(format!(
                 "a machine whose firmware reports no usable UUID matches {own} ({name:?}) by a MAC, but that machine \
-                 reported {expected}: it is installed over blank disks only; if its mainboard was replaced, assign \
+                 reported {expected}: only blank disks are overwritten; if its mainboard was replaced, assign \
                  another id to the machine: drophammer machine rename {own} NEW"
             ))
         });
@@ -171,8 +171,8 @@ pub fn prove_uuid(machine: &KnownMachine, reported: Option<Uuid>) -> UuidProof {
              remove its MAC from the file of {name:?}"
         )),
         _ => UuidProof::Unproven(format!(
-            "a machine with UUID {reported} matches {own} ({name:?}) only by a MAC: it is installed over blank disks \
-             only; if it is that machine, write smbios_uuid: {reported} into its file; if the NIC was moved, remove \
+            "a machine with UUID {reported} matches {own} ({name:?}) only by a MAC: only blank disks are \
+             overwritten; if it is that machine, write smbios_uuid: {reported} into its file; if the NIC was moved, remove \
              its MAC from the file"
         )),
     }

@@ -28,7 +28,7 @@ fn what_is_wrong_is_told_with_its_place() {
         (json!({"ethernets": {"a\nb": {"match": {"macaddress": mac(1)}}}}), "ethernets.a\nb", "is not a valid name"),
         (json!({"ethernets": {"lo": {"dhcp4": true}}}), "ethernets.lo", "cannot be the name"),
         (json!({"ethernets": {"a-name-of-sixteen": {}}}), "ethernets.a-name-of-sixteen", "too long"),
-        (lan(json!({"set-name": "x"})), "ethernets.lan0.set-name", "requires a match"),
+        (lan(json!({"set-name": "x"})), "ethernets.lan0.set-name", "requires a `match`"),
         (lan(json!({"match": {}})), "ethernets.lan0.match", "matches every NIC"),
         (lan(json!({"match": {"driver": "e1000"}})), "ethernets.lan0.match.driver", "does not support netplan's field"),
         (lan(json!({"match": {"macaddress": "52:54"}})), "ethernets.lan0.match.macaddress", "not a MAC"),

@@ -108,7 +108,7 @@ fn loop_one_that_fails_or_hangs_is_quoted_and_leaves_nothing() {
         run_here(&system(&disk, "mkdir /tmp/m; mount -t tmpfs x /tmp/m; echo no debootstrap >&2; exit 3"), MINUTE);
     let error = result.unwrap_err().to_string();
     assert!(
-        error.starts_with("run create of raw+small: `/definition/create` exited with 3: no debootstrap"),
+        error.starts_with("run `create` of raw+small: `/definition/create` exited with 3: no debootstrap"),
         "{error}"
     );
     let (result, lines) = run_here(&system(&disk, "echo begun; sleep 600 &\nsleep 600"), Duration::from_secs(3));

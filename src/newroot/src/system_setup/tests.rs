@@ -313,7 +313,7 @@ fn loop_programs_of_the_tree_make_host_keys_and_carry_out_user_data() {
     finishing.files.assigned.allocation.console_password.clear();
     finishing.files.assigned.allocation.user_data = "{\"ignition\": {}}".into();
     let (done, lines) = said(|say| finish_tree(&root, &finishing, "1", NOW, say));
-    assert_eq!(lines[0], "debian without an installer: finished by drophammer");
+    assert_eq!(lines[0], "debian without an installer: configured by drophammer");
     let BootRecord::Made(BootSetup { info, entries }) = done.unwrap() else { panic!("{lines:?}") };
     assert_eq!((info.kernel.as_str(), info.cmdline.as_str()), ("/boot/vmlinuz-6.1", "root=UUID=1 ro"));
     assert_eq!((entries.len(), entries[0].loader.as_str()), (1, r"\EFI\debian\vmlinuz-6.1"));

@@ -277,7 +277,9 @@ impl<'a> PlanDecider<'a> {
             return refuse(format!("the device does not have the UUID of the volume, but contains {there}"));
         }
         if let Some(how) = &found.entangled {
-            return refuse(format!("the volume {how}; undo that in the installed system"));
+            return refuse(format!(
+                "the volume {how}; remove the snapshot, or complete the merge or move, in the installed system"
+            ));
         }
         if !cut_off {
             self.require_zeros(&running.device, found.size_bytes);

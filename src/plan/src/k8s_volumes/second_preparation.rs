@@ -100,7 +100,7 @@ impl<'a> PlanDecider<'a> {
             false => String::new(),
         };
         Err(Some(format!(
-            "cannot be prepared on {}: it {was}, and no device of this machine has its {}; attach the device that contains the volume. If its data are lost, {give_up}{REPLACE}",
+            "cannot be prepared on {}: the volume {was}, and no device of this machine has its {}; attach the device that contains the volume. If the data of the volume are lost, {give_up}{REPLACE}",
             decision.device,
             describe_identifier(volume),
         )))

@@ -198,7 +198,7 @@ fn a_kept_stack_that_differs_is_refused_with_both_sides() {
         (
             "a snapshot, merged or not",
             |inventory| inventory.groups[0].volumes[1].entangled = Some("has a snapshot".to_owned()),
-            "logicalvolumes[1]: /dev/vg00/srv must be kept, but it has a snapshot; undo that in the installed system",
+            "logicalvolumes[1]: /dev/vg00/srv must be kept, but the volume has a snapshot; remove the snapshot, or complete the merge or move, in the installed system",
         ),
         (
             "a cache",

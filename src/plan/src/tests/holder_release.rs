@@ -47,7 +47,7 @@ fn an_install_takes_our_disk_out_of_a_foreign_array_and_says_so() {
     let mut inventory = five();
     foreign_array(&mut inventory, false);
     let plan = make(&layout(), &inventory, InstallMode::Install).unwrap();
-    let said = "REMOVES sda1 FROM md9, whose other members on sdf are not ours and stay unchanged";
+    let said = "REMOVES sda1 FROM md9, whose other members on sdf are not in the layout and stay unchanged";
     assert!(plan.warnings[0].starts_with(said), "{plan}");
     assert_eq!((&plan.torn[0].name[..], &plan.torn[0].wiped[..]), ("md9", &["sda1".into()][..]));
     let holder = Holder::Array { device: "/dev/md9".into() };

@@ -51,7 +51,7 @@ fn it_is_verified_before_any_disk_is_touched() {
     assert_eq!(names[..3], ["image.reach", "definition.verify", "storage.identify"]);
     assert!(plan.point_of_no_return > 1);
     let text = plan.to_string();
-    assert!(text.contains("definition.verify   verify of web+small accepts ns1, token"), "{text}");
+    assert!(text.contains("definition.verify   `verify` of web+small accepts ns1, token"), "{text}");
     assert!(text.contains("/etc/metal/install.yaml, userdata, disk.json, os-parameters"), "{text}");
     for said in [text, serde_json::to_string(&plan).unwrap()] {
         assert!(!said.contains("s3cret") && !said.contains("192.0.2.53"), "{said}");
@@ -186,7 +186,7 @@ fn a_create_gets_the_disks_that_are_made_and_no_others() {
     let text = plan.to_string();
     for said in [
         "check for the programs that `create` of web+small needs: /bin/bash, sfdisk, mkfs.ext4",
-        "image.burn          create of web+small onto sda, grow sda2",
+        "image.burn          `create` of web+small onto sda, grow sda2",
         "the program may write sda, sdb; other disks are not visible to it",
         "sda2 must be ext4 \"root\"",
     ] {

@@ -125,7 +125,7 @@ fn what_cannot_be_moved_is_refused_with_all_reasons() {
         (
             "the marker elsewhere",
             |_, inventory| inventory.filesystems[0].device = "/dev/sdf1".into(),
-            &["filesystems: the layout has / on "],
+            &["filesystems: according to the layout, / is on "],
         ),
         (
             "a filesystem is gone",

@@ -138,7 +138,7 @@ fn parts_are_counted_where_they_say_how_many_there_are() {
         // The component is on a disk that is not ours.
         (
             several("btrfs", &["/dev/sdc"], ComponentRole::OneOf(2)),
-            "is on a disk that is not ours, and only 1 of its 2 devices are present",
+            "is on a disk that the layout does not list, and only 1 of its 2 devices are present",
         ),
         (several("btrfs", &["/dev/sdc"], ComponentRole::OneOf(1)), ""),
         (several("zfs_member", &["/dev/sdc"], ComponentRole::Peer), "its number of components is unknown"),
@@ -216,7 +216,9 @@ fn a_group_or_volume_that_is_not_active_may_hold_the_missing_component() {
         ("linear", None),
         ("raid1", None),
     ] {
-        for (device, fate) in [("/dev/sdb1", "must be kept"), ("/dev/sdc", "is on a disk that is not ours")] {
+        for (device, fate) in
+            [("/dev/sdb1", "must be kept"), ("/dev/sdc", "is on a disk that the layout does not list")]
+        {
             let mut inventory = osd(device);
             reinstall(&layout(), &inventory, claim()).unwrap();
             uninspected_objects::group(&mut inventory, &["/dev/sda3"], kind, closed);
@@ -265,7 +267,7 @@ fn of_two_objects_that_nobody_can_open_one_is_not_wiped_while_the_other_stays() 
         ),
         (
             &[wiped, not_ours],
-            "crypto_LUKS on /dev/sdc1 is on a disk that is not ours, and an object stored on it may lack a member",
+            "crypto_LUKS on /dev/sdc1 is on a disk that the layout does not list, and an object stored on it may lack a member",
         ),
     ] {
         let inventory = locked(places);

@@ -88,7 +88,8 @@ fn an_install_says_what_it_takes_a_member_out_of() {
     let (layout, mut inventory) = with_btrfs();
     ["/dev/sda3", "/dev/sdc"].iter().for_each(|device| put(&mut inventory, device, signature("zfs_member", "tank")));
     let plan = make(&layout, &inventory, InstallMode::Install).unwrap();
-    let said = "REMOVES sda3 FROM zfs_member \"tank\", whose other members on sdc are not ours and stay unchanged";
+    let said =
+        "REMOVES sda3 FROM zfs_member \"tank\", whose other members on sdc are not in the layout and stay unchanged";
     let warned = plan.warnings.iter().filter(|warning| warning.starts_with(said)).count();
     assert_eq!(warned, 1, "{plan}");
     assert!(plan.to_string().contains(&format!("WARNING: {said}")), "{plan}");

@@ -104,7 +104,10 @@ fn an_installation_over_what_was_not_seen_is_refused_by_name() {
         let said = problem.to_string();
         assert!(said.contains(words), "{name}: {said}");
         assert!(said.contains("It may contain an installation, and allocation a-2 wipes sda; "), "{name}: {said}");
-        assert!(said.ends_with("or discard it with give_up: [\"A0\"] in the allocation"), "{name}: {said}");
+        assert!(
+            said.ends_with("or discard the disk contents with give_up: [\"A0\"] in the allocation"),
+            "{name}: {said}"
+        );
         assert_eq!(refusal.opaque.len(), 1, "{name}: {refusal}");
         assert!(refusal.to_string().contains("not inspected:\n  "), "{name}: {refusal}");
 
@@ -153,7 +156,7 @@ fn each_wiped_disk_of_an_object_must_be_given_up() {
     for (serials, needed) in [(&[][..], "[\"A0\", \"B0\"]"), (&["A0"], "[\"B0\"]"), (&["B0", "C0"], "[\"A0\"]")] {
         let reasons = reasons(install(&layout(), &inventory, given(serials)));
         assert!(
-            reasons[0].ends_with(&format!("or discard it with give_up: {needed} in the allocation")),
+            reasons[0].ends_with(&format!("or discard the disk contents with give_up: {needed} in the allocation")),
             "{reasons:?}"
         );
     }

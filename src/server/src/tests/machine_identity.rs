@@ -79,7 +79,7 @@ async fn a_default_uuid_identifies_no_machine() {
         for query in [format!("uuid={default}"), format!("uuid={default}&mac=52:54:00:00:00:ff")] {
             let answer = server.boot(&query).await;
             assert!(
-                answer.status == 400 && answer.text().contains("the uuid is not usable"),
+                answer.status == 400 && answer.text().contains("the `uuid` is not usable"),
                 "{query}: {}",
                 answer.text()
             );
@@ -99,7 +99,7 @@ async fn a_file_with_a_default_uuid_is_refused_and_its_installation_can_be_renam
     std::fs::write(dir.path().join("machines/old.yaml"), format!("id: {DEFAULT}\nname: old\n")).unwrap();
     let server = Running::start_in(dir).await;
     server.heard("machines/old.yaml:1:5: ").await;
-    server.heard("choose a new UUID and list macs").await;
+    server.heard("choose a new UUID and list `macs`").await;
     let answer = operator(&server, "POST", &format!("/v1/machine/{ONE}/rename"), json!({ "id": DEFAULT })).await;
     assert!(answer.status == 400 && answer.text().contains("choose a new UUID"), "{}", answer.text());
     // A machine that an earlier version installed under a default UUID can be renamed.

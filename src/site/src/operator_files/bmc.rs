@@ -26,7 +26,10 @@ pub(crate) struct RawBmc {
 /// Returns an error if the node is not a mapping.
 pub(crate) fn reject_scalar(given: &Node) -> Result<(), String> {
     let here = format_position(given.span().start());
-    given.as_mapping().map(drop).ok_or_else(|| format!("{here}bmc must have a url, a username and a password"))
+    given
+        .as_mapping()
+        .map(drop)
+        .ok_or_else(|| format!("{here}`bmc` must have the fields `url`, `username` and `password`"))
 }
 
 impl RawBmc {
@@ -38,13 +41,13 @@ impl RawBmc {
     pub(crate) fn validate(self, given: &Node) -> Result<Bmc, String> {
         let Some(url) = &self.url else {
             return Err(format!(
-                "{}bmc requires a url: https://HOST or ipmi://HOST",
+                "{}`bmc` requires the field `url`: https://HOST or ipmi://HOST",
                 format_position(given.span().start())
             ));
         };
         let address = BmcAddress::parse(url).map_err(|why| format_at(url, &why))?;
         if self.username.is_empty() || self.password.is_empty() {
-            return Err(format_at(url, "bmc requires a username and a password"));
+            return Err(format_at(url, "`bmc` requires the fields `username` and `password`"));
         }
         let RawBmc { username, password, insecure, .. } = self;
         Ok(Bmc { at: address, username, password: SecretText::new(password), insecure })
@@ -63,10 +66,10 @@ mod tests {
         assert_eq!((bmc.username.as_str(), bmc.password.reveal(), bmc.insecure), ("admin", "1234", true));
         assert!(!format!("{bmc:?}").contains("1234"));
         for (bmc, says) in [
-            ("hunter2", "2:6: bmc must have a url, a username and a password"),
-            ("{username: u, password: hunter2}", "2:6: bmc requires a url"),
-            ("{url: 'https://h', username: u}", "2:12: bmc requires a username and a password"),
-            ("{url: 'https://h', password: hunter2}", "2:12: bmc requires a username and a password"),
+            ("hunter2", "2:6: `bmc` must have the fields `url`, `username` and `password`"),
+            ("{username: u, password: hunter2}", "2:6: `bmc` requires the field `url`"),
+            ("{url: 'https://h', username: u}", "2:12: `bmc` requires the fields `username` and `password`"),
+            ("{url: 'https://h', password: hunter2}", "2:12: `bmc` requires the fields `username` and `password`"),
             ("{url: 'http://10.1.0.7', username: u, password: hunter2}", "2:12: Redfish over plain http"),
             (
                 "{url: 'https://h', user: u, password: hunter2}",

@@ -41,7 +41,7 @@ pub fn parse_image(text: &str) -> Result<ImageSpec, String> {
         (None, Some(file)) if is_relative_path(file) => ImageLocation::File(file.to_string()),
         (None, Some(file)) => return Err(format_at(file, "`file` must be a path below images/, without `..` in it")),
         (Some(_), Some(file)) => return Err(format_at(file, "the image has `url` and `file`: specify only one")),
-        (None, None) => return Err(format_at(&raw.id, "the image has neither a url nor a file")),
+        (None, None) => return Err(format_at(&raw.id, "the image has neither `url` nor `file`")),
     };
     let in_registry = |url: &str| url.starts_with("oci");
     for mirror in &raw.mirrors {

@@ -200,7 +200,7 @@ fn check_definition(allocation: &mut AllocationSpec, has_image: bool, here: Stri
             wrong.push(format_at(first, "`os_parameters` require an `os`, which the allocation does not specify"))
         }
         (None, None) if !has_image => {
-            wrong.push(format!("{here}the allocation has neither an os nor an image: missing field `image`"))
+            wrong.push(format!("{here}the allocation has neither `os` nor `image`: missing field `image`"))
         }
         (None, None) => {}
     }

@@ -19,8 +19,8 @@ pub(super) fn parse_networks(node: &Node) -> Result<Vec<Value>, Vec<String>> {
     let items = node.as_sequence().into_iter().flat_map(|items| items.iter());
     let find_problem = |(index, item): (usize, &Node)| {
         let why = match ids.get(index).copied().flatten() {
-            None => "requires a networkid, which must be a string".to_owned(),
-            Some(id) if ids[..index].contains(&Some(id)) => format!("repeats the networkid {id:?}"),
+            None => "requires a `networkid`, which must be a string".to_owned(),
+            Some(id) if ids[..index].contains(&Some(id)) => format!("repeats the `networkid` {id:?}"),
             Some(_) => return None,
         };
         Some(format!("{}networks[{index}] {why}", format_position(item.span().start())))
@@ -54,10 +54,10 @@ mod tests {
     fn networks_without_an_id_of_their_own_are_refused_with_their_positions() {
         for (networks, why) in [
             ("internet", "2:11: `networks` must be a list"),
-            ("[internet]", "2:12: networks[0] requires a networkid, which must be a string"),
-            ("[{networkid: a}, {networkid: ''}]", "2:28: networks[1] requires a networkid, which must be a string"),
-            ("[{networkid: 7}]", "2:12: networks[0] requires a networkid, which must be a string"),
-            ("[{networkid: a}, {networkid: a}]", "2:28: networks[1] repeats the networkid \"a\""),
+            ("[internet]", "2:12: networks[0] requires a `networkid`, which must be a string"),
+            ("[{networkid: a}, {networkid: ''}]", "2:28: networks[1] requires a `networkid`, which must be a string"),
+            ("[{networkid: 7}]", "2:12: networks[0] requires a `networkid`, which must be a string"),
+            ("[{networkid: a}, {networkid: a}]", "2:28: networks[1] repeats the `networkid` \"a\""),
         ] {
             assert_eq!(read(networks).unwrap_err(), why, "{networks}");
         }

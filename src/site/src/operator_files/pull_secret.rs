@@ -29,7 +29,7 @@ pub(crate) fn check_disk_key(given: &Spanned<SecretText>) -> Option<String> {
     is_short.then(|| {
         let place = format_position(given.span().start());
         format!(
-            "{place}the disk_key has fewer than {DISK_KEY_BYTES} characters: generate one with `openssl rand -base64 32`"
+            "{place}the `disk_key` has fewer than {DISK_KEY_BYTES} characters: generate one with `openssl rand -base64 32`"
         )
     })
 }
@@ -43,7 +43,7 @@ pub(crate) fn reject_scalar(given: &Node) -> Result<(), String> {
     match given.as_mapping() {
         Some(_) => Ok(()),
         None => Err(format!(
-            "{}a pull_secret must have username and password, or an identitytoken",
+            "{}a `pull_secret` must have `username` and `password`, or an `identitytoken`",
             format_position(given.span().start())
         )),
     }
@@ -58,18 +58,18 @@ impl RawPullSecret {
     pub(crate) fn validate(self, url: Option<&Spanned<String>>) -> Result<PullSecret, String> {
         let RawPullSecret { username, password, identitytoken, token_service } = self;
         let Some(url) = url else {
-            return Err("a pull_secret requires a url in a registry".to_owned());
+            return Err("the image has a `pull_secret`, but no `url` in a registry".to_owned());
         };
         let Some(registry) = registry_of(url) else {
             return Err(format_at(
                 url,
-                "a pull_secret requires an image in a registry, with a url such as oci://HOST/REPOSITORY:TAG",
+                "a `pull_secret` requires an image in a registry, with a `url` such as oci://HOST/REPOSITORY:TAG",
             ));
         };
         if url.starts_with("oci+http://") {
             return Err(format_at(
                 url,
-                "a pull_secret requires https (oci://): the secret could be intercepted over http",
+                "a `pull_secret` requires https (oci://): the secret could be intercepted over http",
             ));
         }
         let wrong = |why: &str| match &username {
@@ -78,21 +78,25 @@ impl RawPullSecret {
         };
         let has_user = username.as_ref().is_some_and(|name| !name.is_empty());
         match (has_user, password.is_empty(), identitytoken.is_empty()) {
-            (true, true, true) => return wrong("the pull_secret has a username and no password"),
-            (false, false, _) => return wrong("the pull_secret has a password and no username"),
+            (true, true, true) => return wrong("the `pull_secret` has a `username` and no `password`"),
+            (false, false, _) => return wrong("the `pull_secret` has a `password` and no `username`"),
             (false, true, true) => {
-                return wrong("the pull_secret is empty: it must have username and password, or an identitytoken");
+                return wrong(
+                    "the `pull_secret` is empty: it must have `username` and `password`, or an `identitytoken`",
+                );
             }
             _ => {}
         }
         if username.as_ref().is_some_and(|name| name.contains(':')) {
-            return wrong("the username in the pull_secret contains a colon, which would end the username (RFC 7617)");
+            return wrong(
+                "the username in the `pull_secret` contains a colon, which would end the username (RFC 7617)",
+            );
         }
         if let Some(given) = token_service.as_ref().filter(|given| boot_value_validation::validate_host(given).is_err())
         {
             return Err(format_at(
                 given,
-                "the token_service of the pull_secret is not a host such as gitlab.example.org or gitlab.example.org:8443",
+                "the `token_service` of the `pull_secret` is not a host such as gitlab.example.org or gitlab.example.org:8443",
             ));
         }
         let token_service = token_service.map(|host| host.to_string()).unwrap_or_default();
@@ -124,25 +128,25 @@ mod tests {
     fn what_opens_nothing_is_named_by_its_place_and_not_repeated() {
         let oci = "url: oci://r.example/debian:12";
         for (url, secret, says) in [
-            ("file: i.tar", "{username: u, password: hunter2}", "requires a url in a registry"),
+            ("file: i.tar", "{username: u, password: hunter2}", "but no `url` in a registry"),
             (
                 "url: https://h/i.tar",
                 "{username: u, password: hunter2}",
-                "2:6: a pull_secret requires an image in a registry",
+                "2:6: a `pull_secret` requires an image in a registry",
             ),
-            ("url: oci+http://h/i:1", "{username: u, password: hunter2}", "2:6: a pull_secret requires https"),
-            (oci, "{username: u}", "3:25: the pull_secret has a username and no password"),
-            (oci, "{password: hunter2}", "2:6: the pull_secret has a password and no username"),
-            (oci, "{}", "2:6: the pull_secret is empty"),
-            (oci, "{username: 'u:v', password: hunter2}", "3:25: the username in the pull_secret contains a colon"),
+            ("url: oci+http://h/i:1", "{username: u, password: hunter2}", "2:6: a `pull_secret` requires https"),
+            (oci, "{username: u}", "3:25: the `pull_secret` has a `username` and no `password`"),
+            (oci, "{password: hunter2}", "2:6: the `pull_secret` has a `password` and no `username`"),
+            (oci, "{}", "2:6: the `pull_secret` is empty"),
+            (oci, "{username: 'u:v', password: hunter2}", "3:25: the username in the `pull_secret` contains a colon"),
             (oci, "{user: u, password: hunter2}", "3:15: unknown field \"user\"; did you mean \"username\"?"),
             (oci, "{username: u, password: [hunter2]}", "3:38: "),
             (
                 oci,
                 "{username: u, password: hunter2, token_service: 'https://t.example/x'}",
-                "3:62: the token_service of the pull_secret is not a host",
+                "3:62: the `token_service` of the `pull_secret` is not a host",
             ),
-            (oci, "hunter2", "3:14: a pull_secret must have username and password"),
+            (oci, "hunter2", "3:14: a `pull_secret` must have `username` and `password`"),
         ] {
             let error = parse_image(&format!("id: i\n{url}\npull_secret: {secret}\n")).unwrap_err();
             assert!(error.contains(says) && !error.contains("hunter2"), "{secret}: {error}");

@@ -86,7 +86,7 @@ fn a_bad_machine_is_told_where_and_why() {
         ("name: x\n", "missing field `id`"),
         ("id: 7\n", "1:5: \"7\" is not a UUID"),
         ("id: 00000000-0000-0000-0000-000000000000\n", "1:5: 00000000-0000-0000-0000-000000000000 is a vendor default"),
-        ("id: 03000200-0400-0500-0006-000700080009\n", "choose a new UUID and list macs"),
+        ("id: 03000200-0400-0500-0006-000700080009\n", "choose a new UUID and list `macs`"),
         (
             &format!("id: {ID}\nsmbios_uuid: FEFEFEFE-FEFE-FEFE-FEFE-FEFEFEFEFEFE\n"),
             "2:14: FEFEFEFE-FEFE-FEFE-FEFE-FEFEFEFEFEFE is a vendor default",
@@ -240,7 +240,7 @@ fn images() {
         ),
         ("id: i\nfile: i\nmirrors: [oci://h/i:1]\n", "3:11: mirrors of an image in a registry must be in registries"),
         ("id: i\nfile: i\nmirrors: http://h/i\n", "3:10: "),
-        ("id: i\n", "neither a url nor a file"),
+        ("id: i\n", "neither `url` nor `file`"),
         ("id: i\nurl: ftp://h/i\n", "2:6: the url is neither http"),
         ("id: i\nfile: ../i\n", "2:7: `file` must be a path below images/"),
         ("id: i\nfile: /etc/passwd\n", "below images/"),

@@ -16,7 +16,8 @@ use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
-const NO_LOADER: &str = "the boot loader is installed with the image, but no image was installed in this boot";
+const NO_LOADER: &str =
+    "the boot loader can only be installed together with an image, but no image was installed in this boot";
 
 /// Partition name by which a config drive is found.
 const CONFIG_DRIVE: &str = "config-2";

@@ -33,7 +33,7 @@ impl ProtobufMessage {
     }
 
     /// Adds a message, even if it is empty.
-    #[allow(clippy::needless_pass_by_value, reason = "the message is consumed")]
+    #[allow(clippy::needless_pass_by_value, reason = "callers do not need the inner message afterwards")]
     pub(crate) fn add_message(self, number: u32, message: ProtobufMessage) -> ProtobufMessage {
         self.add_bytes(number, &message.0)
     }

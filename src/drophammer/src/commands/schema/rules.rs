@@ -79,7 +79,7 @@ fn add_filesystem_rules(filesystem: &mut Value) {
     add_alternative(
         filesystem,
         "path",
-        mark_deprecated(json!({"const": "none"}), "a filesystem that is not mounted must not have a path: omit path"),
+        mark_deprecated(json!({"const": "none"}), "a filesystem that is not mounted must not have a path: omit `path`"),
     );
     set_rules(
         filesystem,

@@ -36,7 +36,7 @@ impl EmptyInputLimit {
             return Ok(());
         }
         let limit = self.most >> 20;
-        let text = "the file is not a valid image or was crafted to never end; recreate it";
+        let text = "the file is not a valid image or was crafted to never end; recreate the image";
         Err(damaged_error(format!(
             "more than {limit} MiB of consecutive compressed data produce almost no output: \
                              {text}"

@@ -55,7 +55,7 @@ fn describe_error(error: Error) -> DecodeError {
     DecodeError::Damaged(match error {
         Error::Data => "the data, a checksum or the index is wrong".to_owned(),
         Error::MemLimit => {
-            "the dictionary is too large; at most 128 MiB are supported, compress with -9 or less".to_owned()
+            "the dictionary is too large; at most 128 MiB are supported: compress with -9 or less".to_owned()
         }
         Error::UnsupportedCheck => "the integrity check is of an unsupported type".to_owned(),
         other => other.to_string(),

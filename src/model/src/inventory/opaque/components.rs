@@ -66,10 +66,10 @@ fn reason_and_remedy(kind: OpaqueKind, found: &DeviceSignature, failure: Option<
             let why = failure.map(|why| format!(": {why}")).unwrap_or_default();
             (
                 format!("it is encrypted and not open{why}"),
-                "provide its key, or back up the needed data in the system that opens the container",
+                "provide the key of the container, or back up the needed data in the system that opens the container",
             )
         }
-        (_, "bcache") => ("its bcache device is not running".to_owned(), save),
+        (_, "bcache") => ("the bcache device that uses this device is not running".to_owned(), save),
         (_, "zfs_member") => (
             "drophammer does not support ZFS".to_owned(),
             "import the pool on a system with ZFS, and back up the data that are needed",

@@ -21,7 +21,8 @@ impl DeviceIndex<'_> {
 
     fn describe_closed_group(&self, group: &LvmVolumeGroup, why: &str, idle: &[&LvmLogicalVolume]) -> OpaqueObject {
         // `why` consists of reason and remedy, separated by a colon.
-        let (reason, remedy) = why.rsplit_once(": ").unwrap_or((why, "open it in the system that uses it"));
+        let (reason, remedy) =
+            why.rsplit_once(": ").unwrap_or((why, "open the group in the system that uses the group"));
         let volumes: Vec<&str> = idle.iter().map(|volume| volume.name.as_str()).collect();
         OpaqueObject {
             kind: OpaqueKind::VolumeGroup,
@@ -56,7 +57,7 @@ impl DeviceIndex<'_> {
                 elsewhere(&format!("remove the snapshot (lvremove {path})")),
             ),
             (_, "linear" | "striped" | "raid1", _) => {
-                let why = failure.unwrap_or("LVM did not activate it");
+                let why = failure.unwrap_or("LVM did not activate the volume");
                 (why.to_owned(), activation_remedy(&path))
             }
             (_, kind, _) => (
@@ -76,7 +77,7 @@ impl DeviceIndex<'_> {
 }
 
 fn activation_remedy(path: &str) -> String {
-    format!("activate it in the rescue shell (lvchange -ay {path})")
+    format!("activate the volume in the rescue shell (lvchange -ay {path})")
 }
 
 /// Returns whether the content of the volume can be shown without writing.

@@ -57,9 +57,12 @@ fn printed(inventory: &Inventory) -> Vec<String> {
 #[test]
 fn volumes_are_opaque_unless_they_are_shown() {
     for (kind, words) in [
-        ("linear", "LVM did not activate it; activate it in the rescue shell (lvchange -ay vg00/a-linear)"),
-        ("striped", "LVM did not activate it"),
-        ("raid1", "LVM did not activate it"),
+        (
+            "linear",
+            "LVM did not activate the volume; activate the volume in the rescue shell (lvchange -ay vg00/a-linear)",
+        ),
+        ("striped", "LVM did not activate the volume"),
+        ("raid1", "LVM did not activate the volume"),
         ("snapshot", "activating a snapshot may write to it; remove the snapshot"),
         ("thin", "activating a volume of type thin writes to its disks; back up the data that are needed"),
         ("thin-pool", "type thin-pool"),
@@ -170,10 +173,10 @@ fn arrays_are_opaque_unless_they_run() {
 fn containers_and_components_are_opaque_unless_what_they_hold_runs() {
     use StackedDeviceKind::{Array, Bcache, Crypt, Other, Volume};
     for (kind, usage, opened_by, words) in [
-        ("crypto_LUKS", "crypto", Some(Crypt), "it is encrypted and not open; provide its key"),
+        ("crypto_LUKS", "crypto", Some(Crypt), "it is encrypted and not open; provide the key"),
         ("BitLocker", "crypto", Some(Crypt), "it is encrypted and not open"),
         ("cs_fvault2", "crypto", Some(Crypt), "it is encrypted and not open"),
-        ("bcache", "other", Some(Bcache), "its bcache device is not running"),
+        ("bcache", "other", Some(Bcache), "the bcache device that uses this device is not running"),
         ("zfs_member", "raid", None, "drophammer does not support ZFS; import the pool"),
         ("zfs_member", "filesystem", None, "drophammer does not support ZFS"),
         ("stratis", "raid", None, "drophammer does not support stratis"),
@@ -234,7 +237,7 @@ fn filesystems_are_opaque_unless_they_were_mounted() {
         assert_eq!(
             said,
             [format!(
-                "{kind} on /dev/sda2: it is not mounted; mount it read-only to find out why the agent could not mount it"
+                "{kind} on /dev/sda2: the filesystem is not mounted; mount the filesystem read-only to find out the reason"
             )]
         );
         for filesystem in [seen(None, None), seen(None, Some(InstallMarker::default()))] {
@@ -266,7 +269,7 @@ fn what_is_unassigned_or_unreadable_is_opaque() {
     assert_eq!(
         printed(&inventory),
         [
-            "RAID member or physical volume on /dev/sda1, /dev/sda2: its array, group or pool is unknown: bad checksum; connect the other devices of this array, group or pool, or repair the damaged metadata",
+            "RAID member or physical volume on /dev/sda1, /dev/sda2: the array, group or pool is unknown: bad checksum; connect the other devices of this array, group or pool, or repair the damaged metadata",
             "unreadable region on /dev/sda: /dev/sda3: Input/output error; check the disk and its cabling, or repair the damaged metadata",
         ]
     );

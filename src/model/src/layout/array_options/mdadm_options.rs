@@ -52,11 +52,11 @@ use LevelFilter::{All, Not};
 use OptionPolicy::{Free, Metadata, Reserved};
 use RaidLevel::{Raid0, Raid1};
 
-const MEMBERS: OptionPolicy = Reserved("it is derived from devices and spares");
-const SPARES: OptionPolicy = Reserved("set spares in the layout instead");
-const RUN: OptionPolicy = Reserved("it is always set");
-const FORCE: OptionPolicy = Reserved("it would disable mdadm's safety checks");
-const OUTSIDE: OptionPolicy = Reserved("it uses a device or file that is not in the layout");
+const MEMBERS: OptionPolicy = Reserved("the value is derived from `devices` and `spares`");
+const SPARES: OptionPolicy = Reserved("set `spares` in the layout instead");
+const RUN: OptionPolicy = Reserved("the option is always set");
+const FORCE: OptionPolicy = Reserved("the option would disable mdadm's safety checks");
+const OUTSIDE: OptionPolicy = Reserved("the option uses a device or file that is not in the layout");
 
 const fn value_option(long: &'static str, short: Option<char>, meaning: OptionPolicy) -> MdadmOption {
     MdadmOption { long, short, has_value: true, meaning }
@@ -68,17 +68,17 @@ const fn flag_option(long: &'static str, short: Option<char>, meaning: OptionPol
 
 const OPTIONS: [MdadmOption; 27] = [
     value_option("metadata", Some('e'), Metadata),
-    value_option("level", Some('l'), Reserved("set level in the layout instead")),
+    value_option("level", Some('l'), Reserved("set `level` in the layout instead")),
     value_option("raid-devices", Some('n'), MEMBERS),
     value_option("raid-disks", None, MEMBERS),
     value_option("spare-devices", Some('x'), SPARES),
     value_option("spare-disks", None, SPARES),
     value_option("uuid", Some('u'), Reserved("the plan generates the UUID")),
-    value_option("name", Some('N'), Reserved("the name is derived from arrayname")),
+    value_option("name", Some('N'), Reserved("the name is derived from `arrayname`")),
     value_option(
         "homehost",
         None,
-        Reserved("every array has the home host any, so that its name does not depend on the hostname"),
+        Reserved("every array has the home host `any`, so that its name does not depend on the hostname"),
     ),
     flag_option("run", Some('R'), RUN),
     flag_option("force", Some('f'), FORCE),
@@ -193,7 +193,9 @@ fn parse_argument<'a>(words: &'a [String], at: usize, word: &'a str) -> Result<M
         let rest = letters.as_str();
         (known.ok_or_else(|| describe_unknown(word))?, (!rest.is_empty()).then_some(rest))
     } else {
-        return Err(format!("{word} is not an option: mdadm would use it as a device; list members in devices"));
+        return Err(format!(
+            "{word} is not an option: mdadm would use it as a device; list members in the field `devices`"
+        ));
     };
     let (value, words) = match (known.has_value, value) {
         (true, None) => match words.get(at + 1) {

@@ -10,9 +10,9 @@ const TRANSPORTS: [&str; 9] = ["sata", "sas", "nvme", "virtio", "usb", "scsi", "
 const WWN_STARTS: [&str; 5] = ["0x", "eui.", "nvme.", "t10.", "uuid."];
 /// Hints that no disk matches if they are combined with `tran: nvme`, each with the reason.
 const NOT_OF_NVME: [(&str, &str); 3] = [
-    ("vendor", "no disk matches both this hint and tran: nvme, because NVMe disks have no vendor"),
-    ("hctl", "no disk matches both this hint and tran: nvme, because NVMe disks have no SCSI address"),
-    ("rotational", "no disk matches both this hint and tran: nvme, because NVMe disks do not rotate"),
+    ("vendor", "no disk matches both this hint and `tran: nvme`, because NVMe disks have no vendor"),
+    ("hctl", "no disk matches both this hint and `tran: nvme`, because NVMe disks have no SCSI address"),
+    ("rotational", "no disk matches both this hint and `tran: nvme`, because NVMe disks do not rotate"),
 ];
 /// Size in GiB (100 TiB) that exceeds every existing disk. A size that was written in MiB by mistake usually exceeds
 /// this number.

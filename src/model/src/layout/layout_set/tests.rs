@@ -126,7 +126,7 @@ fn layouts_that_are_never_chosen_collide_with_nothing() {
     let said = set.select("c1", "suse-7").unwrap_err();
     assert_eq!(
         said.nearest[0],
-        "by-name (by-name.yaml) accepts no image: it is only used if an allocation specifies it"
+        "by-name (by-name.yaml) accepts no image: the layout is only used if an allocation specifies it"
     );
 }
 

@@ -39,12 +39,12 @@ pub(crate) enum OptionRule {
 use OptionArity::{NoValue, OptionalValue, Value};
 use OptionRule::{Free, Parts, Refused};
 
-pub(crate) const DEVICE: &str = "it uses a device that is not in the layout";
+pub(crate) const DEVICE: &str = "the option uses a device that is not in the layout";
 const UUID: &str = "the plan generates the UUID";
 const NO_FILESYSTEM: &str = "no filesystem would be created";
-const FILE: &str = "it uses a file of the ramdisk";
+const FILE: &str = "the option uses a file of the ramdisk";
 const ELSEWHERE: &str = "the filesystem would not be at the start of the device";
-const JOURNAL_DEVICE: &str = "it would create a journal for another filesystem";
+const JOURNAL_DEVICE: &str = "the option would create a journal for another filesystem";
 
 /// Returns an allowed short option without a value.
 const fn flag_option(letter: char) -> MkfsOption {
@@ -112,7 +112,7 @@ static MKE2FS: MkfsTool = MkfsTool {
         value_option('r'),
         value_option('R').with_rule(Parts(&[("offset", ELSEWHERE)])),
         value_option('s'),
-        flag_option('S').with_rule(Refused("it writes only superblocks")),
+        flag_option('S').with_rule(Refused("the option writes only superblocks")),
         value_option('t').with_rule(OptionRule::Format),
         value_option('T'),
         value_option('U').with_rule(Refused(UUID)),

@@ -42,13 +42,13 @@ fn options_are_read_as_the_tool_reads_them() {
         (Btrfs, "--label", "--label requires a value"),
         // Parts of values.
         (Ext4, "-J device=UUID=0d5c1a2e-7f6b-4c3d-9e8f-a1b2c3d4e5f6", "option device=UUID=0d5c1a2e"),
-        (Ext4, "-Jsize=16,device=sdb", "device=sdb is not allowed: it uses a device"),
-        (Ext4, "-O ^64bit,Journal_Dev", "Journal_Dev is not allowed: it would create a journal"),
+        (Ext4, "-Jsize=16,device=sdb", "device=sdb is not allowed: the option uses a device"),
+        (Ext4, "-O ^64bit,Journal_Dev", "Journal_Dev is not allowed: the option would create a journal"),
         (Ext4, "-O +FEATURE_I3", "FEATURE_I3 is not"),
         (Ext4, "-O Feature_I+03", "Feature_I+03 is not"),
         (Ext4, "-E discard,offset=1048576", "offset=1048576 is not allowed: the filesystem would not be"),
         (Ext4, "-qR offset=512", "offset=512 is not"),
-        (Xfs, "-l logdev=dev/sdb", "logdev=dev/sdb is not allowed: it uses a device"),
+        (Xfs, "-l logdev=dev/sdb", "logdev=dev/sdb is not allowed: the option uses a device"),
         (Xfs, "-lsize=32m,logdev=sdb", "logdev=sdb is not"),
         (Xfs, "-r extsize=4k,rtdev=sdb", "rtdev=sdb is not"),
         (Xfs, "-d agcount=4,name=sdb", "name=sdb is not"),
@@ -57,20 +57,20 @@ fn options_are_read_as_the_tool_reads_them() {
         (Swap, "--uuid=x", "--uuid=x is not"),
         (Swap, "--uu x", "--uu is not"),
         (Btrfs, "--uuid x", "--uuid is not"),
-        (Btrfs, "--rootdir=/", "--rootdir=/ is not allowed: it uses a file of the ramdisk"),
+        (Btrfs, "--rootdir=/", "--rootdir=/ is not allowed: the option uses a file of the ramdisk"),
         (Btrfs, "--mixed=1", "--mixed does not take a value"),
         (Btrfs, "--no-such", "--no-such is not a supported option of mkfs.btrfs"),
         (Btrfs, "--c", "--c is not a supported option"),
         (Vfat, "--offset 100", "--offset is not"),
         (Ext4, "--uuid=x", "--uuid=x is not a supported option of mke2fs"),
         // Options with files, options of other formats, and unknown letters.
-        (Ext4, "-d /etc", "-d is not allowed: it uses a file of the ramdisk"),
+        (Ext4, "-d /etc", "-d is not allowed: the option uses a file of the ramdisk"),
         (Ext4, "-Fz undo", "-z of -Fz is not"),
         (Vfat, "-l bad", "-l is not"),
         (Vfat, "-Cv", "-C of -Cv is not"),
         (Xfs, "-p proto", "-p is not"),
         (Xfs, "-c options=x", "-c is not"),
-        (Ext4, "-t ext2", "-t is not allowed: set format in the layout instead"),
+        (Ext4, "-t ext2", "-t is not allowed: set `format` in the layout"),
         (Ext4, "-qX", "-X of -qX is not a supported option of mke2fs"),
         (Ext4, "-Ö", "-Ö is not a supported option"),
     ] {
@@ -94,7 +94,10 @@ fn parts_of_values_are_between_blanks_and_commas() {
         let createoptions = vec!["-O".to_owned(), value.to_owned()];
         let problems = FilesystemSpec { createoptions, ..filesystem(FilesystemFormat::Ext4, "") }.check_options();
         let refused = |part: &&str| {
-            format!("the create option {part} is not allowed: {}", "it would create a journal for another filesystem")
+            format!(
+                "the create option {part} is not allowed: {}",
+                "the option would create a journal for another filesystem"
+            )
         };
         assert_eq!(problems, expected.iter().map(refused).collect::<Vec<_>>(), "{value:?}");
     }

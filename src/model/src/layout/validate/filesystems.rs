@@ -106,7 +106,7 @@ fn find_path_error(path: &str) -> Option<String> {
         ));
     }
     if path.len() > MAX_PATH_BYTES || names.iter().any(|name| name.len() > MAX_NAME_BYTES) {
-        return Some("path is longer than the kernel allows".to_owned());
+        return Some("the path is longer than the kernel allows".to_owned());
     }
     // The kernel's own filesystems are mounted there in the installer's chroot.
     matches!(path, "/proc" | "/sys" | "/dev").then(|| format!("path:{path} is reserved for the kernel"))

@@ -21,8 +21,7 @@ pub(super) fn check_raw_image(check: &mut LayoutCheck, layout: &Layout) {
             growing = growing.or(Some(index).filter(|_| is_inside));
         }
         if !disks.is_empty() && filesystem.reinstall == OnReinstall::Merge {
-            let message =
-                "reinstall: merge is not supported with a raw image, whose files cannot be added to other filesystems";
+            let message = "`reinstall: merge` is not supported with a raw image, whose files cannot be added to other filesystems";
             check.report_problem(&format!("{place}.reinstall"), message);
         }
     }
@@ -38,8 +37,9 @@ fn check_disk(check: &mut LayoutCheck, place: &str, disk: &DiskSpec, first: Opti
         check.report_problem(&format!("{place}.image"), message);
     }
     if !disk.partitions.is_empty() {
-        let message =
-            format!("device:{device} has image: true, and a raw image contains its own partitions: remove partitions");
+        let message = format!(
+            "device:{device} has image: true, and a raw image contains its own partitions: remove the field `partitions`"
+        );
         check.report_problem(&format!("{place}.partitions"), message);
     }
     if !disk.wipeonreinstall {
@@ -59,17 +59,18 @@ fn check_image_filesystem(check: &mut LayoutCheck, place: &str, filesystem: &Fil
     } else if filesystem.path.is_none() && !filesystem.is_for_seed() {
         check.report_problem(
             &format!("{place}.path"),
-            format!("{brought}: list only partitions that are mounted, and set path"),
+            format!("{brought}: list only partitions that are mounted, and set `path`"),
         );
     }
     if !filesystem.createoptions.is_empty() {
         check.report_problem(
             &format!("{place}.createoptions"),
-            format!("{brought}, whose filesystem is not created by mkfs: remove createoptions"),
+            format!("{brought}, whose filesystem is not created by mkfs: remove `createoptions`"),
         );
     }
     if !filesystem.mountoptions.is_empty() {
-        let message = format!("{brought}, whose own fstab specifies how it is mounted: remove mountoptions");
+        let message =
+            format!("{brought}, and fstab of the image specifies how the partition is mounted: remove `mountoptions`");
         check.report_problem(&format!("{place}.mountoptions"), message);
     }
 }

@@ -24,16 +24,16 @@ pub(super) fn check_reinstall_policies(check: &mut LayoutCheck, layout: &Layout)
 fn find_merge_path(filesystem: &FilesystemSpec) -> Result<&str, String> {
     let path = match (filesystem.format, filesystem.path.as_deref()) {
         (format @ (FilesystemFormat::Swap | FilesystemFormat::None | FilesystemFormat::Tmpfs), _) => {
-            return Err(format!("reinstall: merge requires a preserved filesystem, which {format} is not"));
+            return Err(format!("`reinstall: merge` requires a preserved filesystem, which {format} is not"));
         }
-        (_, None) => return Err("reinstall: merge requires a mounted filesystem: set path".to_owned()),
+        (_, None) => return Err("`reinstall: merge` requires a mounted filesystem: set `path`".to_owned()),
         (_, Some("/")) => {
-            return Err("reinstall: merge is not supported for /, which a reinstall recreates".to_owned());
+            return Err("`reinstall: merge` is not supported for /, which a reinstall recreates".to_owned());
         }
         (_, Some(path)) => path,
     };
     match filesystem.is_read_only() {
-        true => Err(format!("reinstall: merge writes to {path}, but its mountoptions contain ro")),
+        true => Err(format!("`reinstall: merge` writes to {path}, but its mountoptions contain ro")),
         false => Ok(path),
     }
 }
@@ -53,7 +53,7 @@ fn check_merge(check: &mut LayoutCheck, graph: &LayoutGraph, place: &str, filesy
     };
     if let Some(disk) = wiped(filesystem) {
         let message = format!(
-            "reinstall: merge requires a preserved filesystem, but {path} is on {}, which has wipeonreinstall: true",
+            "`reinstall: merge` requires a preserved filesystem, but {path} is on {}, which has wipeonreinstall: true",
             disk.device
         );
         return check.report_problem(place, message);
@@ -68,7 +68,7 @@ fn check_merge(check: &mut LayoutCheck, graph: &LayoutGraph, place: &str, filesy
     if let Some(above) = layout.filesystems.iter().find(hides) {
         let above = above.path.as_deref().unwrap_or_default();
         let message = format!(
-            "reinstall: merge of {path} requires {above} to be mounted before the image is unpacked: set reinstall: merge on {above} too"
+            "`reinstall: merge` of {path} requires {above} to be mounted before the image is unpacked: set `reinstall: merge` on {above} too"
         );
         check.report_problem(place, message);
     }

@@ -109,8 +109,8 @@ fn no_spare_disk_is_taken_for_a_volume_whose_disk_is_not_seen() {
         };
         let said = reasons(try_on(&gone, Some(recorder), &[]));
         let was = match recorder {
-            Recorder::ControlPlane => "it is listed as Available by the control plane".to_owned(),
-            _ => "it was prepared on /dev/sdc, the disk with serial serial of sdc (9.44 GB)".to_owned(),
+            Recorder::ControlPlane => "the volume is listed as Available by the control plane".to_owned(),
+            _ => "the volume was prepared on /dev/sdc, the disk with serial serial of sdc (9.44 GB)".to_owned(),
         };
         assert_eq!(said.len(), 1, "{said:?}");
         let start = format!(
@@ -223,8 +223,7 @@ fn an_installation_makes_again_what_it_erases() {
     }
     machine.disks[3] = blank("sdd", 500);
     let said = reasons(fresh(&machine));
-    let expected =
-        "volume block cannot be prepared on /dev/sdd: it was prepared on /dev/sdd, the disk with serial serial of sdd";
+    let expected = "volume block cannot be prepared on /dev/sdd: the volume was prepared on /dev/sdd, the disk with serial serial of sdd";
     assert!(said.len() == 1 && said[0].contains(expected) && !said[0].contains("--give-up"), "{said:?}");
 }
 

@@ -81,7 +81,7 @@ fn a_logical_volume_that_is_gone_is_made_only_if_it_is_new() {
         let mut machine = installed(&web);
         remove(&mut machine, "web");
         let said = reasons(reinstall(&machine, &web, &recorded));
-        let expected = "volume web cannot be prepared on /dev/csi/web: it was prepared on /dev/csi/web, a disk without serial number";
+        let expected = "volume web cannot be prepared on /dev/csi/web: the volume was prepared on /dev/csi/web, a disk without serial number";
         assert!(said.len() == 1 && said[0].contains(expected), "{said:?}");
         assert_eq!(shown(&reinstall(&machine, &web, &[]).unwrap()), ["web /dev/csi/web extend sdb"]);
     }
@@ -90,7 +90,7 @@ fn a_logical_volume_that_is_gone_is_made_only_if_it_is_new() {
     let mut machine = installed(&web);
     rename(&mut machine, "web", "old");
     deactivate(&mut machine, "old");
-    assert!(reasons(reinstall(&machine, &web, &records(&web)))[0].contains("it was prepared on /dev/csi/web"));
+    assert!(reasons(reinstall(&machine, &web, &records(&web)))[0].contains("the volume was prepared on /dev/csi/web"));
     assert_eq!(
         shown(&reinstall(&machine, &web, &[]).unwrap()),
         ["web /dev/csi/web extend sdb"],
