@@ -251,7 +251,7 @@ fn judge_a_pool() {
     let pool = control.machine_pool().unwrap();
     let began = Instant::now();
     assert!(!pool.is_allocated(false).unwrap());
-    println!("the machine is unallocated: {:.1} s", began.elapsed().as_secs_f64());
+    println!("machine unallocated after {:.1} s", began.elapsed().as_secs_f64());
     let plan = erasure(&machine(), None).unwrap();
     println!("{plan}");
     rack.steer("allocate", &allocation(ONE, "default"));

@@ -15,6 +15,7 @@ use axum::body::Body;
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -132,9 +133,8 @@ impl ConnectionLimiter {
                     watch: self.watch.clone(),
                     alarms: self.alarms.clone(),
                     health: self.health.clone(),
-                    running: running.watcher(),
                 };
-                tokio::spawn(handle_connection(stream, client, front.tls.clone(), (place, share)));
+                tokio::spawn(handle_connection(stream, client, running.watcher(), front.tls.clone(), (place, share)));
             }
             None if !self.has_refused.swap(true, Ordering::Relaxed) => self.watch.log_problem(format!(
                 "{address} has reached the limit of connections per address: further connections are closed (if this is the address of a proxy, specify it with --proxy)"
@@ -153,7 +153,6 @@ struct ConnectionClient {
     watch: StatusLog,
     alarms: RateLimitedLog,
     health: ServerHealth,
-    running: Watcher,
 }
 
 /// Performs the TLS handshake if the listener uses TLS, and serves the connection. A slow handshake occupies only the
@@ -161,6 +160,7 @@ struct ConnectionClient {
 async fn handle_connection(
     stream: TcpStream,
     client: ConnectionClient,
+    running: Watcher,
     tls: Option<ServerTls>,
     places: ConnectionPermits,
 ) {
@@ -169,9 +169,9 @@ async fn handle_connection(
     let stream = WriteTimeoutStream::new(stream, STALLED);
     let (client_address, alarms) = (client.address, client.alarms.clone());
     match tls {
-        None => serve_connection(stream, client, false).await,
+        None => serve_connection(stream, client, running, false).await,
         Some(tls) => match tls.accept_tls(stream).await {
-            Ok(stream) => serve_connection(stream, client, true).await,
+            Ok(stream) => serve_connection(stream, client, running, true).await,
             Err(error) => {
                 if let Some(trouble) = tls::describe_tls_error(&error) {
                     alarms.log_problem_of(client_address, format!("{client_address} {trouble}"));
@@ -185,46 +185,13 @@ async fn handle_connection(
 async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     client: ConnectionClient,
+    running: Watcher,
     over_tls: bool,
 ) {
-    let ConnectionClient { address, port, router, peers, watch, alarms, health, running } = client;
-    let router = TowerToHyperService::new(router);
-    let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
-        let (id, began) = (request_context::request_id(request.headers()), Instant::now());
-        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-        let connected = ConnectionInfo { address, port, over_tls };
-        request.extensions_mut().insert(connected);
-        let origin = peers.find_origin(connected, request.headers());
-        request.extensions_mut().insert(origin);
-        let client = origin.address;
-        let (router, watch, turns) = (router.clone(), watch.clone(), peers.turns.clone());
-        let (alarms, health) = (alarms.clone(), health.clone());
-        let request = request.map(|body| Body::new(DrainedBody::new(body)));
-        // A panic can leave only the state of this request inconsistent: shared state is in the database, or behind
-        // locks that ignore poisoning.
-        let answer = AssertUnwindSafe(async move { router.call(request).await }).catch_unwind();
-        let answer = async move {
-            let response = match answer.await {
-                Ok(Ok(response)) => response,
-                Err(_) => answer_panic(&watch, &method, &path, address),
-            };
-            let failed = health.record_response(&method, &path, address, &response);
-            failed.into_iter().for_each(|line| alarms.log_problem(line));
-            watch.log_request(AnsweredRequest {
-                from: address,
-                method,
-                path,
-                status: response.status(),
-                took: began.elapsed(),
-            });
-            response
-        };
-        async move {
-            let context = RequestContext::new(id.clone(), client, turns.take_turn(client).await);
-            let mut response: Response = request_context::run_in_context(context, answer).await;
-            request_context::add_id_header(response.headers_mut(), &id);
-            Ok::<Response, Infallible>(response)
-        }
+    let client = Arc::new(client);
+    let service = service_fn(move |request| {
+        let client = client.clone();
+        async move { Ok::<Response, Infallible>(client.respond(request, over_tls).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -232,6 +199,46 @@ async fn serve_connection(
         .serve_connection(TokioIo::new(stream), service);
     // An error means that the client has disconnected, does not read the response, or does not speak HTTP.
     drop(running.watch(connection).await);
+}
+
+impl ConnectionClient {
+    /// Waits for the client's turn, and returns the response to the request.
+    async fn respond(&self, mut request: hyper::Request<Incoming>, over_tls: bool) -> Response {
+        let (id, began) = (request_context::request_id(request.headers()), Instant::now());
+        let connected = ConnectionInfo { address: self.address, port: self.port, over_tls };
+        let origin = self.peers.find_origin(connected, request.headers());
+        request.extensions_mut().insert(connected);
+        request.extensions_mut().insert(origin);
+        let turn = self.peers.turns.take_turn(origin.address).await;
+        let context = RequestContext::new(id.clone(), origin.address, turn);
+        let mut response = request_context::run_in_context(context, self.handle_request(request, began)).await;
+        request_context::add_id_header(response.headers_mut(), &id);
+        response
+    }
+
+    /// Returns the router's response to the request, and logs both.
+    async fn handle_request(&self, request: hyper::Request<Incoming>, began: Instant) -> Response {
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let request = request.map(|body| Body::new(DrainedBody::new(body)));
+        let router = TowerToHyperService::new(self.router.clone());
+        // A panic can leave only the state of this request inconsistent: shared state is in the database, or behind
+        // locks that ignore poisoning.
+        let answer = AssertUnwindSafe(async move { router.call(request).await }).catch_unwind();
+        let response = match answer.await {
+            Ok(Ok(response)) => response,
+            Err(_) => answer_panic(&self.watch, &method, &path, self.address),
+        };
+        let failed = self.health.record_response(&method, &path, self.address, &response);
+        failed.into_iter().for_each(|line| self.alarms.log_problem(line));
+        self.watch.log_request(AnsweredRequest {
+            from: self.address,
+            method,
+            path,
+            status: response.status(),
+            took: began.elapsed(),
+        });
+        response
+    }
 }
 
 /// Logs a request that has panicked, and returns the response to the client.

@@ -87,8 +87,8 @@ impl ServerHealth {
         self.0.errors.load(Ordering::Relaxed)
     }
 
-    /// Returns the types of the problems because of which the server is not ready. Only the periodic check makes the
-    /// server unready: a request that always fails does not impair other requests.
+    /// Returns the types of the problems that make the server unready. Only the periodic check finds such problems. A
+    /// failed request does not make the server unready, because it does not impair other requests.
     pub fn readiness_failures(&self) -> Vec<FailureKind> {
         lock_mutex(&self.0.problems).failures.iter().map(|failure| failure.kind).collect()
     }

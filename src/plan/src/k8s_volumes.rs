@@ -198,7 +198,8 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// Returns the device as if it were preserved, so that it can be compared with the devices of an interrupted attempt.
+/// Returns the device with the fate of a preserved device. The result is compared with the devices that an interrupted
+/// attempt has recorded.
 fn as_preserved<'a>(device: &DevicePath, signatures: &'a [DeviceSignature], size_bytes: u64) -> PlannedDevice<'a> {
     PlannedDevice {
         path: device.clone(),

@@ -166,11 +166,13 @@ impl fmt::Display for AllocationDifference {
         let (installed, file) = (show(&self.installed), show(&self.file));
         match (self.effect, self.secret) {
             (DifferenceEffect::Applied, false) => write!(f, "{}: {installed} becomes {file}", self.field),
-            (DifferenceEffect::Applied, true) => write!(f, "{}: becomes the value in the machine file", self.field),
+            (DifferenceEffect::Applied, true) => {
+                write!(f, "{}: is replaced by the value in the machine file", self.field)
+            }
             (DifferenceEffect::Kept, false) => {
                 write!(f, "{}: stays {installed}; the file's value is ignored: {file}", self.field)
             }
-            (DifferenceEffect::Kept, true) => write!(f, "{}: stays not set; the file's value is ignored", self.field),
+            (DifferenceEffect::Kept, true) => write!(f, "{}: remains unset; the file's value is ignored", self.field),
             (DifferenceEffect::Refused, _) => {
                 write!(f, "{}: differs from the installed value, which cannot be kept", self.field)
             }

@@ -254,8 +254,8 @@ fn version_tag(size: &MachineSize) -> String {
     hex_digest(json!(size).to_string().as_bytes())
 }
 
-/// Returns the size that a machine file names. If `sizes/` does not contain the size, the response contains only the
-/// id.
+/// Returns the size that is specified in a machine file. If `sizes/` does not contain this size, the response contains
+/// only its id.
 pub(super) fn machine_size_response(directory: &SiteSnapshot, id: &str) -> SizeResponse {
     let unlisted = || MachineSize { id: id.to_owned(), ..MachineSize::default() };
     size_response(&directory.known.sizes.get(id).cloned().unwrap_or_else(unlisted))

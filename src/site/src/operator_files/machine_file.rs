@@ -18,7 +18,7 @@ use serde::de::IgnoredAny;
 
 /// Message for an id that is a default value of a vendor, with the remedy.
 pub const DEFAULT_ID: &str = "is a vendor default, which other machines may report too: choose a new UUID and list \
-macs. To keep installations under this id, use `drophammer machine rename OLD NEW`";
+`macs`. To keep installations under this id, use `drophammer machine rename OLD NEW`";
 
 /// Fields of an allocation that the agent or the image interprets.
 pub(super) const PASSED_ON: [&str; 7] =

@@ -53,7 +53,7 @@ fn check_filesystem(check: &mut LayoutCheck, index: usize, filesystem: &Filesyst
     if let Some(group) = within {
         check.report_problem(
             &place,
-            format!("vg:{group} is already encrypted with all its volumes: remove `encrypted` here"),
+            format!("vg:{group} is already encrypted, including all its volumes: remove `encrypted` here"),
         );
     }
     check_device(check, &place, &filesystem.device);
@@ -136,7 +136,10 @@ mod tests {
         for (filesystem, words) in [
             ("path: /srv, format: ext4", ""),
             ("format: swap", ""),
-            ("path: /srv, format: ext4, encrypted: {key: server}", "vg:data is already encrypted with all its volumes"),
+            (
+                "path: /srv, format: ext4, encrypted: {key: server}",
+                "vg:data is already encrypted, including all its volumes",
+            ),
             ("path: /usr, format: ext4", "filesystems[1].device: /usr cannot be encrypted"),
             ("format: vfat, label: CIDATA", "cloud-init's seed cannot be encrypted"),
         ] {
