@@ -98,7 +98,7 @@ impl RedfishClient<'_> {
     fn refuse_another(&self, path: &str, wanted: Uuid) -> Result<()> {
         match self.read_uuid(path)? {
             Some(uuid) if !is_same_uuid(uuid, wanted) => Err(bmc_refusal(format!(
-                "management controller {} belongs to machine {uuid}, not to {wanted}: nothing was switched. Correct the controller's address; if the address is right although the UUIDs differ, append the system's path to the address: {}{path}",
+                "management controller {} belongs to machine {uuid}, not to {wanted}: power state and boot device were not changed. Correct the controller's address; if the address is right although the UUIDs differ, append the system's path to the address: {}{path}",
                 self.url, self.url
             ))),
             _ => Ok(()),

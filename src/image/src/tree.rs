@@ -8,11 +8,11 @@
 //! The tar is parsed in a sandboxed process, which sends the members to the agent. Since this process may be
 //! compromised, `untar` checks the members as if it had parsed the tar itself.
 //!
-//! The only other module of `image` that this module uses is `pipeline`, whose output it reads.
+//! This module reads the output of `pipeline`, and uses no other module of `image`.
 //!
-//! It provides [`send_members`] for the worker. For the agent it provides [`check_beginning`], [`MemberReceiver`], and [`untar`], which
+//! For the worker, this module provides [`send_members`]. For the agent, it provides [`check_beginning`], [`MemberReceiver`], and [`untar`], which
 //! unpacks below an [`UnpackRoot`] and counts hidden files with a [`HiddenFileCounter`]. [`MountsBelow`] lists the filesystems that are or
-//! will be mounted below the root, and [`FileConflicts`] the files that could not be created.
+//! will be mounted below the root, and [`FileConflicts`] lists the files that could not be created.
 
 mod acl;
 mod ambiguity;

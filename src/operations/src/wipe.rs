@@ -53,7 +53,7 @@ impl PlannedOperation for WipeDisk {
     }
 }
 
-/// Describes the erasure of a disk: `discard, verified as zero, if possible (at most 2 h); then zero and read back both ends of …`.
+/// Describes the erasure of a disk: `discard, verified as zero, if possible (within 2 h); then zero and read back both ends of …`.
 fn describe_erasure(disk: &WipeDisk) -> String {
     let methods: Vec<&str> = disk
         .methods
@@ -65,14 +65,14 @@ fn describe_erasure(disk: &WipeDisk) -> String {
         (true, _) => String::new(),
         (false, true) => {
             format!(
-                "{} (at most {}; if the erase is impossible, the run fails); then ",
+                "{} (within {}; if the erase is impossible, the run fails); then ",
                 methods.join(" or "),
                 format_seconds(disk.budget_seconds as f64)
             )
         }
         (false, false) => {
             format!(
-                "{} if possible (at most {}); then ",
+                "{} if possible (within {}); then ",
                 methods.join(" or "),
                 format_seconds(disk.budget_seconds as f64)
             )

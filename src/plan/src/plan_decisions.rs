@@ -108,7 +108,7 @@ pub(crate) struct VolumeDecisions {
     pub prepares: Vec<PreparePersistent>,
     pub sparse: Vec<SparseVolume>,
     pub trials: Vec<TryFilesystem>,
-    /// Disks that the layout does not list and that are written for a volume.
+    /// Disks that the layout does not list, and that are written to because a volume is created on them.
     pub written: Vec<KernelName>,
     /// Volumes that are recorded in the install marker.
     pub records: Vec<RecordedVolume>,

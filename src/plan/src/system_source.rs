@@ -37,7 +37,7 @@ impl PlanRequest {
     }
 }
 
-/// Inputs from which a source builds its stages.
+/// Inputs from which a [`SystemSource`] builds the stages of the installation.
 pub(crate) struct SourceInputs<'a> {
     pub layout: &'a Layout,
     pub meant: &'a LayoutMatch<'a>,

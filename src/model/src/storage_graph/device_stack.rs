@@ -232,8 +232,8 @@ impl<'a> DeviceStack<'a> {
         self.topmost_first_except(&BTreeSet::new(), name)
     }
 
-    /// Returns the devices of [`DeviceStack::topmost_first`], in the same order. Omits the devices in `known`, and the
-    /// devices that are on top of `name` only through devices in `known`.
+    /// Returns the devices of [`DeviceStack::topmost_first`], in the same order. Omits the devices in `known`. Also
+    /// omits a device if every path from this device down to `name` contains a device in `known`.
     pub fn topmost_first_except(&self, known: &BTreeSet<KernelName>, name: &KernelName) -> Vec<KernelName> {
         traversal::order_farthest_first_except(known, name.clone(), |name| {
             let partitions = self.find_unit(name).table().into_iter().flat_map(|table| &table.partitions);

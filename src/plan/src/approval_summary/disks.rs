@@ -88,7 +88,7 @@ fn describe_partitions(listed: &layout::DiskSpec) -> Vec<String> {
 }
 
 /// Describes the content of a disk. Users, used bytes and kernel names are omitted, because they can change without a
-/// write by the agent. The texts are part of the format.
+/// write by the agent. The returned texts are part of the format of the approval summary.
 fn describe_contents(disk: &InventoryDisk) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(table) = &disk.table {

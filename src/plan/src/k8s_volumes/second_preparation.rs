@@ -152,7 +152,7 @@ impl<'a> PlanDecider<'a> {
             begun_on.iter().filter(|disk| disk.making.iter().any(|making| making.uuid.as_ref() == Some(&uuid)));
         match on.find(|disk| !is_there(disk)) {
             Some(gone) => Err(Some(format!(
-                "cannot be prepared on {}: an interrupted attempt was preparing the volume on {}, which was {} and is absent; attach that disk, or {REPLACE}",
+                "cannot be prepared on {}: an interrupted attempt was preparing the volume on disk {} ({}), and this disk is absent; attach the disk, or {REPLACE}",
                 decision.device,
                 gone.device,
                 describe_record(gone)

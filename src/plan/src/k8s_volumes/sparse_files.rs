@@ -78,7 +78,7 @@ impl<'a> PlanDecider<'a> {
             FilesystemFate::Kept { .. } => self.keep_sparse(volume, size_bytes, path)?,
             FilesystemFate::Unformatted { .. } => {
                 return Err(Some(format!(
-                    "is a file below {path}, which stays locked; provide the key of this filesystem"
+                    "is a file in the encrypted filesystem at {path}, which stays locked; provide the key of the filesystem"
                 )));
             }
             FilesystemFate::Made(_) | FilesystemFate::InImage { .. } | FilesystemFate::Filled(_) => {

@@ -248,7 +248,7 @@ fn what_an_attempt_has_begun_is_not_begun_on_another_disk() {
     gone.disks[2] = blank("sdc", 500);
     let said = reasons(again(&gone));
     assert!(
-        said.iter().any(|said| said.contains("an interrupted attempt was preparing the volume on /dev/sdc")),
+        said.iter().any(|said| said.contains("an interrupted attempt was preparing the volume on disk /dev/sdc")),
         "{said:?}"
     );
 }
