@@ -26,10 +26,27 @@ impl ErrorCode {
     /// Appends the code to a message: `no space left on device (DH-310)`. A message that already contains the code is not
     /// changed.
     pub fn annotate(self, message: impl Into<String>) -> String {
-        let message = message.into();
-        let code = self.to_string();
-        if message.contains(&code) { message } else { format!("{message} ({code})") }
+        append(message.into(), &self.to_string())
     }
+
+    /// Appends the code to a message, unless the message already ends with a code.
+    pub fn annotate_uncoded(self, message: impl Into<String>) -> String {
+        let message = message.into();
+        let last = message.strip_suffix(')').and_then(|text| text.rsplit_once(" (")).map(|(_, last)| last);
+        if last.is_some_and(is_code) { message } else { self.annotate(message) }
+    }
+}
+
+/// Appends a code to a message that does not contain the code.
+pub fn append(message: String, code: &str) -> String {
+    if message.contains(code) { message } else { format!("{message} ({code})") }
+}
+
+/// Returns whether the text has the form of a code. The code itself may be unknown, because it may come from a newer
+/// version.
+pub fn is_code(text: &str) -> bool {
+    let digits = text.strip_prefix(PREFIX).unwrap_or_default();
+    digits.len() == 3 && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 impl fmt::Display for ErrorCode {
@@ -109,6 +126,10 @@ mod tests {
         let once = ErrorCode::Storage.annotate("mdadm: no");
         assert_eq!(once, "mdadm: no (DH-300)");
         assert_eq!(ErrorCode::Storage.annotate(once.clone()), once);
+        assert_eq!(ErrorCode::Image.annotate_uncoded(once.clone()), once);
+        for uncoded in ["mdadm: no", "mdadm (4.2)", "mdadm (DH-1)", "(DH-300) mdadm", ""] {
+            assert_eq!(ErrorCode::Image.annotate_uncoded(uncoded), format!("{uncoded} (DH-400)"));
+        }
     }
 
     #[test]

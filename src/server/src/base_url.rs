@@ -6,6 +6,7 @@ use super::quotas::ConnectionInfo;
 use axum::extract::FromRequestParts;
 use axum::http::header;
 use axum::http::request::Parts;
+use common::error_code::ErrorCode;
 use common::url_host::{extract_host, strip_port};
 use site::boot_value_validation;
 use std::net::IpAddr;
@@ -40,9 +41,9 @@ impl FromRequestParts<Arc<AppState>> for BaseUrls {
             Some(url) => url.clone(),
             None => {
                 if !https.tls.covers_host(host) {
-                    app.log_rate_limited(format!(
+                    app.log_rate_limited(ErrorCode::Tls.annotate(format!(
                         "machines send requests to {host:?}, which the server's certificate does not cover: set --url to a URL with a name in the certificate"
-                    ));
+                    )));
                 }
                 format!("https://{}:{}", strip_port(host), https.port)
             }

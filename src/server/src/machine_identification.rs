@@ -5,6 +5,7 @@ use super::AppState;
 use super::api_error::ApiError;
 use super::quotas::ClientAddress;
 use axum::http::StatusCode;
+use common::error_code::ErrorCode;
 use control::api_types::RegisterRequest;
 use model::machine_identity::{
     BootIdentity, KnownMachine, MachineMatch, UuidProof, describe_other_macs, match_machine, parse_usable_uuid,
@@ -69,7 +70,7 @@ pub(crate) async fn refuse_other_machine(
     let contradiction = match proof {
         Some(UuidProof::Contradicted(why)) => Some(why),
         Some(UuidProof::Unproven(why)) => {
-            app.log_rate_limited(format!("{why} (registered from {peer})"));
+            app.log_rate_limited(ErrorCode::DuplicateUuid.annotate(format!("{why} (registered from {peer})")));
             None
         }
         Some(UuidProof::Proven) | None => None,
@@ -80,8 +81,8 @@ pub(crate) async fn refuse_other_machine(
     };
     let Some(why) = why else { return Ok(()) };
     let message = format!("{why}; the registration came from {peer}");
-    app.log_rate_limited(message.clone());
-    Err(ApiError::new(StatusCode::CONFLICT, message))
+    app.log_rate_limited(ErrorCode::DuplicateUuid.annotate(message.clone()));
+    Err(ApiError::new(StatusCode::CONFLICT, message).with_error_code(ErrorCode::DuplicateUuid))
 }
 
 /// Returns the reason why the MACs show that the registration comes from another machine, or `None` if the MACs do not

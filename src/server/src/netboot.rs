@@ -12,6 +12,7 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{Method, StatusCode};
+use common::error_code::ErrorCode;
 use control::api_types;
 use model::install_report::{EventName, ProgressEvent};
 use model::machine_identity::{BootIdentity, MachineMatch, parse_mac, parse_usable_uuid};
@@ -244,10 +245,13 @@ async fn identify_requester(
         }
         MachineMatch::Unproven { id, why } => (id, None, Some(why)),
         MachineMatch::Unknown(uuid) => (uuid.to_string(), None, None),
-        MachineMatch::Withheld { id, why } => (id, Some(format!("{why}; the request came from {peer}")), None),
+        MachineMatch::Withheld { id, why } => {
+            let message = ErrorCode::DuplicateUuid.annotate(format!("{why}; the request came from {peer}"));
+            (id, Some(message), None)
+        }
         MachineMatch::Ambiguous(why) => {
-            app.log_rate_limited(format!("{why}; the request came from {peer}"));
-            return Err(ApiError::new(StatusCode::CONFLICT, why));
+            app.log_rate_limited(ErrorCode::DuplicateUuid.annotate(format!("{why}; the request came from {peer}")));
+            return Err(ApiError::new(StatusCode::CONFLICT, why).with_error_code(ErrorCode::DuplicateUuid));
         }
         MachineMatch::Unidentified => {
             app.log_rate_limited(unidentified_message(peer, &asking));
@@ -277,10 +281,11 @@ fn parse_identity(query: &BootQuery) -> Result<BootIdentity, String> {
 }
 
 fn unidentified_message(peer: ClientAddress, asking: &BootIdentity) -> String {
-    format!(
+    let message = format!(
         "a machine at {peer} without a usable UUID and with the unknown MAC {:?} requests its boot script: create a file in machines/ with this MAC",
         asking.mac
-    )
+    );
+    ErrorCode::NoUuid.annotate(message)
 }
 
 fn describe_attempt(order: &ReinstallOrder) -> String {
@@ -355,7 +360,7 @@ pub(crate) fn log_order_end(app: &AppState, id: &str, next: &BootTarget, peer: C
 /// Logs a warning if the ramdisk is served for an installation to a machine whose identity is not proven.
 fn log_unproven(app: &AppState, asking: &BootRequest, next: &BootTarget, peer: ClientAddress) {
     if let (BootTarget::Install | BootTarget::Attempt(_), Some(why)) = (next, &asking.unproven) {
-        app.log_rate_limited(format!("{why}; the request came from {peer}"));
+        app.log_rate_limited(ErrorCode::DuplicateUuid.annotate(format!("{why}; the request came from {peer}")));
     }
 }
 

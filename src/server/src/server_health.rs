@@ -5,6 +5,7 @@ use super::AppState;
 use super::start_checks::missing_boot_files;
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
+use common::error_code::ErrorCode;
 use common::format::format_bytes;
 use common::format::untrusted_text_limits::sanitize_message;
 use common::sync::lock_mutex;
@@ -96,7 +97,7 @@ impl ServerHealth {
         let line =
             format!("{method} {path} from {address}: cannot complete the request (status {}): {why}", status.as_u16());
         // The path comes from the client, and the reason may contain text of other programs.
-        let line = sanitize_message(&line);
+        let line = ErrorCode::ServerProblem.annotate_uncoded(sanitize_message(&line));
         lock_mutex(&self.0.problems).last_error = Some((Instant::now(), line.clone()));
         Some(line)
     }
@@ -178,7 +179,12 @@ async fn find_failures(app: &AppState, free_space: &FreeSpace) -> Vec<ServerFail
         );
         ServerFailure { kind: FailureKind::LittleFreeSpace, message }
     });
-    database.into_iter().chain(space).collect()
+    let failures = database.into_iter().chain(space);
+    let coded = |failure: ServerFailure| ServerFailure {
+        message: ErrorCode::ServerProblem.annotate_uncoded(failure.message),
+        ..failure
+    };
+    failures.map(coded).collect()
 }
 
 #[cfg(test)]
@@ -199,7 +205,7 @@ mod tests {
         }
         assert_eq!((health.count_errors(), health.failures()), (0, vec![]));
         let line = record(StatusCode::INTERNAL_SERVER_ERROR).unwrap();
-        assert_eq!(line, "POST /v1/x from 10.0.0.7: cannot complete the request (status 500): disk full");
+        assert_eq!(line, "POST /v1/x from 10.0.0.7: cannot complete the request (status 500): disk full (DH-714)");
         assert_eq!((health.count_errors(), health.failures()), (1, vec![line]));
         assert_eq!(health.readiness_failures(), [], "a request that fails does not make the server unready");
     }

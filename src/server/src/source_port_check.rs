@@ -9,6 +9,7 @@ use super::{AppState, ServerConfig};
 use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
+use common::error_code::ErrorCode;
 use std::sync::Arc;
 
 /// First port that unprivileged processes may bind: the default of Linux for `ip_unprivileged_port_start`.
@@ -57,8 +58,8 @@ pub(crate) fn require_privileged(
 ) -> Result<(), ApiError> {
     let Some(reason) = refusal_reason(app.source_ports, source) else { return Ok(()) };
     let message = format!("machine {id}: cannot {action} from {address}: {reason}");
-    app.log_rate_limited(message.clone());
-    Err(ApiError::new(StatusCode::FORBIDDEN, message))
+    app.log_rate_limited(ErrorCode::BootToken.annotate(message.clone()));
+    Err(ApiError::new(StatusCode::FORBIDDEN, message).with_error_code(ErrorCode::BootToken))
 }
 
 /// Returns the reason why a request from this source port may come from an unprivileged process, with remedies.

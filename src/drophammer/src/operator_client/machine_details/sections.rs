@@ -19,6 +19,9 @@ pub(super) fn format_details(details: &MachineDetails, all: &[MachineSummary]) -
         text += &section("Failure");
         text += &fact("stage", stage);
         text += &fact("reason", &failure.attempt.message);
+        if let Some(code) = &failure.attempt.code {
+            text += &fact("code", &format!("{code}; `drophammer explain {code}` prints causes and remedies"));
+        }
         text += &fact("next", &failure.remedy);
         text += &fact("time", &format!("{} UTC", format_time(time)));
     }
