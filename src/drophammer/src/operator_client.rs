@@ -123,7 +123,7 @@ fn encode_segment(name: &str) -> String {
 }
 
 fn print_refusal(why: &str) -> CommandOutcome {
-    print_error(&ErrorCode::ControlPlane.annotate_uncoded(why));
+    print_error(&ErrorCode::Settings.annotate_uncoded(why));
     CommandOutcome::Refused
 }
 

@@ -43,7 +43,8 @@ fn no_page_contains_an_unknown_code() {
     for path in super::links::pages().into_iter().chain([changelog.to_owned()]) {
         for rest in fs::read_to_string(&path).unwrap().split("DH-").skip(1) {
             let code = format!("DH-{}", rest.get(..3).unwrap_or_default());
-            assert!(ErrorCode::parse(&code).is_some(), "{}: {code}", path.display());
+            let is_code = rest.starts_with(|next: char| next.is_ascii_digit());
+            assert!(!is_code || ErrorCode::parse(&code).is_some(), "{}: {code}", path.display());
         }
     }
 }
