@@ -133,13 +133,8 @@ impl InstallFailure {
 
     fn report_outcome(&self) -> InstallOutcome {
         let (stage, announced) = (self.step.clone(), self.leaves == FailureState::Announced);
-        let failed = FailureSummary {
-            stage,
-            announced,
-            unbelieved: self.marker.clone(),
-            unmarked: self.unmarked,
-            code: Some(self.error.code()),
-        };
+        let (unbelieved, code) = (self.marker.clone(), Some(self.error.code()));
+        let failed = FailureSummary { stage, announced, unbelieved, unmarked: self.unmarked, code };
         if self.is_untouched() { InstallOutcome::FailedUntouched(failed) } else { InstallOutcome::FailedBegun(failed) }
     }
 

@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use common::error_code::ErrorCode;
 use common::format::format_count;
 use control::api_types::RegisteredHardware;
-use model::machine_identity::describe_other_macs_of;
+use model::machine_identity::{BootIdentity, describe_other_macs_of};
 use site::operator_files::MachineSpec;
 use std::sync::Arc;
 use store::{EnrollOutcome, Enrollment, MachineBoot, token};
@@ -160,6 +160,15 @@ pub(crate) fn foreign_nic_message(
     let mac = (app.neighbours)(address).into_iter().find(|mac| !machine.macs.contains(mac))?;
     let MachineSpec { id, name, macs, .. } = machine;
     Some(format!("{}; the request came from {address}", describe_other_macs_of(id, name, macs, &mac)))
+}
+
+/// Describes a machine that cannot be identified, so that the operator can write its machine file.
+pub(crate) fn describe_unidentified_machine(peer: ClientAddress, asking: &BootIdentity) -> String {
+    let message = format!(
+        "a machine at {peer} without a usable UUID and with the unknown MAC {:?} requests its boot script: create a file in machines/ with this MAC",
+        asking.mac
+    );
+    ErrorCode::NoUuid.annotate(message)
 }
 
 /// Describes an unknown machine, so that the operator can write its machine file.
