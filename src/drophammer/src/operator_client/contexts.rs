@@ -172,7 +172,10 @@ mod tests {
         assert_eq!(run(set("rack", Some("install.rack:8443"), Some("/t"))), "Context rack is stored.\n");
         assert_eq!(run(set("bench", Some("localhost"), None)), "Context bench is stored.\n");
         assert_eq!(run(ConfigCommand::Use { name: named("rack") }), "rack is the current context.\n");
-        assert!(run(ConfigCommand::Use { name: named("rock") }).ends_with("does not exist; contexts: bench, rack (DH-100)\n"));
+        assert!(
+            run(ConfigCommand::Use { name: named("rock") })
+                .ends_with("does not exist; contexts: bench, rack (DH-100)\n")
+        );
         let expected = "NAME   CURRENT  SERVER                     TOKEN\n\
                         bench  -        http://localhost:8080      -\n\
                         rack   yes      https://install.rack:8443  /t\n";
