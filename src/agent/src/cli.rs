@@ -96,7 +96,7 @@ pub fn run_program<C: Parser>(run: impl Fn(C) -> Result<CommandOutcome>) -> Exit
         Ok(CommandOutcome::BootAgain) => ExitCode::from(75),
         Ok(CommandOutcome::Rescue) => ExitCode::from(76),
         Err(error) => {
-            common::output::print_error(&error);
+            common::output::print_error(&error.to_coded_text());
             ExitCode::FAILURE
         }
     }

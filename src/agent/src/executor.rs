@@ -146,6 +146,7 @@ impl PlanExecutor {
         let reporter = self.reporter.clone();
         for (index, stage) in plan.stages.iter().enumerate() {
             if let Err(error) = reporter.run_stage(stage.name.as_str(), || self.run_stage(stage)) {
+                let error = error.with_default_code(stage.name.error_code());
                 let leaves = plan.state_after_failure(index);
                 self.leave_session(leaves);
                 let past_point_of_no_return = index >= plan.point_of_no_return;
@@ -198,7 +199,9 @@ impl PlanExecutor {
             return failures.pop().map_or(Ok(()), Err);
         }
         let texts: Vec<String> = failures.iter().map(Error::to_string).collect();
-        Err(Error::new(failures[0].phase, texts.join("; ")))
+        let joined = Error::new(failures[0].phase, texts.join("; "));
+        let code = failures.iter().find_map(Error::specific_code);
+        Err(code.map_or_else(|| Error::new(failures[0].phase, texts.join("; ")), |code| joined.with_code(code)))
     }
 
     fn run_operation(&mut self, operation: &Operation) -> Result<()> {

@@ -103,6 +103,7 @@ impl InstallFailure {
     ) -> InstallFailure {
         let executor::StageFailure { stage, leaves, past_point_of_no_return, error, done } = failure;
         let is_success_refused = stage == StageName::ReportFinal && error.is_denial();
+        let code = error.code();
         let error = match past_point_of_no_return {
             true => error,
             false if has_earlier_attempt_begun(&allocation) => Error::new(
@@ -113,7 +114,7 @@ impl InstallFailure {
                 Error::new(error.phase, format!("{error} (this attempt has written nothing: every disk is unchanged)"))
             }
         };
-        let at_stage = InstallFailure::new_before_plan(stage.as_str(), error);
+        let at_stage = InstallFailure::new_before_plan(stage.as_str(), error.with_code(code));
         InstallFailure {
             leaves,
             past_point_of_no_return,
@@ -132,7 +133,8 @@ impl InstallFailure {
 
     fn report_outcome(&self) -> InstallOutcome {
         let (stage, announced) = (self.step.clone(), self.leaves == FailureState::Announced);
-        let failed = FailureSummary { stage, announced, unbelieved: self.marker.clone(), unmarked: self.unmarked };
+        let (unbelieved, code) = (self.marker.clone(), Some(self.error.code()));
+        let failed = FailureSummary { stage, announced, unbelieved, unmarked: self.unmarked, code };
         if self.is_untouched() { InstallOutcome::FailedUntouched(failed) } else { InstallOutcome::FailedBegun(failed) }
     }
 
@@ -215,7 +217,7 @@ impl InstallAgent {
 
     /// Reports the failure. If the report cannot be delivered, the machine does not start another attempt.
     fn report_failure(&self, failure: &InstallFailure) -> ReportAcknowledgement {
-        let message = format!("{}: {}", failure.step, failure.error);
+        let message = format!("{}: {}", failure.step, failure.error.to_coded_text());
         let timings = self.reporter.stage_times();
         print_line(&format!("\n{}", StageTime::format_table(&timings)));
         self.reporter.start_phase(EventName::Crashed, &message);

@@ -245,7 +245,7 @@ impl InstallAgent {
         let unbelieved = find_untrusted_marker(&request, &inventory).cloned();
         let make = |request| {
             plan::make_plan(&parsed.layout, &inventory, request, &mut Uuid::new_v4).map_err(|refusal| {
-                let failure = failure(Error::new(Phase::Plan, refusal.to_string()));
+                let failure = failure(Error::new(Phase::Plan, refusal.to_string()).with_code(refusal.code()));
                 Box::new(InstallFailure { marker: unbelieved.clone(), ..*failure })
             })
         };

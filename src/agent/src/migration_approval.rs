@@ -5,6 +5,7 @@ use super::InstallAgent;
 use super::failure_handling::InstallFailure;
 use super::migration_sender::PAUSE;
 use common::error::{Error, Phase, Result};
+use common::error_code::ErrorCode;
 use model::allocation::Allocation;
 use model::install_report::EventName;
 use model::machine_migration::{MigrationAnswer, MigrationOffer};
@@ -56,7 +57,9 @@ impl InstallAgent {
             let failed = |error| Box::new(InstallFailure::new_before_plan("move.approve", error));
             match evaluate_approval(machine.migration_status(&moving.order), incoming, &mut silence).map_err(failed)? {
                 ApprovalStatus::Given => return Ok(()),
-                ApprovalStatus::Ended(why) => return Err(failed(Error::denial(Phase::Move, why))),
+                ApprovalStatus::Ended(why) => {
+                    return Err(failed(Error::denial(Phase::Move, why).with_code(ErrorCode::MigrationEnded)));
+                }
                 ApprovalStatus::Awaited(what) if what == shown => {}
                 ApprovalStatus::Awaited(what) => {
                     self.reporter.start_phase(EventName::Waiting, &what);

@@ -16,6 +16,7 @@ use super::failure_handling::InstallFailure;
 use super::migration_approval::describe_approval_wait;
 use crate::preflight;
 use common::error::{Error, Phase, Result};
+use common::error_code::ErrorCode;
 use common::sync::lock_mutex;
 use common::{diagnostic, format};
 use linux::console::print_line;
@@ -54,7 +55,9 @@ impl InstallAgent {
     ) -> Result<(), Box<InstallFailure>> {
         let at = |step: &'static str| move |error| Box::new(InstallFailure::new_before_plan(step, error));
         preflight::require_tools().map_err(at("tools"))?;
-        let refuse = |problems: &[_]| Error::refusal(Phase::Plan, diagnostic::join_problems(problems));
+        let refuse = |problems: &[_]| {
+            Error::refusal(Phase::Plan, diagnostic::join_problems(problems)).with_code(ErrorCode::MigrationSource)
+        };
         let layout = allocation.parse_layout().map_err(|problems| at("move.carry")(refuse(&problems)))?.layout;
         preflight::wait_for_layout_disks(&layout).map_err(at("move.carry"))?;
         // The locks are never released, so the disks stay read-only until the machine reboots.

@@ -134,7 +134,7 @@ impl InstallAgent {
         let (machine, image) = (self.machine.clone(), "nothing".to_owned());
         let subject = PlanSubject { machine, image, ..PlanSubject::default() };
         let planned = plan::plan_emptying(inventory, owner, missing, subject);
-        planned.map_err(|refusal| Error::new(Phase::Plan, refusal.to_string()))
+        planned.map_err(|refusal| Error::new(Phase::Plan, refusal.to_string()).with_code(refusal.code()))
     }
 
     fn run_erasure(&self, plan: &Plan, allocation: Allocation) -> Result<(), Box<InstallFailure>> {

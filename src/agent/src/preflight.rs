@@ -10,6 +10,7 @@ pub(crate) mod passphrase_prompt;
 pub(crate) mod unlock_preserved;
 
 use common::error::{Error, Phase, Result};
+use common::error_code::ErrorCode;
 use disk_settling::{DiskSettling, DiskWaitLimits};
 use linux::probe::{self, ProbeDepth};
 use linux::process;
@@ -34,7 +35,7 @@ pub(crate) fn require_tools() -> Result<()> {
         return Ok(());
     }
     let message = format!("the ramdisk lacks {}; rebuild the ramdisk with initramfs/build", missing.join(", "));
-    Err(Error::new(Phase::Settings, message))
+    Err(Error::new(Phase::Settings, message).with_code(ErrorCode::RamdiskToolMissing))
 }
 
 /// Function that unlocks the encrypted containers of an inventory. Returns the containers that remain locked.

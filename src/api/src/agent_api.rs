@@ -21,6 +21,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use common::error_code::ErrorCode;
 use common::format::untrusted_text_limits::{LINE_BYTES, truncate_with_mark};
 use control::api_types::RegisterRequest;
 use http_server::api_error::ApiError;
@@ -109,8 +110,8 @@ async fn check_limits(
 fn refuse_other_nic(app: &AppState, directory: &SiteSnapshot, id: &str, peer: ClientAddress) -> Result<(), ApiError> {
     let message = directory.find_machine(id).and_then(|machine| machine_auth::foreign_nic_message(app, machine, peer));
     let Some(message) = message else { return Ok(()) };
-    app.log_rate_limited(message.clone());
-    Err(ApiError::new(StatusCode::CONFLICT, message))
+    app.log_rate_limited(ErrorCode::DuplicateUuid.annotate(message.clone()));
+    Err(ApiError::new(StatusCode::CONFLICT, message).with_error_code(ErrorCode::DuplicateUuid))
 }
 
 #[derive(Deserialize)]

@@ -4,6 +4,7 @@ use super::AppState;
 use axum::extract::FromRequestParts;
 use axum::http::header;
 use axum::http::request::Parts;
+use common::error_code::ErrorCode;
 use common::url_host::{extract_host, strip_port};
 use http_server::api_error::ApiError;
 use http_server::quotas::ConnectionInfo;
@@ -40,9 +41,9 @@ impl FromRequestParts<Arc<AppState>> for BaseUrls {
             Some(url) => url.clone(),
             None => {
                 if !https.tls.covers_host(host) {
-                    app.log_rate_limited(format!(
+                    app.log_rate_limited(ErrorCode::Tls.annotate(format!(
                         "machines send requests to {host:?}, which the server's certificate does not cover: set --url to a URL with a name in the certificate"
-                    ));
+                    )));
                 }
                 format!("https://{}:{}", strip_port(host), https.port)
             }

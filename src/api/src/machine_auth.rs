@@ -5,11 +5,12 @@ use super::AppState;
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
+use common::error_code::ErrorCode;
 use common::format::format_count;
 use control::api_types::RegisteredHardware;
 use http_server::api_error::ApiError;
 use http_server::quotas::ClientAddress;
-use model::machine_identity::describe_other_macs_of;
+use model::machine_identity::{BootIdentity, describe_other_macs_of};
 use site::operator_files::MachineSpec;
 use std::sync::Arc;
 use store::{EnrollOutcome, Enrollment, MachineBoot, token};
@@ -94,6 +95,7 @@ pub(crate) fn not_authorized_for(id: &str) -> ApiError {
     unauthorized(&format!(
         "the bearer token is missing or expired, does not belong to machine {id:?}, or was issued before the machine last booted or was freed"
     ))
+    .with_error_code(ErrorCode::BootToken)
 }
 
 fn unauthorized(message: &str) -> ApiError {
@@ -160,14 +162,24 @@ pub(crate) fn foreign_nic_message(
     Some(format!("{}; the request came from {address}", describe_other_macs_of(id, name, macs, &mac)))
 }
 
+/// Describes a machine that cannot be identified, so that the operator can write its machine file.
+pub(crate) fn describe_unidentified_machine(peer: ClientAddress, asking: &BootIdentity) -> String {
+    let message = format!(
+        "a machine at {peer} without a usable UUID and with the unknown MAC {:?} requests its boot script: create a file in machines/ with this MAC",
+        asking.mac
+    );
+    ErrorCode::NoUuid.annotate(message)
+}
+
 /// Describes an unknown machine, so that the operator can write its machine file.
 pub(crate) fn describe_unknown_machine(id: &str, peer: ClientAddress, hardware: &RegisteredHardware) -> String {
     let macs: Vec<&str> = hardware.nics.iter().map(|nic| nic.mac.as_str()).collect();
-    format!(
+    let message = format!(
         "unknown machine {id} at {peer}: {}, {} MiB, {}, MACs {}; to use the machine, create a file with this id in machines/",
         format_count(hardware.cpu_cores as usize, "core", "cores"),
         hardware.memory >> 20,
         format_count(hardware.disks.len(), "disk", "disks"),
         macs.join(" ")
-    )
+    );
+    ErrorCode::UnknownMachine.annotate(message)
 }

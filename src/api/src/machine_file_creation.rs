@@ -9,6 +9,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use common::error_code::ErrorCode;
 use control::api_types::{RegisterRequest, RegisteredHardware};
 use http_server::api_error::ApiError;
 use http_server::quotas::ClientAddress;
@@ -144,10 +145,10 @@ pub async fn write_machine_file(
     app.request_reload();
     // The file is in effect already, so the request has succeeded. The next boot and the start of an installation repeat the record.
     if let Err(error) = app.state.record_machine_file(&added.id).await {
-        app.log_rate_limited(format!(
+        app.log_rate_limited(ErrorCode::ServerProblem.annotate(format!(
             "{}: cannot record that machine {} has a machine file: {error}; the file is in effect",
             added.file, added.id
-        ));
+        )));
     }
     Ok(added)
 }

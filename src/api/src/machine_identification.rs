@@ -3,6 +3,7 @@
 
 use super::AppState;
 use axum::http::StatusCode;
+use common::error_code::ErrorCode;
 use control::api_types::RegisterRequest;
 use http_server::api_error::ApiError;
 use http_server::quotas::ClientAddress;
@@ -69,7 +70,7 @@ pub(crate) async fn refuse_other_machine(
     let contradiction = match proof {
         Some(UuidProof::Contradicted(why)) => Some(why),
         Some(UuidProof::Unproven(why)) => {
-            app.log_rate_limited(format!("{why} (registered from {peer})"));
+            app.log_rate_limited(ErrorCode::DuplicateUuid.annotate(format!("{why} (registered from {peer})")));
             None
         }
         Some(UuidProof::Proven) | None => None,
@@ -80,8 +81,8 @@ pub(crate) async fn refuse_other_machine(
     };
     let Some(why) = why else { return Ok(()) };
     let message = format!("{why}; the registration came from {peer}");
-    app.log_rate_limited(message.clone());
-    Err(ApiError::new(StatusCode::CONFLICT, message))
+    app.log_rate_limited(ErrorCode::DuplicateUuid.annotate(message.clone()));
+    Err(ApiError::new(StatusCode::CONFLICT, message).with_error_code(ErrorCode::DuplicateUuid))
 }
 
 /// Returns the reason why the MACs show that the registration comes from another machine, or `None` if the MACs do not

@@ -9,6 +9,7 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{Method, StatusCode};
+use common::error_code::ErrorCode;
 use control::api_types;
 use http_server::api_error::ApiError;
 use http_server::quotas::ClientAddress;
@@ -244,13 +245,13 @@ async fn identify_requester(
         }
         MachineMatch::Unproven { id, why } => (id, None, Some(why)),
         MachineMatch::Unknown(uuid) => (uuid.to_string(), None, None),
-        MachineMatch::Withheld { id, why } => (id, Some(format!("{why}; the request came from {peer}")), None),
+        MachineMatch::Withheld { id, why } => (id, Some(add_origin(&why, peer)), None),
         MachineMatch::Ambiguous(why) => {
-            app.log_rate_limited(format!("{why}; the request came from {peer}"));
-            return Err(ApiError::new(StatusCode::CONFLICT, why));
+            app.log_rate_limited(add_origin(&why, peer));
+            return Err(ApiError::new(StatusCode::CONFLICT, why).with_error_code(ErrorCode::DuplicateUuid));
         }
         MachineMatch::Unidentified => {
-            app.log_rate_limited(unidentified_message(peer, &asking));
+            app.log_rate_limited(machine_auth::describe_unidentified_machine(peer, &asking));
             return Err(ApiError::bad_request("the `uuid` is not usable, and no file in machines/ has the `mac`"));
         }
     };
@@ -276,11 +277,8 @@ fn parse_identity(query: &BootQuery) -> Result<BootIdentity, String> {
     Ok(BootIdentity { uuid: uuid.as_deref().and_then(parse_usable_uuid), mac })
 }
 
-fn unidentified_message(peer: ClientAddress, asking: &BootIdentity) -> String {
-    format!(
-        "a machine at {peer} without a usable UUID and with the unknown MAC {:?} requests its boot script: create a file in machines/ with this MAC",
-        asking.mac
-    )
+fn add_origin(why: &str, peer: ClientAddress) -> String {
+    ErrorCode::DuplicateUuid.annotate(format!("{why}; the request came from {peer}"))
 }
 
 fn describe_attempt(order: &ReinstallOrder) -> String {
@@ -355,7 +353,7 @@ pub(crate) fn log_order_end(app: &AppState, id: &str, next: &BootTarget, peer: C
 /// Logs a warning if the ramdisk is served for an installation to a machine whose identity is not proven.
 fn log_unproven(app: &AppState, asking: &BootRequest, next: &BootTarget, peer: ClientAddress) {
     if let (BootTarget::Install | BootTarget::Attempt(_), Some(why)) = (next, &asking.unproven) {
-        app.log_rate_limited(format!("{why}; the request came from {peer}"));
+        app.log_rate_limited(add_origin(why, peer));
     }
 }
 

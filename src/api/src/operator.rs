@@ -16,6 +16,7 @@ use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
+use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
 use http_server::quotas::ClientAddress;
 pub use machine_summary::{MachineFailure, MachineSummary, WaitingMarker};
@@ -248,4 +249,5 @@ fn parse_new_id(text: &str) -> Result<String, ApiError> {
 /// Returns metal-api's error for a reinstall that cannot be ordered. The error message contains the exact reason.
 pub(crate) fn invalid_reinstall(what: String) -> ApiError {
     ApiError::bad_request(format!("machine either locked, not allocated yet or invalid image ID specified: {what}"))
+        .with_error_code(ErrorCode::ReinstallRefused)
 }

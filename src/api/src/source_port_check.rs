@@ -6,6 +6,7 @@ use super::AppState;
 use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
+use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
 use http_server::quotas::{ClientAddress, ClientOrigin};
 use std::sync::Arc;
@@ -47,8 +48,8 @@ pub(crate) fn require_privileged(
 ) -> Result<(), ApiError> {
     let Some(reason) = refusal_reason(app.source_ports, source) else { return Ok(()) };
     let message = format!("machine {id}: cannot {action} from {address}: {reason}");
-    app.log_rate_limited(message.clone());
-    Err(ApiError::new(StatusCode::FORBIDDEN, message))
+    app.log_rate_limited(ErrorCode::BootToken.annotate(message.clone()));
+    Err(ApiError::new(StatusCode::FORBIDDEN, message).with_error_code(ErrorCode::BootToken))
 }
 
 /// Returns the reason why a request from this source port may come from an unprivileged process, with remedies.

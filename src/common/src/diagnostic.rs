@@ -1,6 +1,7 @@
 //! Findings about an input, each with its location. A parser collects the findings, so that all of them can be reported
 //! together.
 
+use crate::error_code::{self, ErrorCode};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -18,11 +19,30 @@ pub struct Diagnostic {
     pub column: Option<usize>,
     /// The problem and its remedy, in one sentence.
     pub message: String,
+    /// Code of a problem, such as `DH-210`; `None` for a note.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "error_code::deserialize_known")]
+    pub code: Option<ErrorCode>,
 }
 
 impl Diagnostic {
     pub fn new(place: impl Into<String>, message: impl Into<String>) -> Self {
-        Diagnostic { place: place.into(), line: None, column: None, message: message.into() }
+        Diagnostic { place: place.into(), line: None, column: None, message: message.into(), code: None }
+    }
+
+    #[must_use]
+    pub fn with_code(self, code: ErrorCode) -> Diagnostic {
+        Diagnostic { code: Some(code), ..self }
+    }
+
+    /// Sets the code, unless the problem already has a code.
+    #[must_use]
+    pub fn with_default_code(self, code: ErrorCode) -> Diagnostic {
+        Diagnostic { code: self.code.or(Some(code)), ..self }
+    }
+
+    /// Returns location and message, with the code at the end.
+    pub fn to_coded_text(&self) -> String {
+        self.code.map_or_else(|| self.to_string(), |code| code.annotate(self.to_string()))
     }
 }
 

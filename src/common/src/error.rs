@@ -1,5 +1,6 @@
 //! The error type of all crates. It contains the phase that failed, the failed action, and the cause as reported by the system or tool.
 
+use crate::error_code::ErrorCode;
 use crate::format::without_secrets;
 use crate::type_errors::reword_type_error;
 use std::error::Error as StdError;
@@ -50,13 +51,14 @@ pub struct Error {
     pub phase: Phase,
     what: String,
     source: Option<BoxedError>,
+    code: Option<ErrorCode>,
     refused: bool,
     denied: bool,
 }
 
 impl Error {
     pub fn new(phase: Phase, what: impl Into<String>) -> Self {
-        Error { phase, what: what.into(), source: None, refused: false, denied: false }
+        Error { phase, what: what.into(), source: None, code: None, refused: false, denied: false }
     }
 
     /// Creates an error for a request that is invalid or unsafe. Nothing was written, and a retry would fail in the
@@ -68,6 +70,42 @@ impl Error {
     /// Creates an error for a request that the control plane has denied. The denial is final.
     pub fn denial(phase: Phase, what: impl Into<String>) -> Self {
         Error { denied: true, ..Error::new(phase, what) }
+    }
+
+    /// Sets the code of this error. A code in the chain of sources takes precedence, because it is more specific.
+    #[must_use]
+    pub fn with_code(self, code: ErrorCode) -> Error {
+        Error { code: Some(code), ..self }
+    }
+
+    /// Sets the code of this error, unless the error or its chain of sources already has a code.
+    #[must_use]
+    pub fn with_default_code(self, code: ErrorCode) -> Error {
+        if self.specific_code().is_some() { self } else { self.with_code(code) }
+    }
+
+    /// Returns the code of the innermost error that has a code, or else the general code of the phase.
+    pub fn code(&self) -> ErrorCode {
+        self.specific_code().unwrap_or_else(|| self.phase.general_code())
+    }
+
+    /// Returns the code of the innermost error that has a code.
+    pub fn specific_code(&self) -> Option<ErrorCode> {
+        let mut innermost = self.code;
+        let mut source = self.source();
+        while let Some(error) = source {
+            // The source of an `io::Error` that wraps another error is the source of the wrapped error.
+            let wrapped = error.downcast_ref::<std::io::Error>().and_then(|error| error.get_ref()?.downcast_ref());
+            let coded = error.downcast_ref::<Error>().or(wrapped);
+            innermost = coded.and_then(|error| error.specific_code()).or(innermost);
+            source = error.source();
+        }
+        innermost
+    }
+
+    /// Returns the message with the code at its end, for people.
+    pub fn to_coded_text(&self) -> String {
+        self.code().annotate(self.to_string())
     }
 
     /// Returns whether this error, or an error in its chain of sources, was created by [`Error::denial`].
@@ -83,7 +121,7 @@ impl Error {
     }
 
     pub fn with_source(phase: Phase, what: impl Into<String>, source: impl Into<BoxedError>) -> Self {
-        Error { phase, what: what.into(), source: Some(source.into()), refused: false, denied: false }
+        Error { phase, what: what.into(), source: Some(source.into()), code: None, refused: false, denied: false }
     }
 }
 
@@ -146,6 +184,33 @@ mod tests {
         assert_eq!(error.to_string(), "unpack the image: write etc/hosts: No space left on device");
         assert_eq!(error.phase, Phase::Image);
         assert!(!error.is_refusal());
+    }
+
+    #[test]
+    fn the_innermost_code_wins() {
+        let error = |code: Option<ErrorCode>| {
+            let plain = Error::new(Phase::Storage, "inner");
+            code.map_or_else(|| Error::new(Phase::Storage, "inner"), |code| plain.with_code(code))
+        };
+        let outer = |inner: Error| Error::with_source(Phase::Image, "outer", inner);
+        assert_eq!(error(None).code(), ErrorCode::Storage);
+        assert_eq!(outer(error(None)).code(), ErrorCode::Image);
+        let coded = outer(error(Some(ErrorCode::Mkfs)));
+        assert_eq!(coded.code(), ErrorCode::Mkfs);
+        assert_eq!(coded.with_code(ErrorCode::ImageWrite).code(), ErrorCode::Mkfs);
+        assert_eq!(outer(error(None)).with_code(ErrorCode::ImageWrite).code(), ErrorCode::ImageWrite);
+        // A source of another type may be between two errors.
+        let between = std::io::Error::other(error(Some(ErrorCode::Mkfs)));
+        assert_eq!(Error::with_source(Phase::Image, "outer", between).code(), ErrorCode::Mkfs);
+    }
+
+    #[test]
+    fn a_default_code_replaces_no_other_code() {
+        let inner = Error::new(Phase::Storage, "inner").with_code(ErrorCode::OptionRejected);
+        let outer = Error::with_source(Phase::Storage, "outer", inner).with_default_code(ErrorCode::Mkfs);
+        assert_eq!(outer.code(), ErrorCode::OptionRejected);
+        let error = Error::new(Phase::Storage, "mkfs: no").with_default_code(ErrorCode::Mkfs);
+        assert_eq!((error.to_string(), error.to_coded_text()), ("mkfs: no".into(), "mkfs: no (DH-310)".into()));
     }
 
     #[test]

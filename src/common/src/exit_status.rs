@@ -29,7 +29,7 @@ impl CommandOutcome {
 pub fn report_refusal(result: Result<CommandOutcome>) -> Result<CommandOutcome> {
     match result {
         Err(error) if error.is_refusal() => {
-            output::print_error(&error);
+            output::print_error(&error.to_coded_text());
             Ok(CommandOutcome::Refused)
         }
         other => other,

@@ -9,6 +9,7 @@ pub mod bounded_read;
 pub mod diagnostic;
 pub mod encoding;
 pub mod error;
+pub mod error_code;
 pub mod exit_status;
 pub mod format;
 pub mod json_schema_cleanup;

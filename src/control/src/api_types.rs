@@ -138,6 +138,10 @@ pub struct InstallReport {
     /// Stage of the plan that failed, such as `storage.wipe`, or the failed phase if there was no plan yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
+    /// Code of the failure, such as `DH-310`. Agents of older versions do not send a code, and a newer version may send a
+    /// code that this version does not know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
     #[serde(default)]
     pub kernel: String,
     #[serde(default)]
@@ -211,7 +215,8 @@ impl InstallReport {
     }
 
     fn with_failure(self, failed: FailureSummary) -> InstallReport {
-        InstallReport { step: Some(failed.stage), marker: failed.unbelieved, ..self }
+        let code = failed.code.map(|code| code.to_string());
+        InstallReport { step: Some(failed.stage), code, marker: failed.unbelieved, ..self }
     }
 }
 
@@ -269,6 +274,9 @@ pub struct ErrorBody {
     /// Stable code of the refusal; `None` if the refusal has no code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
+    /// Code of the error in the manual, such as `DH-641`; `None` if the server is older than these codes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_code: Option<String>,
 }
 
 #[cfg(test)]

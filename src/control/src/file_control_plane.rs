@@ -9,6 +9,7 @@ use super::retry::{AttemptResult, BRIEF, PATIENT, RetryPolicy};
 use super::{AttemptNotice, ControlPlane, ReportAcknowledgement};
 use common::bounded_read::read_whole;
 use common::error::{Context, Error, Phase, Result};
+use common::error_code::ErrorCode;
 use common::output;
 use common::sync::lock_mutex;
 use linux::http;
@@ -134,7 +135,10 @@ impl FileControl {
     }
 
     fn require_signature(&self, place: &FileLocation, text: &[u8]) -> Result<()> {
-        let unsigned = |why: String| Err(Error::refusal(Phase::Control, format!("{place} is not trusted: {why}")));
+        let unsigned = |why: String| {
+            Err(Error::refusal(Phase::Control, format!("{place} is not trusted: {why}"))
+                .with_code(ErrorCode::AllocationUntrusted))
+        };
         let Some(verifier) = &self.verifier else {
             return unsigned(
                 "the file is not served over https, and a signature cannot be verified without the kernel argument drophammer.key=".to_owned(),
@@ -150,7 +154,9 @@ impl FileControl {
     }
 
     fn parse_machine(&self, place: &FileLocation, text: &[u8]) -> Result<AssignedMachine> {
-        let refused = |why: &str| Err(Error::refusal(Phase::Control, format!("{place} {why}")));
+        let refused = |why: &str| {
+            Err(Error::refusal(Phase::Control, format!("{place} {why}")).with_code(ErrorCode::OtherMachine))
+        };
         let machine: AssignedMachine =
             serde_json::from_slice(text).context(Phase::Control, || format!("{place} cannot be parsed"))?;
         // Without this check, a web server could erase this machine by serving the validly signed file of another machine.

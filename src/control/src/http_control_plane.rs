@@ -6,6 +6,7 @@ use super::api_types::{ErrorBody, InstallReport, LogPart, PointOfNoReturn, REQUE
 use super::retry::{AttemptResult, BRIEF, ONCE, PATIENT, RetryPolicy};
 use super::{AttemptNotice, ControlPlane, ReportAcknowledgement};
 use common::error::{Error, Phase, Result};
+use common::error_code::ErrorCode;
 use common::format::untrusted_text_limits;
 use common::sync::lock_mutex;
 use linux::http;
@@ -167,7 +168,7 @@ impl HttpControlPlane {
         let said = if said.trim().is_empty() { String::new() } else { format!(": {}", said.trim()) };
         let text = format!("{what}: {} answered {status}{said}", self.url);
         match status {
-            StatusCode::UNAUTHORIZED => Error::refusal(Phase::Control, text),
+            StatusCode::UNAUTHORIZED => Error::refusal(Phase::Control, text).with_code(ErrorCode::BootToken),
             StatusCode::CONFLICT => Error::denial(Phase::Control, text),
             _ => Error::new(Phase::Control, text),
         }
@@ -176,6 +177,7 @@ impl HttpControlPlane {
     fn unreachable_error(&self, what: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
         let clock = http::describe_clock(&error);
         Error::with_source(Phase::Control, format!("{what}: no answer from {}{clock}", self.url), error)
+            .with_code(ErrorCode::NoAnswer)
     }
 
     fn parse_error(&self, what: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {

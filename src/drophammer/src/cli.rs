@@ -127,6 +127,13 @@ pub enum CliCommand {
     /// Draw a layout: disks, partitions, arrays, volume groups, logical volumes, filesystems, mount points.
     #[command(after_help = format!("Example: a diagram for the runbook\n  drophammer tree storage.yaml --svg=storage.svg\n\n{EXIT_CODES}"))]
     Tree(crate::commands::tree::TreeOptions),
+    /// Print the meaning, the causes and the remedies of an error code, or list all codes.
+    #[command(after_help = format!(
+        "Examples: explain the code at the end of a message; search the list\n  \
+        drophammer explain DH-310\n  \
+        drophammer explain | grep -i marker\n\n{EXIT_CODES}"
+    ))]
+    Explain(crate::commands::explain::ExplainOptions),
     /// Print the JSON Schema of layouts, allocations, machine files, image files, manifests or templates, for completion and checks in
     /// editors.
     #[command(after_help = "Example:\n  drophammer schema layout > layout.schema.json")]

@@ -5,6 +5,7 @@
 mod tests;
 
 use common::error::{Context, Error, Phase, Result};
+use common::error_code::ErrorCode;
 use common::output::print_note;
 use common::yaml::block_writer::to_block_yaml;
 use linux::atomic_file;
@@ -56,8 +57,9 @@ impl ClientConfig {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(ClientConfig::default()),
             read => read.context(Phase::Settings, || format!("read the configuration {}", path.display()))?,
         };
-        let config = ClientConfig::parse(&text)
-            .map_err(|why| Error::refusal(Phase::Settings, format!("{}: {why}", path.display())))?;
+        let config = ClientConfig::parse(&text).map_err(|why| {
+            Error::refusal(Phase::Settings, format!("{}: {why}", path.display())).with_code(ErrorCode::ClientConfig)
+        })?;
         let has_token = |one: &ServerContext| matches!(one.token, Some(ContextToken::Text(_)));
         let readable = fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o077 != 0);
         if readable && config.contexts.values().any(has_token) {

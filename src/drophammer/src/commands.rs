@@ -5,6 +5,7 @@ mod allocation_reader;
 pub(crate) mod check;
 #[cfg(test)]
 mod check_fuzz;
+pub mod explain;
 pub mod plan;
 mod plan_forecast;
 mod plan_registered;
@@ -17,6 +18,7 @@ mod tests;
 pub(crate) mod tree;
 
 pub use check::run_check;
+pub use explain::run_explain;
 pub use plan::run_plan;
 pub use rack::run_rack;
 pub use schema::run_schema;

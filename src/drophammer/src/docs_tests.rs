@@ -1,5 +1,6 @@
 //! Tests that compare the examples in `docs/` with the behaviour of the program.
 
+mod codes;
 mod links;
 mod messages;
 mod traceability_tables;

@@ -28,6 +28,7 @@ fn run_command(command: CliCommand) -> Result<CommandOutcome> {
         CliCommand::Rack(options) => commands::run_rack(&options),
         CliCommand::Check(options) => commands::run_check(&options),
         CliCommand::Tree(options) => commands::run_tree(&options),
+        CliCommand::Explain(options) => commands::run_explain(&options),
         CliCommand::Schema(options) => commands::run_schema(&options),
         CliCommand::Completion { shell } => completions::print_completion(shell),
         CliCommand::Man { folder } => completions::write_man_pages(&folder),

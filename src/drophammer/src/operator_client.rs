@@ -32,6 +32,7 @@ use crate::commands::plan::{PlanArgs, run_plan};
 use ::api::operator::{MachineSummary, RenameRequest};
 use common::encoding::percent_encode;
 use common::error::Result;
+use common::error_code::ErrorCode;
 use common::exit_status::CommandOutcome;
 use common::output::{print_error, print_text, to_json};
 use options::MachineCommand;
@@ -122,7 +123,7 @@ fn encode_segment(name: &str) -> String {
 }
 
 fn print_refusal(why: &str) -> CommandOutcome {
-    print_error(&why);
+    print_error(&ErrorCode::Settings.annotate_uncoded(why));
     CommandOutcome::Refused
 }
 

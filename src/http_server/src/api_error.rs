@@ -5,6 +5,7 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use common::error::Error;
+use common::error_code::ErrorCode;
 use control::api_types::ErrorBody;
 
 /// Error response with its HTTP status.
@@ -13,16 +14,22 @@ pub struct ApiError {
     status: StatusCode,
     message: String,
     code: Option<&'static str>,
+    error_code: Option<ErrorCode>,
 }
 
 impl ApiError {
     pub fn new(status: StatusCode, message: impl Into<String>) -> ApiError {
-        ApiError { status, message: message.into(), code: None }
+        ApiError { status, message: message.into(), code: None, error_code: None }
     }
 
     /// Adds the stable error code of a refusal.
     pub fn with_code(self, code: &'static str) -> ApiError {
         ApiError { code: Some(code), ..self }
+    }
+
+    /// Adds the code of the error in the manual, unless the error already has such a code.
+    pub fn with_error_code(self, code: ErrorCode) -> ApiError {
+        ApiError { error_code: self.error_code.or(Some(code)), ..self }
     }
 
     pub fn not_found(message: impl Into<String>) -> ApiError {
@@ -51,14 +58,14 @@ pub fn set_retry_after(response: &mut Response) {
 
 impl From<Error> for ApiError {
     fn from(error: Error) -> ApiError {
-        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).with_error_code(error.code())
     }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let body =
-            ErrorBody { statuscode: self.status.as_u16(), message: self.message, code: self.code.map(str::to_owned) };
+        let (code, error_code) = (self.code.map(str::to_owned), self.error_code.map(|code| code.to_string()));
+        let body = ErrorBody { statuscode: self.status.as_u16(), message: self.message, code, error_code };
         let message = ErrorMessage(body.message.clone());
         let mut response = (self.status, Json(body)).into_response();
         response.extensions_mut().insert(message);

@@ -14,6 +14,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
+use common::error_code::ErrorCode;
 use futures_util::FutureExt;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -174,7 +175,8 @@ async fn handle_connection(
             Ok(stream) => serve_connection(stream, client, running, true).await,
             Err(error) => {
                 if let Some(trouble) = tls::describe_tls_error(&error) {
-                    alarms.log_problem_of(client_address, format!("{client_address} {trouble}"));
+                    let message = ErrorCode::Tls.annotate(format!("{client_address} {trouble}"));
+                    alarms.log_problem_of(client_address, message);
                 }
             }
         },

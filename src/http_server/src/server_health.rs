@@ -3,6 +3,7 @@
 
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
+use common::error_code::ErrorCode;
 use common::format::untrusted_text_limits::sanitize_message;
 use common::sync::lock_mutex;
 use std::net::IpAddr;
@@ -77,7 +78,7 @@ impl ServerHealth {
         let line =
             format!("{method} {path} from {address}: cannot complete the request (status {}): {why}", status.as_u16());
         // The path comes from the client, and the reason may contain text of other programs.
-        let line = sanitize_message(&line);
+        let line = ErrorCode::ServerProblem.annotate_uncoded(sanitize_message(&line));
         lock_mutex(&self.0.problems).last_error = Some((Instant::now(), line.clone()));
         Some(line)
     }
@@ -134,7 +135,7 @@ mod tests {
         }
         assert_eq!((health.count_errors(), health.failures()), (0, vec![]));
         let line = record(StatusCode::INTERNAL_SERVER_ERROR).unwrap();
-        assert_eq!(line, "POST /v1/x from 10.0.0.7: cannot complete the request (status 500): disk full");
+        assert_eq!(line, "POST /v1/x from 10.0.0.7: cannot complete the request (status 500): disk full (DH-714)");
         assert_eq!((health.count_errors(), health.failures()), (1, vec![line]));
         assert_eq!(health.readiness_failures(), [], "a request that fails does not make the server unready");
     }
@@ -145,7 +146,8 @@ mod tests {
         let response = ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "a\u{1b}[2J".repeat(10_000)).into_response();
         let path = "/v1/\u{202e}x";
         let line = health.record_response(&Method::POST, path, [10, 0, 0, 7].into(), &response).unwrap();
-        assert_eq!(line, sanitize_message(&line));
+        let stored = line.strip_suffix(" (DH-714)").unwrap();
+        assert_eq!(stored, sanitize_message(stored));
         assert!(!line.contains(['\u{1b}', '\u{202e}']) && line.len() < 20_000, "{} bytes", line.len());
         assert_eq!(health.problems(), [line]);
     }

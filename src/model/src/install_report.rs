@@ -3,6 +3,7 @@
 
 use crate::install_marker::InstallMarker;
 use crate::inventory::EraseMethod;
+use common::error_code::ErrorCode;
 use common::format;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -49,6 +50,8 @@ pub struct FailureSummary {
     /// True if a reinstall finds no record of the previous installation, neither on the disks nor at the control plane. The machine may
     /// then have no bootable system.
     pub unmarked: bool,
+    /// Code of the failure, such as `DH-310`.
+    pub code: Option<ErrorCode>,
 }
 
 /// Changes that a run has made to the disks.

@@ -3,6 +3,7 @@
 //! them again, by the same rules, when it has received the manifest from the server of the image.
 
 use common::diagnostic::Diagnostic;
+use common::error_code::ErrorCode;
 use model::allocation::FinisherChoice;
 use model::image_boot_contents::BootContents;
 use model::inventory::FirmwareType;
@@ -43,9 +44,10 @@ impl ImageNeeds {
         };
         let mut judgement = ImageFindings::default();
         let mut refuse = |why: &str, what_to_do: &str| {
-            judgement
-                .refused
-                .push(Diagnostic::new(PLACE, format!("according to its manifest, the image has {why}; {what_to_do}")));
+            judgement.refused.push(
+                Diagnostic::new(PLACE, format!("according to its manifest, the image has {why}; {what_to_do}"))
+                    .with_code(ErrorCode::ImageNotBootable),
+            );
         };
         if self.finisher == FinisherChoice::Image && contents.installer.is_none() {
             refuse("no installer, which `finish: image` requires", "set `finish` to `builtin` or `auto`");

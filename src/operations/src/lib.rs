@@ -41,6 +41,7 @@ mod partition_table;
 mod preservation_proof;
 mod raw_image;
 mod stage;
+mod stage_error_code;
 mod wipe;
 
 pub use activation_rehearsal::{Rehearsal, RestoreOp};

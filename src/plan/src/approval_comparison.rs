@@ -6,6 +6,7 @@ mod disks;
 use super::approval_summary::{ApprovalSummary, ApprovedObject, ObjectFate, VERSION};
 use super::{InstallMode, MarkerWaiver, PlanRequest};
 use common::diagnostic::Diagnostic;
+use common::error_code::ErrorCode;
 use common::format::format_count;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -20,7 +21,12 @@ pub(crate) fn compare_with_approval(request: &PlanRequest, found: &ApprovalSumma
     let Some(approved) = &request.assigned.allocation.approved else { return Vec::new() };
     let verdicts = match parse_approval(&approved.verdicts, &approved.sha256) {
         Ok(verdicts) => verdicts,
-        Err(why) => return vec![Diagnostic::new(PLACE, format!("{why}; approve this plan again"))],
+        Err(why) => {
+            return vec![
+                Diagnostic::new(PLACE, format!("{why}; approve this plan again"))
+                    .with_code(ErrorCode::ApprovalMismatch),
+            ];
+        }
     };
     let differences = find_differences(&verdicts, found, has_begun(request));
     if differences.is_empty() {
@@ -36,7 +42,7 @@ pub(crate) fn compare_with_approval(request: &PlanRequest, found: &ApprovalSumma
     std::iter::once(head)
         .chain(differences.into_iter().take(NAMED))
         .chain(more)
-        .map(|line| Diagnostic::new(PLACE, line))
+        .map(|line| Diagnostic::new(PLACE, line).with_code(ErrorCode::ApprovalMismatch))
         .collect()
 }
 

@@ -7,6 +7,7 @@
 
 mod disks;
 
+use common::error_code::ErrorCode;
 use disks::DiskNames;
 
 pub use super::types::{ApprovalSummary, ApprovedDisk, ApprovedObject, ObjectFate, VERSION};
@@ -104,12 +105,12 @@ pub(crate) fn predict_summary(
     let mut problems = Vec::new();
     if !request.assigned.allocation.volumes.is_null() {
         let why = "the verdicts on Kubernetes volumes are unknown until the disks are read again; boot the machine into the ramdisk";
-        problems.push(Diagnostic::new("volumes", why));
+        problems.push(Diagnostic::new("volumes", why).with_code(ErrorCode::KubernetesVolume));
     }
     let disks = predict_disks(layout, inventory, request, &mut problems);
     if request.mode == InstallMode::Reinstall && !layout.disks.iter().any(|disk| disk.wipeonreinstall) {
         let why = format!("filesystemlayout:{} is not reinstallable, abort reinstallation", layout.id);
-        problems.push(Diagnostic::new("disks", why));
+        problems.push(Diagnostic::new("disks", why).with_code(ErrorCode::NotReinstallable));
     }
     problems.extend(step_selection::missing_steps(&request.steps));
     problems.extend(image_boot_setup::refuse_finishing(layout, inventory, request));
@@ -143,7 +144,7 @@ fn predict_disks(
         match disk_lookup::find_disk(listed, inventory) {
             Ok(disk) if seen.iter().any(|other| other.name == disk.name) => {
                 let why = format!("{} is {}, which the layout already lists", listed.device, disk.device);
-                problems.push(Diagnostic::new(place, why));
+                problems.push(Diagnostic::new(place, why).with_code(ErrorCode::DiskListedTwice));
             }
             Ok(disk) => {
                 seen.push(disk);
@@ -152,7 +153,7 @@ fn predict_disks(
                 // The content of the disks has changed since the inventory, and was not read again.
                 disks.push(Some(ApprovedDisk { contents: None, ..verdict }));
             }
-            Err(why) => problems.push(Diagnostic::new(place, why)),
+            Err(why) => problems.push(Diagnostic::new(place, why).with_code(ErrorCode::DiskMissing)),
         }
     }
     disks

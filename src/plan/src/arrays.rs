@@ -8,6 +8,7 @@ use super::partition_placement::MIB;
 use super::plan_decisions::ArrayFate;
 use super::planned_devices::{DeviceFate, DeviceSize, PlannedDevice, UnderlyingDevices};
 use super::planner_state::PlanDecider;
+use common::error_code::ErrorCode;
 use model::device_name::{DevicePath, KernelName};
 use model::inventory::{self, ArrayMember, AttemptTarget, DeviceSignature, MemberRole};
 use model::layout::ArraySpec;
@@ -45,11 +46,15 @@ impl<'a> PlanDecider<'a> {
         let metadata = self.layout.effective_metadata(raid);
         let sizes: Vec<Option<u64>> = below.present().map(|device| device.size_bytes).collect();
         if let Some(message) = too_large_for_metadata(raid, &metadata, below) {
-            return self.refuse(format!("{place}.devices"), message);
+            return self.refuse(ErrorCode::ObjectNotCreatable, format!("{place}.devices"), message);
         }
         let size_bytes = array_bytes(raid, &metadata, &sizes);
         if size_bytes == Some(0) {
-            return self.refuse(format!("{place}.devices"), explain_too_small(raid, &metadata, below));
+            return self.refuse(
+                ErrorCode::TooSmall,
+                format!("{place}.devices"),
+                explain_too_small(raid, &metadata, below),
+            );
         }
         let device = PlannedDevice {
             path: raid.arrayname.as_device(),
@@ -91,7 +96,7 @@ impl<'a> PlanDecider<'a> {
         if let Some(why) = self.inventory.find_failure(&AttemptTarget::Array(array.uuid)) {
             let message =
                 format!("{} must be kept, but {} cannot be assembled: {why}", raid.arrayname, describe_array(array));
-            return self.refuse(place, message);
+            return self.refuse(ErrorCode::PreservedUnusable, place, message);
         }
         self.warn_degraded(raid, array);
         self.refuse_taken_name(place, raid, array.running.as_ref());
@@ -147,7 +152,11 @@ impl<'a> PlanDecider<'a> {
             }
         };
         let wish = describe_wish(raid, &members);
-        self.refuse(place, format!("{} must be kept as {wish}, but {there}", raid.arrayname));
+        self.refuse(
+            ErrorCode::PreservedMismatch,
+            place,
+            format!("{} must be kept as {wish}, but {there}", raid.arrayname),
+        );
         None
     }
 
@@ -199,7 +208,7 @@ impl<'a> PlanDecider<'a> {
                 raid.arrayname,
                 members.join(", ")
             );
-            self.refuse(format!("{place}.arrayname"), message);
+            self.refuse(ErrorCode::NameTaken, format!("{place}.arrayname"), message);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::partition_placement;
 use common::diagnostic::Diagnostic;
+use common::error_code::ErrorCode;
 use model::inventory::Inventory;
 use model::layout::Layout;
 use model::storage_graph::disk_lookup;
@@ -13,12 +14,15 @@ pub fn find_capacity_problems(layout: &Layout, inventory: &Inventory) -> Vec<Dia
     for (index, listed) in layout.disks.iter().enumerate() {
         let place = format!("disks[{index}]");
         match disk_lookup::find_disk(listed, inventory) {
-            Err(why) => problems.push(Diagnostic::new(place, why)),
+            Err(why) => problems.push(Diagnostic::new(place, why).with_code(ErrorCode::DiskMissing)),
             Ok(disk) => {
                 let placed =
                     partition_placement::place_partitions(&listed.partitions, disk.size_bytes, disk.sector_bytes);
                 if let Err(small) = placed {
-                    problems.push(Diagnostic::new(format!("{place}.partitions"), small.explain(&listed.device)));
+                    problems.push(
+                        Diagnostic::new(format!("{place}.partitions"), small.explain(&listed.device))
+                            .with_code(ErrorCode::TooSmall),
+                    );
                 }
             }
         }

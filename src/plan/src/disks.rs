@@ -8,6 +8,7 @@ use super::planner_state::{MissingDisk, PlanDecider, verdict_on_disk};
 use super::{DiskVerdict, InstallMode, erased_ranges};
 use crate::content_text;
 use common::diagnostic::Diagnostic;
+use common::error_code::ErrorCode;
 use model::deploy_steps::EraseMode;
 use model::device_name::{DevicePath, LayoutPath};
 use model::inventory;
@@ -22,11 +23,15 @@ impl<'a> PlanDecider<'a> {
             match disk_lookup::find_disk(disk, self.inventory) {
                 Ok(found) if self.verdicts.contains_key(&found.name) => {
                     let message = format!("{} is {}, which the layout already lists", disk.device, found.device);
-                    self.refuse(format!("{place}.device"), message);
+                    self.refuse(ErrorCode::DiskListedTwice, format!("{place}.device"), message);
                 }
                 Ok(found) => {
                     if let Some(other) = multipath::find_other_path(found, self.inventory) {
-                        self.refuse(format!("{place}.device"), multipath::describe_refusal(found, other));
+                        self.refuse(
+                            ErrorCode::DiskUnusable,
+                            format!("{place}.device"),
+                            multipath::describe_refusal(found, other),
+                        );
                     }
                     self.found.insert(index, found);
                     self.decide_disk(&place, disk, found);
@@ -40,7 +45,7 @@ impl<'a> PlanDecider<'a> {
                     self.absent.insert(index, MissingDisk::new(message + &was.unwrap_or_default()));
                     self.note_absent(index, disk);
                 }
-                Err(message) => self.refuse(format!("{place}.device"), message),
+                Err(message) => self.refuse(ErrorCode::DiskMissing, format!("{place}.device"), message),
             }
         }
         if self.request.mode == InstallMode::Reinstall && !self.layout.disks.iter().any(|disk| disk.wipeonreinstall) {
@@ -48,7 +53,7 @@ impl<'a> PlanDecider<'a> {
                 "filesystemlayout:{} is not reinstallable, abort reinstallation: no disk has wipeonreinstall: true",
                 self.layout.id
             );
-            self.refuse("disks", message);
+            self.refuse(ErrorCode::NotReinstallable, "disks", message);
         }
     }
 
@@ -122,12 +127,18 @@ impl<'a> PlanDecider<'a> {
                 "{} is read-only: it cannot be written (possible causes: write protection switch, failing disk)",
                 found.device
             );
-            self.refuse(format!("{place}.device"), message);
+            self.refuse(ErrorCode::DiskUnusable, format!("{place}.device"), message);
         }
         let extents =
             match partition_placement::place_partitions(&disk.partitions, found.size_bytes, found.sector_bytes) {
                 Ok(extents) => extents,
-                Err(small) => return self.refuse(format!("{place}.partitions"), small.explain(&disk.device)),
+                Err(small) => {
+                    return self.refuse(
+                        ErrorCode::TooSmall,
+                        format!("{place}.partitions"),
+                        small.explain(&disk.device),
+                    );
+                }
             };
         self.devices.insert(disk.device.clone(), new_device(found, fate, found.device.clone(), found.size_bytes));
         for (partition, extent) in disk.partitions.iter().zip(&extents) {
@@ -244,7 +255,7 @@ fn gpt_partitions(disk: &inventory::InventoryDisk) -> &[inventory::DiskPartition
 fn keep_disk(place: &str, disk: &layout::DiskSpec, found: &inventory::InventoryDisk) -> Vec<Diagnostic> {
     if let Some(why) = &found.unreadable {
         let message = format!("{} must be kept, but its content cannot be read: {why}", found.device);
-        return vec![Diagnostic::new(format!("{place}.device"), message)];
+        return vec![Diagnostic::new(format!("{place}.device"), message).with_code(ErrorCode::PreservedUnusable)];
     }
     let has_gpt = found.table.as_ref().is_some_and(|table| table.kind == "gpt");
     if !disk.partitions.is_empty() && !has_gpt {
@@ -254,7 +265,7 @@ fn keep_disk(place: &str, disk: &layout::DiskSpec, found: &inventory::InventoryD
             disk.partitions.len(),
             content_text::describe_contents(found)
         );
-        return vec![Diagnostic::new(format!("{place}.partitions"), message)];
+        return vec![Diagnostic::new(format!("{place}.partitions"), message).with_code(ErrorCode::PreservedMismatch)];
     }
     if found.table.is_some() && !found.signatures.is_empty() && !is_member_with_table(disk, found) {
         let message = format!(
@@ -262,12 +273,12 @@ fn keep_disk(place: &str, disk: &layout::DiskSpec, found: &inventory::InventoryD
             found.device,
             content_text::describe_contents(found)
         );
-        return vec![Diagnostic::new(format!("{place}.device"), message)];
+        return vec![Diagnostic::new(format!("{place}.device"), message).with_code(ErrorCode::PreservedMismatch)];
     }
     let differs = |(index, wanted): (usize, &layout::PartitionSpec)| {
         let is = gpt_partitions(found).iter().find(|partition| partition.number == wanted.number);
         let message = keep_partition(found, wanted, is)?;
-        Some(Diagnostic::new(format!("{place}.partitions[{index}]"), message))
+        Some(Diagnostic::new(format!("{place}.partitions[{index}]"), message).with_code(ErrorCode::PreservedMismatch))
     };
     disk.partitions.iter().enumerate().filter_map(differs).collect()
 }

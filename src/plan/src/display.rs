@@ -66,7 +66,7 @@ impl fmt::Display for PlanRefusal {
         write_opaque(f, &self.opaque)?;
         writeln!(f, "refused, for {}:", if self.problems.len() == 1 { "one reason" } else { "these reasons" })?;
         for problem in &self.problems {
-            writeln!(f, "  {}", escape_line(&problem.to_string()))?;
+            writeln!(f, "  {}", escape_line(&problem.to_coded_text()))?;
         }
         let remedy = match self.mode {
             InstallMode::Install => "Correct the layout, or the disks, and try again.",

@@ -11,6 +11,7 @@ use super::planner_state::PlanDecider;
 use super::spanning_objects::{SPANNING, all_signatures};
 use super::{DiskVerdict, InstallMode};
 use crate::content_text;
+use common::error_code::ErrorCode;
 use model::device_name::{DevicePath, KernelName};
 use model::inventory::{ArrayMember, DeviceSignature, MdArray, MemberRole};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,7 +36,7 @@ impl<'a> PlanDecider<'a> {
         }
         let members: Vec<String> =
             self.inventory.arrays.iter().flat_map(|array| self.find_copied_members(array)).collect();
-        members.into_iter().for_each(|message| self.refuse("disks", message));
+        members.into_iter().for_each(|message| self.refuse(ErrorCode::DuplicateObject, "disks", message));
     }
 
     /// Returns pairs of devices whose contents have the same UUID. The first device of each pair is preserved. Contents
@@ -81,6 +82,7 @@ impl<'a> PlanDecider<'a> {
     fn refuse_many_copies(&mut self, uuid: &str, found: &[SignatureOnDevice]) {
         let Some((kept, _)) = found.iter().find(|(device, _)| self.is_kept(device)) else { return };
         self.refuse(
+            ErrorCode::DuplicateObject,
             "disks",
             format!(
                 "{kept} will be preserved, and {} devices have its UUID {uuid}: too many to determine which are \
@@ -111,7 +113,7 @@ impl<'a> PlanDecider<'a> {
             let message = format!(
                 "{said}: one of them is a copy, and it is undefined which one will be used; disconnect the copy, or change its UUID"
             );
-            return self.refuse("disks", message);
+            return self.refuse(ErrorCode::DuplicateObject, "disks", message);
         }
         let disks = self.disks_below(copy);
         if disks.iter().all(|disk| self.is_discarded(disk)) {
@@ -128,7 +130,7 @@ impl<'a> PlanDecider<'a> {
         let message = format!(
             "{said}, and {copy} will be wiped: one of them is a copy, and it is unknown which one has the current data. Inspect both devices; if {copy} is not needed, {road}"
         );
-        self.refuse("disks", message);
+        self.refuse(ErrorCode::DuplicateObject, "disks", message);
     }
 
     /// Returns messages about two members of a preserved array that claim the same slot.

@@ -21,6 +21,7 @@ use super::plan_decisions::{LuksDecision, LuksFate};
 use super::planned_devices::{DeviceFate, PlannedDevice, UnderlyingDevices};
 use super::planner_state::PlanDecider;
 use super::preserved_activation::mount_path;
+use common::error_code::ErrorCode;
 use model::device_name::{DevicePath, LayoutPath};
 use model::inventory::AttemptTarget;
 use model::k8s_volume::{K8sVolume, VolumeSource};
@@ -59,7 +60,7 @@ impl<'a> PlanDecider<'a> {
                 continue;
             }
             if let Some(message) = luks::check_min_size(&group.devices[index], device) {
-                self.refuse(format!("{place}.devices[{index}]"), message);
+                self.refuse(ErrorCode::TooSmall, format!("{place}.devices[{index}]"), message);
                 return None;
             }
             let uuid = (self.ids)();
@@ -82,7 +83,7 @@ impl<'a> PlanDecider<'a> {
                 Ok(uuid) => uuids.push(uuid),
                 Err(why) => {
                     let message = format!("vg:{} must be kept on {} in LUKS, but {why}", group.name, device.now);
-                    self.refuse(place, message);
+                    self.refuse(ErrorCode::PreservedMismatch, place, message);
                     return None;
                 }
             }
@@ -132,10 +133,14 @@ impl<'a> PlanDecider<'a> {
                  Provide the key of the group, or add nofail to the mountoptions of the filesystem to leave the group locked",
                 group.name
             );
-            return self.refuse(place, message);
+            return self.refuse(ErrorCode::EncryptionLocked, place, message);
         }
         if group.devices.iter().any(|device| self.was_being_made(device)) {
-            return self.refuse(place, luks::describe_half_made(&format!("vg:{}", group.name), why));
+            return self.refuse(
+                ErrorCode::EncryptionLocked,
+                place,
+                luks::describe_half_made(&format!("vg:{}", group.name), why),
+            );
         }
         self.warn(format!(
             "vg:{} stays LOCKED and unchanged; no lines for it are written to /etc/crypttab and /etc/fstab, because {device} cannot be opened: {why}",

@@ -5,6 +5,7 @@ use super::{
     FirmwarePlan, InstallMode, Plan, PlanRefusal, PlanRequest, PlanSubject, TornObject, opaque_objects, stages,
 };
 use common::diagnostic::Diagnostic;
+use common::error_code::ErrorCode;
 use model::deploy_steps::{EraseMode, StepList};
 use model::device_name::KernelName;
 use model::inventory::{Inventory, InventoryDisk};
@@ -38,7 +39,7 @@ pub fn plan_erasure(
     };
     let mut decided = decide_erasure(&layout, inventory, &request, skipped);
     if disks().count() == 0 && skipped.is_empty() {
-        decided.problems.push(Diagnostic::new("disks", "no erasable disk was found"));
+        decided.problems.push(Diagnostic::new("disks", "no erasable disk was found").with_code(ErrorCode::PoolErasure));
     }
     Ok(arrange_erasure(&layout, inventory, request, decided)?.select_steps(&["deploy.apply_layout"]))
 }
@@ -56,6 +57,7 @@ pub(super) fn decide_erasure(
         |disk: &&InventoryDisk| layout.disks.iter().any(|listed| *listed.device.as_str() == *disk.device.as_str());
     let read_only = inventory.disks.iter().filter(is_listed).filter(|disk| disk.read_only).map(|disk| {
         Diagnostic::new(disk.device.to_string(), "the disk is write-protected and cannot be erased".to_owned())
+            .with_code(ErrorCode::PoolErasure)
     });
     let missing = |problem: &Diagnostic| !decided.problems.contains(problem);
     let read_only: Vec<Diagnostic> = read_only.filter(missing).collect();
@@ -63,7 +65,7 @@ pub(super) fn decide_erasure(
     let torn = decided.torn.iter().filter(|torn| torn.stays_on.iter().any(|disk| skipped.contains(disk)));
     let torn = torn.map(|TornObject { name, wiped, stays_on, .. }| {
         let (wiped, stays_on) = (wiped.join(", "), stays_on.join(", "));
-        Diagnostic::new("disks", format!("{name} is on {wiped}, which will be erased, and on {stays_on}, which is skipped; skip all of its disks, or none of its disks"))
+        Diagnostic::new("disks", format!("{name} is on {wiped}, which will be erased, and on {stays_on}, which is skipped; skip all of its disks, or none of its disks")).with_code(ErrorCode::PoolErasure)
     });
     let torn: Vec<Diagnostic> = torn.collect();
     decided.problems.extend(torn);

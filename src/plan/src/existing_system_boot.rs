@@ -10,6 +10,7 @@ use super::{
 };
 use crate::content_text;
 use common::diagnostic::Diagnostic;
+use common::error_code::ErrorCode;
 use model::device_name::{DevicePath, KernelName};
 use model::install_marker::attempt_proof::disks_with_new_tables;
 use model::install_marker::{InstallMarker, RecordedDisk, lineage};
@@ -147,7 +148,10 @@ pub(crate) fn plan_boot(
             Ok(harmless.build_plan(inventory))
         }
         Err(why) => Err(Box::new(PlanRefusal {
-            problems: vec![Diagnostic::new("filesystems", explain_unbootable(&request, &why))],
+            problems: vec![
+                Diagnostic::new("filesystems", explain_unbootable(&request, &why))
+                    .with_code(ErrorCode::InstalledSystem),
+            ],
             mode: request.mode,
             subject: request.subject,
             layout: layout.id.clone(),

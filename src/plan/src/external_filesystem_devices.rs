@@ -16,6 +16,7 @@ use super::preserved_activation::mount_path;
 use super::spanning_objects::{SPANNING, all_signatures};
 use super::{DiskVerdict, InstallMode, MarkerWaiver};
 use crate::content_text;
+use common::error_code::ErrorCode;
 use common::format::join_few;
 use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::inventory::{ComponentRole, InventoryDisk, SpanningComponent, XFS_LOG, XFS_REALTIME};
@@ -39,7 +40,11 @@ impl<'a> PlanDecider<'a> {
         let of_members = self.unlisted_members(filesystem, device);
         let messages: Vec<String> = of_options.chain(of_members).collect();
         for message in messages {
-            self.refuse(place, format!("{}, but {message}", describe_wish(filesystem, device)));
+            self.refuse(
+                ErrorCode::CompanionDevice,
+                place,
+                format!("{}, but {message}", describe_wish(filesystem, device)),
+            );
         }
     }
 
@@ -177,6 +182,7 @@ impl<'a> PlanDecider<'a> {
             serial => format!("discard the disk with --give-up {serial}"),
         };
         self.refuse(
+            ErrorCode::CompanionDevice,
             "disks",
             format!("{said}: specify the missing device in the layout (mount option {option}), or {remedy}"),
         );

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::content_text;
 use common::diagnostic::Diagnostic;
+use common::error_code::ErrorCode;
 use model::device_name::{DevicePath, KernelName};
 use model::inventory::{DeviceSignature, Inventory, InventoryDisk};
 use model::layout::FilesystemFormat;
@@ -48,7 +49,7 @@ pub fn plan_injection(
     let InjectionTarget { device, format, lift, below } = match found {
         Ok(found) => found,
         Err(why) => {
-            let problems = vec![Diagnostic::new("partition", why)];
+            let problems = vec![Diagnostic::new("partition", why).with_code(ErrorCode::FileInjection)];
             let opaque = opaque_objects::listed_objects(inventory);
             return Err(Box::new(PlanRefusal { mode: InstallMode::Install, subject, layout, disks, opaque, problems }));
         }

@@ -9,6 +9,7 @@ use super::planned_devices::{DeviceFate, PlannedDevice};
 use super::planner_state::PlanDecider;
 use super::preserved_activation::mount_path;
 use crate::content_text;
+use common::error_code::ErrorCode;
 use model::inventory::AttemptTarget;
 use model::layout::{FilesystemFormat, FilesystemSpec, max_filesystem_bytes};
 use uuid::Uuid;
@@ -48,7 +49,8 @@ impl<'a> PlanDecider<'a> {
         let fill = is_filled && (device.blank || is_cut_off);
         // The root filesystem is not created on a blank disk that the layout preserves, because later reinstalls would preserve it.
         let refused = device.fate != DeviceFate::Wiped && is_root(filesystem);
-        let fate = if refused || keep && !fill {
+        let is_kept_as_found = refused || keep && !fill;
+        let fate = if is_kept_as_found {
             keep_filesystem(filesystem, device)
         } else {
             check_size(filesystem, device)
@@ -72,7 +74,10 @@ impl<'a> PlanDecider<'a> {
                 }
                 self.decided.filesystems.push(fate);
             }
-            Err(message) => self.refuse(place, message),
+            Err(message) => {
+                let code = if is_kept_as_found { ErrorCode::PreservedMismatch } else { ErrorCode::TooSmall };
+                self.refuse(code, place, message);
+            }
         }
     }
 
@@ -133,7 +138,7 @@ impl PlanDecider<'_> {
                 path.map_or_else(|| "created".to_owned(), |path| format!("mounted at {path}")),
                 disk.device
             );
-            return self.refuse(place, message);
+            return self.refuse(ErrorCode::DiskUnusable, place, message);
         }
         let why = self.inventory.find_failure(&AttemptTarget::Filesystem(device.now.clone()));
         let (Some(path), Some(why), false) = (path, why, fill) else { return };
@@ -145,7 +150,7 @@ impl PlanDecider<'_> {
         let may_help = filesystem.mount_options().any(names_further_devices);
         match may_help || waiver == Some(MarkerWaiver::Begun) {
             true => self.warn(message),
-            false => self.refuse(place, message),
+            false => self.refuse(ErrorCode::PreservedUnusable, place, message),
         }
     }
 }

@@ -17,6 +17,7 @@ mod partitions;
 use super::plan_decisions::PlanDecisions;
 use super::{FirmwarePlan, PlannedVariable, VariableOrigin};
 use common::diagnostic::Diagnostic;
+use common::error_code::ErrorCode;
 use model::inventory::{
     FirmwareLoadOption, FirmwareType, FirmwareVariables, GLOBAL_VENDOR, Inventory, LoadOptionClass, LoadTarget,
     OtherFirmwareVariable, VariablePurpose,
@@ -58,7 +59,10 @@ pub(crate) fn refuse_cleaning(layout: &Layout, inventory: &Inventory) -> Option<
         }
         Some(_) => return None,
     };
-    Some(Diagnostic::new("cleanfirmware", format!("boot variables cannot be removed: {reason}")))
+    Some(
+        Diagnostic::new("cleanfirmware", format!("boot variables cannot be removed: {reason}"))
+            .with_code(ErrorCode::BootVariables),
+    )
 }
 
 /// Returns the boot variables with their fate; `None` if the inventory contains no boot variables.

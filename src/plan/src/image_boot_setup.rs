@@ -7,6 +7,7 @@ use super::preserved_activation::mount_path;
 use super::stages::writable_devices;
 use super::{InstallMode, PlanRequest, image_bootability, os_definition};
 use common::diagnostic::Diagnostic;
+use common::error_code::ErrorCode;
 use model::allocation::{
     Allocation, FinisherChoice, ServerKind, find_argument_error, find_hostname_error, find_key_line_error,
     normalize_servers,
@@ -41,6 +42,7 @@ pub(crate) fn refuse_finishing(layout: &Layout, inventory: &Inventory, request: 
     // A machine that is reinstalled has booted from its disks.
     let is_new = request.mode == InstallMode::Install;
     let sectors = find_unbootable_sectors(layout, inventory).filter(|_| writes && is_new);
+    let esp = esp.map(|problem| problem.with_default_code(ErrorCode::ImageNotBootable));
     esp.into_iter().chain(sectors).chain(words).chain(network).chain(contents).chain(definition).collect()
 }
 
@@ -70,7 +72,11 @@ fn place_in_allocation(problems: Vec<Diagnostic>) -> Vec<Diagnostic> {
         inner if inner.starts_with("network") || inner.starts_with("dns_servers") => format!("allocation.{inner}"),
         inner => format!("allocation.network.{inner}"),
     };
-    problems.into_iter().map(|problem| Diagnostic { place: place(problem.place.clone()), ..problem }).collect()
+    problems
+        .into_iter()
+        .map(|problem| Diagnostic { place: place(problem.place.clone()), ..problem })
+        .map(|problem| problem.with_default_code(ErrorCode::AllocationValue))
+        .collect()
 }
 
 /// Returns a warning if the firmware may not be able to boot the system: the ESP is missing, or a BIOS does not support
@@ -88,13 +94,16 @@ pub(crate) fn warn_firmware(layout: &Layout, inventory: &Inventory, finishing: &
 fn check_injected_values(allocation: &Allocation) -> Vec<Diagnostic> {
     let Allocation { hostname, ssh_pub_keys, kernel_arguments, .. } = allocation;
     let hostname = Some(hostname).filter(|name| !name.is_empty()).and_then(|name| find_hostname_error(name));
-    let hostname = hostname.map(|why| Diagnostic::new("allocation.hostname", why));
+    let hostname =
+        hostname.map(|why| Diagnostic::new("allocation.hostname", why).with_code(ErrorCode::AllocationValue));
     let keys = find_list_errors("ssh_pub_keys", ssh_pub_keys, find_key_line_error);
     let arguments = find_list_errors("kernel_arguments", kernel_arguments, find_argument_error);
     let dns = normalize_servers(ServerKind::Dns, &allocation.dns_servers);
     let ntp = normalize_servers(ServerKind::Ntp, &allocation.ntp_servers);
     let servers = [dns, ntp].into_iter().filter_map(Result::err).flatten();
-    let servers = servers.map(|problem| Diagnostic { place: format!("allocation.{}", problem.place), ..problem });
+    let servers = servers
+        .map(|problem| Diagnostic { place: format!("allocation.{}", problem.place), ..problem })
+        .map(|problem| problem.with_default_code(ErrorCode::AllocationValue));
     hostname.into_iter().chain(keys).chain(arguments).chain(servers).collect()
 }
 
@@ -104,7 +113,11 @@ fn find_list_errors(
     find_error: impl Fn(&str) -> Option<&'static str>,
 ) -> Vec<Diagnostic> {
     let errors = values.iter().enumerate().filter_map(|(index, value)| Some((index, find_error(value)?)));
-    errors.map(|(index, why)| Diagnostic::new(format!("allocation.{field}[{index}]"), why)).collect()
+    errors
+        .map(|(index, why)| {
+            Diagnostic::new(format!("allocation.{field}[{index}]"), why).with_code(ErrorCode::AllocationValue)
+        })
+        .collect()
 }
 
 pub(crate) fn finish_inputs(
@@ -223,7 +236,7 @@ fn find_unbootable_sectors(layout: &Layout, inventory: &Inventory) -> Option<Dia
              /boot on a disk with sectors of 512 bytes",
             first.device, first.sector_bytes
         );
-        Diagnostic::new("disks", message)
+        Diagnostic::new("disks", message).with_code(ErrorCode::ImageNotBootable)
     })
 }
 

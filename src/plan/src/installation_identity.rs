@@ -5,6 +5,7 @@
 use super::installed_disk_identity::DiskRecords;
 use super::planner_state::PlanDecider;
 use super::{DiskVerdict, InstallClaim, InstallMode, MarkerWaiver};
+use common::error_code::ErrorCode;
 use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::{self, InstallMarker, RecordedDisk, lineage};
 use model::machine_migration::MigratedMachine;
@@ -90,7 +91,7 @@ impl<'a> PlanDecider<'a> {
             "/ will be recreated, but its disks contain more than one marker ({}) of this installation, and no marker proves which one is the newest: {found}. Erase the filesystem that is not the installed system (wipefs -a in the rescue shell)",
             install_marker::PATH
         );
-        self.refuse("disks", message);
+        self.refuse(ErrorCode::InstallationUnconfirmed, "disks", message);
     }
 
     /// Refuses the plan, because the control plane requests a first installation, although its own records show that
@@ -102,7 +103,7 @@ impl<'a> PlanDecider<'a> {
             install_marker::PATH,
             describe_markers(marked)
         );
-        self.refuse("disks", message);
+        self.refuse(ErrorCode::InstallationUnconfirmed, "disks", message);
     }
 
     /// Refuses the plan, because a marker of this installation is on the disk, but not in the records of the control plane. Either the
@@ -119,7 +120,7 @@ impl<'a> PlanDecider<'a> {
             found.marker.time,
             claim.machine
         );
-        self.refuse("disks", message);
+        self.refuse(ErrorCode::InstallationUnconfirmed, "disks", message);
     }
 
     /// Refuses the plan, because no marker proves that the installation on this machine is older than the installation
@@ -134,7 +135,7 @@ impl<'a> PlanDecider<'a> {
             found.marker.time,
             carried.marker.time
         );
-        self.refuse("disks", message);
+        self.refuse(ErrorCode::MigrationTarget, "disks", message);
     }
 
     /// Warns about the source machine's marker, which an earlier migration attempt has copied to this machine.
@@ -220,11 +221,12 @@ impl<'a> PlanDecider<'a> {
                     self.warn(format!("{said}: that installation will be discarded, as requested by the operator"));
                 } else {
                     let remedy = suggest_remedy(request.mode, claim, found.marker);
-                    self.refuse("disks", format!("{said}: {remedy}"));
+                    self.refuse(ErrorCode::ForeignDisks, "disks", format!("{said}: {remedy}"));
                 }
             } else if !kept.is_empty() && is_foreign {
                 let said = holds(&kept, "kept");
                 self.refuse(
+                    ErrorCode::ForeignDisks,
                     "disks",
                     format!(
                         "{said}: attach the disk of this machine, or erase the present disk if its data are not needed"
@@ -269,14 +271,14 @@ impl<'a> PlanDecider<'a> {
                 "/ will be recreated on {root}, but this installation is on other disks of the machine: {}. The names or hints in the layout now match other disks than at installation. Put the disks back in their slots, or reboot so that they get their names back",
                 elsewhere.join("; ")
             );
-            return self.refuse(place, message);
+            return self.refuse(ErrorCode::ForeignDisks, place, message);
         }
         let found = describe_markers(marked);
         let message = format!(
             "/ will be recreated on {root}, but no filesystem there has {wanted} ({}): {found}. Attach the disk with the installation; or, if that disk was replaced, order the reinstall again with --without-marker",
             install_marker::PATH
         );
-        self.refuse(place, message);
+        self.refuse(ErrorCode::ForeignDisks, place, message);
     }
 }
 

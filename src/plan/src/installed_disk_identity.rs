@@ -5,6 +5,7 @@ use super::disk_descriptions::{describe_disk, describe_match, describe_record};
 use super::planner_state::PlanDecider;
 use super::recorded_disk_match::{self, DiskLikeness, MatchCandidates, SharedIdentifiers};
 use crate::content_text;
+use common::error_code::ErrorCode;
 use model::device_name::{KernelName, LayoutPath};
 use model::install_marker::RecordedDisk;
 use model::inventory::{self, Inventory};
@@ -92,7 +93,7 @@ impl PlanDecider<'_> {
                 continue;
             }
             if let Some(message) = self.find_elsewhere(listed, record, found, known) {
-                self.refuse(place, message);
+                self.refuse(ErrorCode::DisksChanged, place, message);
             } else if let (Some(found), Some(likeness)) = (found, likeness) {
                 self.decide_unproven(place, listed, record, found, (likeness, known));
             }
@@ -123,7 +124,7 @@ impl PlanDecider<'_> {
                 describe_match(listed, found),
                 recorded_disk_match::describe_disk_fully(found)
             );
-            self.refuse(format!("disks[{index}].device"), message);
+            self.refuse(ErrorCode::DisksChanged, format!("disks[{index}].device"), message);
         }
     }
 
@@ -154,7 +155,11 @@ impl PlanDecider<'_> {
                 format!("if the data on the disk are lost, order the reinstall again with --give-up {name}")
             }
         };
-        self.refuse(place, format!("{said}. Check whether the disk was erased or its controller is failing; {remedy}"));
+        self.refuse(
+            ErrorCode::BlankDevice,
+            place,
+            format!("{said}. Check whether the disk was erased or its controller is failing; {remedy}"),
+        );
     }
 
     /// Decides on a listed disk for which the installation has no record.
@@ -180,7 +185,11 @@ impl PlanDecider<'_> {
         );
         match is_wanted {
             true => self.warn(format!("{said}: its data will be discarded, as requested by the operator")),
-            false => self.refuse(place, format!("{said}. {}", self.suggest_remedy(found, "Correct the layout"))),
+            false => self.refuse(
+                ErrorCode::DisksChanged,
+                place,
+                format!("{said}. {}", self.suggest_remedy(found, "Correct the layout")),
+            ),
         }
     }
 
@@ -276,7 +285,7 @@ impl PlanDecider<'_> {
                 recorded_disk_match::describe_record_fully(record),
                 recorded_disk_match::describe_disk_fully(found)
             );
-            self.refuse(place, message);
+            self.refuse(ErrorCode::DisksChanged, place, message);
         }
     }
 

@@ -26,6 +26,7 @@ use super::partition_placement::MIB;
 use super::planned_devices::{DeviceFate, DeviceSize, PlannedDevice};
 use super::planner_state::PlanDecider;
 use super::{DiskVerdict, InstallMode, PersistentVerdict, PersistentVolume};
+use common::error_code::ErrorCode;
 use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::inventory::{DeviceSignature, Inventory, InventoryDisk};
 use model::k8s_volume::{K8sVolume, VolumeContent, VolumeSource};
@@ -58,7 +59,10 @@ impl<'a> PlanDecider<'a> {
         let allocation = &self.request.assigned.allocation;
         let (volumes, hostname) = match allocation.parse_volumes() {
             Ok(volumes) => (volumes, allocation.hostname.clone()),
-            Err(problems) => return self.decided.problems.extend(problems),
+            Err(problems) => {
+                let coded = problems.into_iter().map(|problem| problem.with_default_code(ErrorCode::KubernetesVolume));
+                return self.decided.problems.extend(coded);
+            }
         };
         let mut order: Vec<usize> = (0..volumes.len()).collect();
         // Volumes with hints come last: they take only disks that no other volume names.
@@ -73,7 +77,11 @@ impl<'a> PlanDecider<'a> {
             };
             match decided {
                 Ok(decision) => decisions.push((index, decision)),
-                Err(Some(why)) => self.refuse(problem_place(volume), format!("volume {} {why}", volume.name)),
+                Err(Some(why)) => self.refuse(
+                    ErrorCode::KubernetesVolume,
+                    problem_place(volume),
+                    format!("volume {} {why}", volume.name),
+                ),
                 Err(None) => {}
             }
         }

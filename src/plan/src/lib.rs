@@ -87,6 +87,7 @@ pub use raw_image_write::plan_raw_image;
 pub use step_selection::missing_steps as without_steps;
 pub use types::*;
 
+use common::error_code::ErrorCode;
 use model::install_marker::AttemptSecret;
 use model::inventory::Inventory;
 use model::layout::Layout;
@@ -139,7 +140,7 @@ pub fn make_plan(
             layout: layout.id.clone(),
             disks: decided.disks,
             opaque: opaque_objects::listed_objects(inventory),
-            problems: decided.problems,
+            problems: decided.problems.into_iter().map(|problem| problem.with_default_code(ErrorCode::Plan)).collect(),
         }));
     }
     Ok(Plan { verdicts, ..stages::arrange_stages(layout, inventory, request, decided) })

@@ -14,6 +14,7 @@
 use super::plan_decisions::PlanDecisions;
 use crate::content_text;
 use crate::plan_decisions::{LuksDecision, LuksFate};
+use common::error_code::ErrorCode;
 use operations::{CheckContainers, CloseContainer, WriteCrypttab};
 
 use super::filesystem_fate::FilesystemFate;
@@ -110,7 +111,7 @@ impl<'a> PlanDecider<'a> {
         device: &PlannedDevice<'a>,
     ) {
         if let Some(message) = check_min_size(&filesystem.device, device) {
-            return self.refuse(place, message);
+            return self.refuse(ErrorCode::TooSmall, place, message);
         }
         let uuid = (self.ids)();
         let container = self.add_filesystem_container(filesystem, encrypted, device, uuid, LuksFate::Made);
@@ -129,7 +130,7 @@ impl<'a> PlanDecider<'a> {
             Ok(uuid) => uuid,
             Err(why) => {
                 let message = format!("{} must be kept with {} in LUKS, but {why}", device.path, filesystem.format);
-                return self.refuse(place, message);
+                return self.refuse(ErrorCode::PreservedMismatch, place, message);
             }
         };
         if let Some(inside) = self.find_opened(device, uuid) {
@@ -141,7 +142,7 @@ impl<'a> PlanDecider<'a> {
                      to have the container recreated",
                     device.path, filesystem.format
                 );
-                return self.refuse(place, message);
+                return self.refuse(ErrorCode::PreservedMismatch, place, message);
             }
             return self.decide_plain(place, filesystem, &inside);
         }
@@ -165,10 +166,10 @@ impl<'a> PlanDecider<'a> {
                      Provide the key of the container, or add nofail to the mountoptions of the filesystem to leave the container locked",
                     device.path, filesystem.format
                 );
-                self.refuse(place, message);
+                self.refuse(ErrorCode::EncryptionLocked, place, message);
             }
             (Some(why), None) if self.was_being_made(&filesystem.device) => {
-                self.refuse(place, describe_half_made(device.path.as_str(), why));
+                self.refuse(ErrorCode::EncryptionLocked, place, describe_half_made(device.path.as_str(), why));
             }
             (Some(why), None) => {
                 self.warn(format!(

@@ -9,6 +9,7 @@ use super::planned_devices::{DeviceFate, PlannedDevice, UnderlyingDevices};
 use super::planner_state::PlanDecider;
 use crate::content_text;
 use crate::planner_state::PlannedGroup;
+use common::error_code::ErrorCode;
 use model::device_name::DevicePath;
 use model::inventory::{self, VolumeHealth};
 use model::layout::{LogicalVolumeSpec, LvmType, RequestedSize, VolumeGroupSpec};
@@ -54,7 +55,7 @@ impl<'a> PlanDecider<'a> {
                     group.name,
                     devices.join(", ")
                 );
-                self.refuse(format!("{place}.name"), message);
+                self.refuse(ErrorCode::NameTaken, format!("{place}.name"), message);
             }
         }
     }
@@ -73,7 +74,7 @@ impl<'a> PlanDecider<'a> {
                 group.name,
                 each.collect::<Vec<_>>().join(", ")
             );
-            return self.refuse(format!("{place}.devices"), message);
+            return self.refuse(ErrorCode::ObjectNotCreatable, format!("{place}.devices"), message);
         }
         let mut free = Vec::new();
         for (index, device) in below.devices.iter().enumerate() {
@@ -87,7 +88,7 @@ impl<'a> PlanDecider<'a> {
                     device.size_bytes.unwrap_or_default() / MIB,
                     group.name
                 );
-                return self.refuse(format!("{place}.devices[{index}]"), message);
+                return self.refuse(ErrorCode::TooSmall, format!("{place}.devices[{index}]"), message);
             }
             free.push(extents);
         }
@@ -113,7 +114,7 @@ impl<'a> PlanDecider<'a> {
                 };
                 let remedy = suggest_after_extension(group, &wanted, several).unwrap_or_default();
                 let message = format!("vg:{} must be kept on {}, but {there}{remedy}", group.name, wanted.join(", "));
-                return self.refuse(place, message);
+                return self.refuse(ErrorCode::PreservedMismatch, place, message);
             }
         };
         if let Some(device) = below.present().find(|device| device.content.as_ref().is_ok_and(|found| found.len() > 1))
@@ -126,10 +127,14 @@ impl<'a> PlanDecider<'a> {
                 device.now,
                 there.join(" and ")
             );
-            return self.refuse(place, message);
+            return self.refuse(ErrorCode::PreservedMismatch, place, message);
         }
         if let Some(why) = &kept.closed {
-            return self.refuse(place, format!("vg:{} must be kept, but {why}", group.name));
+            return self.refuse(
+                ErrorCode::PreservedUnusable,
+                place,
+                format!("vg:{} must be kept, but {why}", group.name),
+            );
         }
         if !self.is_complete(place, group, below, kept) {
             return;
@@ -160,7 +165,7 @@ impl<'a> PlanDecider<'a> {
         if !lost.is_empty() {
             let there = describe_group(kept);
             let message = format!("vg:{} must be kept, but data of {lost} are missing: {there}", group.name);
-            self.refuse(place, message);
+            self.refuse(ErrorCode::IncompleteObject, place, message);
             self.refuse_without_physical(group, below);
         } else if !degraded.is_empty() {
             let there = describe_group(kept);
@@ -213,7 +218,7 @@ impl<'a> PlanDecider<'a> {
                 let message = format!(
                     "vg:{volumegroup} is not big enough for lv:{name} required:{required_mib}MiB, existing:{existing_mib}MiB ({lvmtype}: {extents})"
                 );
-                return self.refuse(format!("{place}.size"), message);
+                return self.refuse(ErrorCode::TooSmall, format!("{place}.size"), message);
             }
         };
         let path = volume.device_path();
@@ -257,7 +262,11 @@ impl<'a> PlanDecider<'a> {
                 Some(found) => format!("is {} {} MiB", found.kind, found.size_bytes / MIB),
                 None => format!("is missing: {}", describe_group(kept)),
             };
-            return self.refuse(place, format!("{path} must be kept as {}{size}, but {there}", volume.lvmtype));
+            return self.refuse(
+                ErrorCode::PreservedMismatch,
+                place,
+                format!("{path} must be kept as {}{size}, but {there}", volume.lvmtype),
+            );
         };
         if size == Ordering::Greater {
             let (is, layout) = (found.size_bytes / MIB, volume.size.as_mib().unwrap_or_default());
@@ -267,7 +276,7 @@ impl<'a> PlanDecider<'a> {
             let message = format!(
                 "{path} must be kept, but the volume {how}; remove the snapshot, or complete the merge or move, in the installed system"
             );
-            return self.refuse(place, message);
+            return self.refuse(ErrorCode::PreservedUnusable, place, message);
         }
         let running = found.running.as_ref().and_then(|name| self.stack.find_stacked(name));
         let not_running = || "the volume is not active, so its content is unknown".to_owned();

@@ -14,6 +14,7 @@ use super::existing_system_boot::{self, ExistingInstallation};
 use super::{InstallClaim, SourceDevice, arrays, installation_identity::describe_owner};
 use crate::content_text;
 use common::diagnostic::Diagnostic;
+use common::error_code::ErrorCode;
 use common::format::format_bytes;
 use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::{self, InstallMarker};
@@ -82,7 +83,7 @@ struct MigrationCheck<'a> {
 
 impl MigrationCheck<'_> {
     fn refuse(&mut self, place: &str, message: impl Into<String>) {
-        self.problems.push(Diagnostic::new(place, message));
+        self.problems.push(Diagnostic::new(place, message).with_code(ErrorCode::MigrationSource));
     }
 
     fn compare_marker(&mut self, claim: &InstallClaim, found: Option<&ExistingInstallation>) {

@@ -12,6 +12,7 @@
 //! | Kubernetes volumes | they are not migrated |
 
 use super::plan_decisions::PlanDecisions;
+use common::error_code::ErrorCode;
 use operations::{AdaptMoved, GrowFilesystem, MoveStands};
 
 use super::planner_state::PlanDecider;
@@ -157,13 +158,13 @@ impl PlanDecider<'_> {
         let Some(moving) = self.request.receiving() else { return };
         let Some(carried) = &moving.carried else {
             let message = "the source machine has not reported its data; boot it into the ramdisk";
-            return self.refuse("moving", message);
+            return self.refuse(ErrorCode::MigrationTarget, "moving", message);
         };
         let volumes = &self.request.assigned.allocation.volumes;
         if !volumes.is_null() && volumes.as_array().is_none_or(|volumes| !volumes.is_empty()) {
             let message = "the allocation has Kubernetes volumes, which are not migrated; remove the volumes from the \
                 allocation first (drophammer volume delete)";
-            self.refuse("moving", message);
+            self.refuse(ErrorCode::MigrationTarget, "moving", message);
         }
         self.compare_migration_disks(moving, &carried.marker);
         let before = source_sizes(self.layout, &carried.marker);
@@ -182,7 +183,7 @@ impl PlanDecider<'_> {
                         correct the layout, or create the filesystem on the source machine",
                     wanted.device, wanted.format
                 );
-                self.refuse(place, message);
+                self.refuse(ErrorCode::MigrationTarget, place, message);
                 continue;
             };
             // Swap is recreated, as large as its device.
@@ -207,7 +208,7 @@ impl PlanDecider<'_> {
             let place = format!("disks[{index}].device");
             if listed.image {
                 let message = "a raw image is written to this disk, and machines with raw images cannot be migrated";
-                self.refuse(format!("disks[{index}]"), message);
+                self.refuse(ErrorCode::MigrationTarget, format!("disks[{index}]"), message);
             }
             let Some(found) = self.found.get(&index).copied() else { continue };
             match disk_record(moving, listed) {
@@ -219,12 +220,12 @@ impl PlanDecider<'_> {
                         found.device,
                         format_bytes(found.size_bytes)
                     );
-                    self.refuse(place.clone(), message);
+                    self.refuse(ErrorCode::MigrationTarget, place.clone(), message);
                 }
                 None if !moving.disks.is_empty() => {
                     let message =
                         format!("the migration does not specify which disk of this machine is {}", listed.device);
-                    self.refuse(place.clone(), message);
+                    self.refuse(ErrorCode::MigrationTarget, place.clone(), message);
                 }
                 Some(_) | None => {}
             }
@@ -234,7 +235,7 @@ impl PlanDecider<'_> {
                     "{} has the partition table of {}, whose system is migrated: this disk belongs to that machine, or is a copy of one of its disks. Return the disk to that machine, or erase the copy",
                     found.device, marker.machine
                 );
-                self.refuse(place, message);
+                self.refuse(ErrorCode::MigrationTarget, place, message);
                 continue;
             }
             // This also covers disks without a table, which are members of an array or group as a whole.
@@ -245,7 +246,7 @@ impl PlanDecider<'_> {
                     "{} has the {by} of {} of {}, whose system is migrated: both machines have access to that disk, or the disk was moved to this machine. Return the disk to that machine, or choose another disk of this machine for the migration",
                     found.device, there.device, marker.machine
                 );
-                self.refuse(place, message);
+                self.refuse(ErrorCode::MigrationTarget, place, message);
             }
         }
     }
@@ -273,7 +274,7 @@ impl PlanDecider<'_> {
                 was.size_bytes,
                 was.format
             );
-            self.refuse(place, message);
+            self.refuse(ErrorCode::MigrationTarget, place, message);
         } else if here > there && was.format.can_grow() {
             self.decided.larger.push(device.path.clone());
         }
@@ -287,7 +288,7 @@ impl PlanDecider<'_> {
                 "{} would be on {disks}, which has sectors of {} bytes, but its {what} was created on the source machine for sectors of {there} bytes; choose disks with sectors of {there} bytes, or reformat an NVMe disk to that sector size (nvme format)",
                 was.device, device.sector_bytes
             );
-            self.refuse(place, message);
+            self.refuse(ErrorCode::MigrationTarget, place, message);
         }
     }
 }
@@ -333,7 +334,7 @@ fn refuse_taken_ids(request: &PlanRequest, inventory: &Inventory, decided: &Plan
         let message = format!(
             "{device} has the id {id}, and {on}, on a disk that is not wiped, has the same id: the migrated system could not distinguish the two devices; disconnect that disk, or erase it"
         );
-        Some(Diagnostic::new("moving", message))
+        Some(Diagnostic::new("moving", message).with_code(ErrorCode::MigrationTarget))
     };
     ids.filter_map(problem).collect()
 }

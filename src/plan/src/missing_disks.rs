@@ -4,6 +4,7 @@
 use super::planned_devices::{DeviceFate, PlannedDevice};
 use super::planner_state::PlanDecider;
 use common::diagnostic::Diagnostic;
+use common::error_code::ErrorCode;
 use model::device_name::LayoutPath;
 use model::layout::{self, RaidLevel};
 
@@ -47,7 +48,9 @@ impl PlanDecider<'_> {
                 let alone = alone.iter().map(|leaf| format!("no other device has a copy of {leaf}"));
                 let why: Vec<String> = alone.chain(absent.needed).collect();
                 message = format!("{message}; {}", why.join("; "));
-                self.decided.problems.push(Diagnostic::new(format!("disks[{index}].device"), message));
+                self.decided
+                    .problems
+                    .push(Diagnostic::new(format!("disks[{index}].device"), message).with_code(ErrorCode::DiskMissing));
             } else {
                 self.warn(format!("{message}; arrays and volume groups on that disk continue WITHOUT it"));
             }

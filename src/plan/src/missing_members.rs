@@ -5,6 +5,7 @@ use super::opaque_objects::OpaqueOnDisks;
 use super::planner_state::PlanDecider;
 use super::spanning_objects::SPANNING;
 use super::{DiskVerdict, InstallMode, MarkerWaiver, arrays, lvm};
+use common::error_code::ErrorCode;
 use common::format::join_few;
 use model::device_name::{DevicePath, KernelName};
 use model::inventory::{ComponentRole, InventoryDisk, MemberRole, SpanningComponent};
@@ -46,7 +47,7 @@ impl<'a> PlanDecider<'a> {
                     format!("erase {device} by hand (wipefs -a), because it lacks an identifier for --give-up")
                 }
             };
-            self.refuse(
+            self.refuse(ErrorCode::IncompleteObject,
                 "disks",
                 format!("{said}. The missing component may be on {device}; if the component is elsewhere, connect it; if the content of the disk is not needed, {road}"),
             );

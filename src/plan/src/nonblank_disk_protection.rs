@@ -2,6 +2,7 @@
 
 use super::{DiskPlan, DiskVerdict, MarkerWaiver, PlanRequest};
 use common::diagnostic::Diagnostic;
+use common::error_code::ErrorCode;
 use model::inventory::{Inventory, InventoryDisk};
 
 /// Returns a problem for each disk that would be wiped and is not blank.
@@ -23,7 +24,7 @@ pub(crate) fn refuse_wiping(request: &PlanRequest, inventory: &Inventory, disks:
     written
         .map(|disk| {
             let text = format!("{} is not blank ({}) and will not be erased: {why}", disk.device, disk.now);
-            Diagnostic::new("blank_only", text)
+            Diagnostic::new("blank_only", text).with_code(ErrorCode::DiskNotBlank)
         })
         .collect()
 }

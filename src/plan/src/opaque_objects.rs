@@ -3,6 +3,7 @@
 
 use super::planner_state::PlanDecider;
 use super::{DiskVerdict, InstallClaim};
+use common::error_code::ErrorCode;
 use model::device_name::KernelName;
 use model::inventory::{Inventory, InventoryDisk, OpaqueObject};
 use std::collections::BTreeSet;
@@ -70,7 +71,7 @@ impl PlanDecider<'_> {
                         object.remedy,
                         self.how_to_discard(&needed)
                     );
-                    self.refuse("disks", message);
+                    self.refuse(ErrorCode::ObjectNotInspected, "disks", message);
                 }
             }
         }

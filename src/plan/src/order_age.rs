@@ -18,6 +18,7 @@
 
 use super::InstallClaim;
 use super::planner_state::PlanDecider;
+use common::error_code::ErrorCode;
 use model::install_marker::{self, InstallMarker};
 use std::cmp::Ordering;
 
@@ -70,7 +71,7 @@ impl PlanDecider<'_> {
             if claim.replace_newer && age != OrderAge::ImpossibleOrder {
                 self.warn(format!("{message}; the installation will be replaced, as requested by the operator"));
             } else {
-                self.refuse("disks", format!("{message}; {}", suggest_remedy(age)));
+                self.refuse(ErrorCode::OrderOutdated, "disks", format!("{message}; {}", suggest_remedy(age)));
             }
         }
     }

@@ -3,6 +3,7 @@
 
 use super::planner_state::PlanDecider;
 use super::{DiskVerdict, InstallMode, MarkerWaiver};
+use common::error_code::ErrorCode;
 use model::device_name::DevicePath;
 
 impl PlanDecider<'_> {
@@ -31,7 +32,7 @@ impl PlanDecider<'_> {
                 ours.join(", "),
                 unknown.reason
             );
-            self.refuse("disks", message);
+            self.refuse(ErrorCode::IncompleteObject, "disks", message);
         }
     }
 }

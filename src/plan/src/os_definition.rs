@@ -3,6 +3,7 @@
 use super::plan_decisions::PlanDecisions;
 use super::{DiskVerdict, PlanRequest};
 use common::diagnostic::Diagnostic;
+use common::error_code::ErrorCode;
 use model::inventory::{self, Nic};
 use model::layout::Layout;
 use model::os_definition::{GanetiDisk, GanetiInstance, GanetiNic, SelectedDefinition};
@@ -21,19 +22,22 @@ const CARD: &str = "routed";
 /// of the layout.
 pub(crate) fn refuse_definition(layout: &Layout, request: &PlanRequest) -> Vec<Diagnostic> {
     let Some(chosen) = &request.assigned.allocation.definition else { return Vec::new() };
-    let impossible = chosen.find_problem().map(|why| Diagnostic::new("allocation.definition", why));
+    let impossible = chosen
+        .find_problem()
+        .map(|why| Diagnostic::new("allocation.definition", why).with_code(ErrorCode::OsDefinition));
     let (os, url) = (chosen.selector(), &request.assigned.allocation.image.url);
     let image = (chosen.has_create() && !url.is_empty()).then(|| {
         Diagnostic::new(
             "allocation.image.url",
             format!("the create program of {os} creates the system, so the allocation must not have an image"),
         )
+        .with_code(ErrorCode::OsDefinition)
     });
     let disk = (chosen.has_create() && !layout.disks.iter().any(|disk| disk.image)).then(|| {
         let why = format!(
             "the create program of {os} fills a whole disk; set image: true for one disk that has no partitions"
         );
-        Diagnostic::new("disks", why)
+        Diagnostic::new("disks", why).with_code(ErrorCode::OsDefinition)
     });
     impossible.into_iter().chain(image).chain(disk).collect()
 }

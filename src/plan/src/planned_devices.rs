@@ -1,6 +1,7 @@
 //! Block devices of a layout, with their present and future state.
 
 use common::diagnostic::Diagnostic;
+use common::error_code::ErrorCode;
 use model::device_name::{DevicePath, LayoutPath};
 use model::inventory::DeviceSignature;
 use std::collections::BTreeMap;
@@ -120,7 +121,10 @@ impl<'a> DeviceTable<'a> {
     pub(crate) fn get_or_report(&mut self, place: &str, path: &LayoutPath) -> Option<PlannedDevice<'a>> {
         let device = self.devices.get(path).cloned();
         if device.is_none() {
-            self.unknown.push(Diagnostic::new(place, format!("device:{path} is not provided by the layout")));
+            self.unknown.push(
+                Diagnostic::new(place, format!("device:{path} is not provided by the layout"))
+                    .with_code(ErrorCode::Layout),
+            );
         }
         device
     }

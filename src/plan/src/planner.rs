@@ -6,6 +6,7 @@ use super::planned_devices::DeviceTable;
 use super::teardown::HolderTeardown;
 use super::{DiskPlan, DiskVerdict, PlanRequest, display};
 use common::diagnostic::Diagnostic;
+use common::error_code::ErrorCode;
 use model::device_name::LayoutPath;
 use model::inventory::{self, Inventory, UniqueIdentifiers};
 use model::layout::Layout;
@@ -84,19 +85,25 @@ impl PlanDecider<'_> {
                 DiskVerdict::Keep => kept.release_disk(disk),
                 DiskVerdict::NotOurs | DiskVerdict::Volumes => Vec::new(),
             };
-            problems
-                .extend(refused.into_iter().map(|message| Diagnostic::new(format!("disks[{index}].device"), message)));
+            problems.extend(
+                refused.into_iter().map(|message| {
+                    Diagnostic::new(format!("disks[{index}].device"), message).with_code(ErrorCode::InUse)
+                }),
+            );
         }
         for holder in &kept.holders {
             if let Holder::Swap { device } = holder {
                 let message = format!("{device} must be kept but is in use (active swap); run swapoff first");
-                problems.push(Diagnostic::new("disks", message));
+                problems.push(Diagnostic::new("disks", message).with_code(ErrorCode::InUse));
             }
         }
         for device in self.inventory.stacked.iter().filter(|device| device.assembled) {
             if self.verdicts_below(&device.name).iter().any(|verdict| *verdict != DiskVerdict::Keep) {
                 problems.extend(
-                    release.release_device(device).into_iter().map(|message| Diagnostic::new("disks", message)),
+                    release
+                        .release_device(device)
+                        .into_iter()
+                        .map(|message| Diagnostic::new("disks", message).with_code(ErrorCode::InUse)),
                 );
             }
         }
@@ -112,7 +119,7 @@ impl PlanDecider<'_> {
         }
         // A decision that is based on incomplete answers must not be carried out.
         if self.stack.steps().is_exhausted() {
-            self.refuse("disks", TOO_ENTANGLED);
+            self.refuse(ErrorCode::TooManyObjects, "disks", TOO_ENTANGLED);
         }
         let running = display::RunningTrees::new(self.inventory, self.stack).draw_trees();
         let plans = self.inventory.disks.iter().zip(running).map(|(disk, running)| self.disk_plan(disk, running));

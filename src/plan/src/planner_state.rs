@@ -5,6 +5,7 @@ use super::planned_devices::{DeviceFate, DeviceTable, UnderlyingDevices};
 use super::recorded_disk_match::SharedIdentifiers;
 use super::{DiskVerdict, InstallMode, PlanRequest};
 use common::diagnostic::Diagnostic;
+use common::error_code::ErrorCode;
 use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::RecordedDisk;
 use model::inventory::{self, Inventory, UniqueIdentifiers};
@@ -103,8 +104,8 @@ pub fn verdict_on_disk(mode: InstallMode, listed: Option<&layout::DiskSpec>) -> 
 }
 
 impl<'a> PlanDecider<'a> {
-    pub(crate) fn refuse(&mut self, place: impl Into<String>, message: impl Into<String>) {
-        self.decided.problems.push(Diagnostic::new(place, message));
+    pub(crate) fn refuse(&mut self, code: ErrorCode, place: impl Into<String>, message: impl Into<String>) {
+        self.decided.problems.push(Diagnostic::new(place, message).with_code(code));
     }
 
     pub(crate) fn warn(&mut self, message: impl Into<String>) {
@@ -169,7 +170,8 @@ impl<'a> PlanDecider<'a> {
                 "a reinstall wipes {some} and keeps {others}, but {what} spans both; set the same wipeonreinstall for all of its disks"
             ),
         };
-        self.refuse(format!("{place}.devices"), message);
+        let code = if fate == DeviceFate::Blank { ErrorCode::BlankDevice } else { ErrorCode::SpanningObject };
+        self.refuse(code, format!("{place}.devices"), message);
         None
     }
 }

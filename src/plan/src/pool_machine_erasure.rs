@@ -16,6 +16,7 @@
 
 use super::{Plan, PlanRefusal, PlanSubject, erase_plan};
 use common::diagnostic::Diagnostic;
+use common::error_code::ErrorCode;
 use model::deploy_steps::EraseMode;
 use model::install_marker::InstallMarker;
 use model::inventory::Inventory;
@@ -109,7 +110,7 @@ fn refuse_foreign<'a>(inventory: &'a Inventory, machine: &'a str) -> impl Iterat
              (wipefs -a in the rescue shell)",
             marker.machine, marker.allocation
         );
-        Diagnostic::new(filesystem.device.to_string(), message)
+        Diagnostic::new(filesystem.device.to_string(), message).with_code(ErrorCode::PoolErasure)
     })
 }
 
@@ -119,7 +120,7 @@ fn refuse_installed(owner: PoolAllocation) -> Option<Diagnostic> {
     let PoolAllocation::Allocated { allocation, installed: true, .. } = owner else { return None };
     let message = "is installed according to the control plane, but no disk has its marker: another agent has installed it, or the disk with the \
                    marker is absent. Therefore no disk is erased. Boot the machine from its disk; or, if its data are not needed, free the machine";
-    Some(Diagnostic::new(format!("allocation {allocation}"), message))
+    Some(Diagnostic::new(format!("allocation {allocation}"), message).with_code(ErrorCode::PoolErasure))
 }
 
 /// Returns a problem for each missing disk of an allocated machine, because it may contain the marker of the owner's
@@ -132,7 +133,7 @@ fn refuse_unseen(owner: PoolAllocation, missing: &[KnownDisk]) -> Vec<Diagnostic
             "was present during an earlier boot but is absent now, and may contain the installation of allocation {allocation}: \
              no disk is erased. Connect the missing disk and reboot; if the disk was removed permanently, free the machine and allocate it again"
         );
-        Diagnostic::new(disk.to_string(), message)
+        Diagnostic::new(disk.to_string(), message).with_code(ErrorCode::PoolErasure)
     });
     missing.collect()
 }

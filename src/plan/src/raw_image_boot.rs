@@ -5,6 +5,7 @@ use super::{
     DiskPlan, DiskVerdict, InstallMode, Plan, PlanRefusal, PlanSubject, opaque_objects, read_only_plans::ReadOnlyPlan,
 };
 use common::diagnostic::Diagnostic;
+use common::error_code::ErrorCode;
 use model::allocation::BootOrder;
 use model::inventory::{DiskPartition, Inventory, InventoryDisk};
 use model::layout::{FilesystemFormat, PartitionType};
@@ -36,7 +37,7 @@ pub fn plan_boot_entry(
             "this machine boots in UEFI mode, but the image has no EFI system partition: none of the partitions of {} has the type of an EFI system partition and contains a vfat filesystem",
             disk.device
         );
-        let problems = vec![Diagnostic::new("image", why)];
+        let problems = vec![Diagnostic::new("image", why).with_code(ErrorCode::ImageNotBootable)];
         let opaque = opaque_objects::listed_objects(inventory);
         return Err(Box::new(PlanRefusal { mode: InstallMode::Install, subject, layout, disks, opaque, problems }));
     };

@@ -2,6 +2,7 @@
 //! until an operator changes it.
 
 use super::planner_state::PlanDecider;
+use common::error_code::ErrorCode;
 use model::install_marker::InstallMarker;
 use model::layout;
 
@@ -30,7 +31,7 @@ impl PlanDecider<'_> {
             );
             match may_change {
                 true => self.warn(format!("{message}: the wipe policy will be changed, as requested by the operator")),
-                false => self.refuse(
+                false => self.refuse(ErrorCode::WipePolicyChanged,
                     format!("disks[{index}].wipeonreinstall"),
                     format!("{message}; correct the layout, or, to accept the change, order the reinstall again with --change-promise"),
                 ),

@@ -4,6 +4,7 @@
 use super::planner_state::PlanDecider;
 use super::{DiskVerdict, InstallMode, TornObject, arrays, lvm};
 use crate::content_text;
+use common::error_code::ErrorCode;
 use model::device_name::{DevicePath, KernelName};
 use model::inventory::{DeviceSignature, Inventory, SpanningComponent, StackedDeviceKind};
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,7 +69,7 @@ impl PlanDecider<'_> {
             staying.join(", "),
             thing.whole
         );
-        self.refuse("disks", message);
+        self.refuse(ErrorCode::SpanningObject, "disks", message);
     }
 
     fn list_spanning(&self) -> Vec<SpanningObject> {

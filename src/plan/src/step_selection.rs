@@ -2,6 +2,7 @@
 
 use super::Plan;
 use common::diagnostic::Diagnostic;
+use common::error_code::ErrorCode;
 use model::deploy_steps::StepList;
 use operations::{PlanStage, StageExtents, StageName};
 
@@ -50,9 +51,9 @@ pub fn missing_steps(steps: &StepList) -> Vec<Diagnostic> {
     let missing = NEEDED.iter().filter(|step| !steps.includes_step(step));
     let problem = |step| {
         let message = format!("{step} is disabled, but an installation requires it; enable it in the template");
-        Diagnostic::new("steps", message)
+        Diagnostic::new("steps", message).with_code(ErrorCode::StepDisabled)
     };
-    let wrong = steps.problems().iter().map(|why| Diagnostic::new("steps", why));
+    let wrong = steps.problems().iter().map(|why| Diagnostic::new("steps", why).with_code(ErrorCode::StepDisabled));
     wrong.chain(missing.map(problem)).collect()
 }
 

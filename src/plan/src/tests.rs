@@ -213,7 +213,10 @@ fn layout_of(yaml: &str) -> Layout {
 }
 
 fn reasons(result: Result<Plan, Box<PlanRefusal>>) -> Vec<String> {
-    result.unwrap_err().problems.iter().map(ToString::to_string).collect()
+    let refusal = result.unwrap_err();
+    let uncoded = refusal.problems.iter().find(|problem| problem.code.is_none_or(|code| code == ErrorCode::Plan));
+    assert_eq!(uncoded, None, "each problem has a specific code");
+    refusal.problems.iter().map(ToString::to_string).collect()
 }
 
 fn installed() -> Inventory {

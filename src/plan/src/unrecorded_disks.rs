@@ -13,6 +13,7 @@ use super::DiskVerdict;
 use super::installed_disk_identity::DiskRecords;
 use super::planner_state::PlanDecider;
 use crate::content_text;
+use common::error_code::ErrorCode;
 use model::allocation::RecordSource;
 use model::install_marker::InstallMarker;
 use model::inventory::InventoryDisk;
@@ -56,7 +57,7 @@ impl PlanDecider<'_> {
                 continue;
             }
             let remedy = self.unrecorded_remedy(found);
-            self.refuse(place, format!("{said}. {remedy}"));
+            self.refuse(ErrorCode::DiskNotBlank, place, format!("{said}. {remedy}"));
         }
     }
 

@@ -10,6 +10,7 @@
 use super::DiskVerdict;
 use super::planner_state::PlanDecider;
 use super::unrecorded_disks::is_identified;
+use common::error_code::ErrorCode;
 use model::device_name::KernelName;
 use model::inventory::InventoryDisk;
 use model::storage_graph::{StackUnit, all_units};
@@ -49,7 +50,7 @@ impl PlanDecider<'_> {
             }
             let place = format!("disks[{index}].device");
             if let Some(why) = explain_unsupported(found) {
-                self.refuse(place.clone(), format!("{} cannot be used: {why}", found.device));
+                self.refuse(ErrorCode::DiskUnusable, place.clone(), format!("{} cannot be used: {why}", found.device));
             }
             let Some(content) = shared.get(&found.name).filter(|_| !is_identified(listed, found)) else { continue };
             let said = format!("{} contains {content}, which other machines may use too", found.device);
@@ -60,7 +61,7 @@ impl PlanDecider<'_> {
                     "{said}: the disk is wiped only if the layout selects it by the hint serial or wwn, or by /dev/disk/by-id. If no other machine uses \
                      the disk, and there is no layout, remove its signatures with wipefs"
                 );
-                self.refuse(place, message);
+                self.refuse(ErrorCode::DiskUnusable, place, message);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use super::start_checks::missing_boot_files;
 use api::AppState;
+use common::error_code::ErrorCode;
 use common::format::format_bytes;
 use http_server::server_health::{FailureKind, ServerFailure};
 use nix::sys::statvfs::statvfs;
@@ -60,5 +61,10 @@ async fn find_failures(app: &AppState, free_space: &FreeSpace) -> Vec<ServerFail
         );
         ServerFailure { kind: FailureKind::LittleFreeSpace, message }
     });
-    database.into_iter().chain(space).collect()
+    let failures = database.into_iter().chain(space);
+    let coded = |failure: ServerFailure| ServerFailure {
+        message: ErrorCode::ServerProblem.annotate_uncoded(failure.message),
+        ..failure
+    };
+    failures.map(coded).collect()
 }

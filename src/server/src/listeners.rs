@@ -11,6 +11,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 use common::error::{Context, Error, Phase, Result};
+use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
 use http_server::connections::RoutedListener;
 use http_server::quotas::ClientAddress;
@@ -45,7 +46,8 @@ impl ServerFronts {
 impl BoundListeners {
     pub(crate) async fn bind_sockets(options: &ServerConfig, watch: &StatusLog) -> Result<BoundListeners> {
         let tls = load_tls(options)?.map(|(tls, at, problem)| {
-            let validity = tls.find_validity_problems().into_iter().map(|problem| problem.message);
+            let validity =
+                tls.find_validity_problems().into_iter().map(|problem| ErrorCode::Tls.annotate(problem.message));
             problem.into_iter().chain(validity).for_each(|problem| watch.log_problem(problem));
             (tls, at)
         });
@@ -152,7 +154,7 @@ async fn bind_socket(at: SocketAddr, option: &str) -> Result<(TcpListener, Socke
                  with {option} ADDRESS:PORT",
                 at.port()
             ),
-        ),
+        ).with_code(ErrorCode::AddressInUse),
         _ => Error::with_source(Phase::Serve, format!("cannot listen on {at} ({option})"), error),
     })?;
     let address = listener.local_addr().context(Phase::Serve, what)?;
@@ -198,9 +200,9 @@ fn guard_router(router: Router<Arc<AppState>>, app: &Arc<AppState>) -> Router {
 async fn refuse_plain_http(State(app): State<Arc<AppState>>, peer: ClientAddress, headers: HeaderMap) -> ApiError {
     let port = app.https.as_ref().map(|https| https.port).unwrap_or_default();
     if headers.contains_key(header::AUTHORIZATION) {
-        app.log_rate_limited(format!(
+        app.log_rate_limited(ErrorCode::Tls.annotate(format!(
             "{peer} sent a token unencrypted over plain http: use a URL that begins with https:// and contains port {port}"
-        ));
+        )));
     }
     ApiError::new(StatusCode::FORBIDDEN, format!("this server accepts this request only over https, on port {port}"))
 }

@@ -123,7 +123,7 @@ mod tests {
         let layout = model::layout::read_yaml(&fs::read_to_string(dir.join(SAMPLE_FILE)).unwrap()).unwrap();
         assert_eq!(layout.notes, []);
         let found = crate::site_check::find_problems(&config(&[dir.to_str().unwrap()])).unwrap();
-        let is_known = |message: &str| message.ends_with("is missing: machines cannot boot the ramdisk");
+        let is_known = |message: &str| message.ends_with("is missing: machines cannot boot the ramdisk (DH-701)");
         assert!(found.layouts == 1 && found.problems.iter().all(|problem| is_known(&problem.message)), "{found:?}");
     }
 

@@ -6,6 +6,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use common::error_code::ErrorCode;
 use common::format::truncate_bytes;
 use http_server::api_error::ApiError;
 use http_server::quotas::ConnectionInfo;
@@ -58,7 +59,7 @@ fn check_host(app: &AppState, request: &Request) -> Result<(), ApiError> {
     let named: Vec<&str> = named.chain(request.uri().host()).collect();
     if named.is_empty() {
         let why = "the Host header is missing; send a Host header with a name or an address of this server";
-        return Err(ApiError::new(StatusCode::MISDIRECTED_REQUEST, why));
+        return Err(ApiError::new(StatusCode::MISDIRECTED_REQUEST, why).with_error_code(ErrorCode::UnknownServerName));
     }
     for host in named {
         boot_value_validation::validate_host(host)
@@ -79,7 +80,9 @@ fn reject_misdirected(app: &AppState, request: &Request, name: &str) -> ApiError
         "{name} is not a name of this server; use the server's address, or start the server with `drophammer serve --host {name}` if {name} is a name of the server's host"
     );
     if let Some(ConnectionInfo { address, .. }) = request.extensions().get() {
-        app.log_rate_limited(format!("a request from {address} was rejected: {why}"));
+        app.log_rate_limited(
+            ErrorCode::UnknownServerName.annotate(format!("a request from {address} was rejected: {why}")),
+        );
     }
     ApiError::new(StatusCode::MISDIRECTED_REQUEST, why)
 }

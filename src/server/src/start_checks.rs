@@ -3,6 +3,7 @@
 use super::options::ServerConfig;
 use api::base_url::check_url_host;
 use common::error::{Error, Phase, Result};
+use common::error_code::ErrorCode;
 use pxe::command_line_options::PxeOptions;
 use site::boot_value_validation;
 use site::yaml_folder;
@@ -26,7 +27,8 @@ pub(crate) fn check_at_start(options: &ServerConfig) -> Vec<String> {
 /// Returns a problem for each missing file of the ramdisk.
 pub(crate) fn missing_boot_files(boot: &Path) -> Vec<String> {
     let missing = ["vmlinuz", "initrd"].map(|name| boot.join(name)).into_iter().filter(|path| !path.is_file());
-    missing.map(|path| format!("{} is missing: machines cannot boot the ramdisk", path.display())).collect()
+    let missing = missing.map(|path| format!("{} is missing: machines cannot boot the ramdisk", path.display()));
+    missing.map(|message| ErrorCode::BootFilesMissing.annotate(message)).collect()
 }
 
 pub(crate) fn check_options(options: &ServerConfig) -> Result<()> {
@@ -66,5 +68,5 @@ pub(crate) fn refuse_lost_database(dir: &Path) -> Result<()> {
         database.display(),
         store::token::OPERATOR_FILE
     );
-    Err(Error::new(Phase::Serve, message))
+    Err(Error::new(Phase::Serve, message).with_code(ErrorCode::DatabaseMissing))
 }

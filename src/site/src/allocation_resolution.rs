@@ -14,6 +14,7 @@ use crate::os_definition_state::DefinitionState;
 use crate::plan_approvals::Approvals;
 use crate::requested_steps::{self, AllocationSteps, check_enabled_templates};
 use crate::sizes::MachineSize;
+use common::error_code::ErrorCode;
 use model::allocation::ApprovedPlan;
 use model::deploy_steps::{OutOfBandStep, TemplateStep};
 use model::layout::Layout;
@@ -222,7 +223,8 @@ fn resolve_image(
         (true, None, _) => Ok(Some(installed_image(standing, allocation))),
         (false, _, None) => known.images.get(allocation.image.as_str()).cloned().ok_or_else(|| {
             let others = suggest_name(&allocation.image, known.listed_images());
-            format_at(&allocation.image, &format!("image {:?} not found in images/{others}", *allocation.image))
+            let message = format_at(&allocation.image, &format!("image {:?} not found in images/{others}", *allocation.image));
+            ErrorCode::UnknownReference.annotate(message)
         }),
     }
 }
@@ -314,7 +316,8 @@ fn find_layout<'a>(
     if let Some(id) = &allocation.filesystemlayout {
         return known.layouts.get(id.as_str()).ok_or_else(|| {
             let others = suggest_name(id, known.layouts.keys().map(String::as_str));
-            format_at(id, &format!("layout {:?} not found in layouts/{others}", **id))
+            ErrorCode::UnknownReference
+                .annotate(format_at(id, &format!("layout {:?} not found in layouts/{others}", **id)))
         });
     }
     if let Some(id) = standing.layout_id.as_ref().filter(|_| standing.succeeded) {
@@ -328,10 +331,12 @@ fn find_layout<'a>(
     }
     let Some(size) = &machine.size else {
         let message = "the allocation does not specify a filesystemlayout, and the machine has no size that could select a layout: specify a filesystemlayout or a size";
-        return Err(format_at(&allocation.id, message));
+        return Err(ErrorCode::NoMatchingLayout.annotate(format_at(&allocation.id, message)));
     };
-    let chosen =
-        known.set.select(size, &allocation.image).map_err(|why| format_at(&allocation.image, &why.to_string()))?;
+    let chosen = known
+        .set
+        .select(size, &allocation.image)
+        .map_err(|why| ErrorCode::NoMatchingLayout.annotate(format_at(&allocation.image, &why.to_string())))?;
     known
         .layouts
         .get(&chosen.id)

@@ -15,6 +15,7 @@ use crate::snapshot::{MANIFEST, SiteSnapshot};
 use crate::watched_file::WatchedFile;
 use crate::yaml_folder::{YamlFolder, format_problem};
 use common::diagnostic;
+use common::error_code::ErrorCode;
 use marked_yaml::Spanned;
 use model::deploy_steps::template::DeployTemplate;
 use model::image_boot_contents::{self, BootContents};
@@ -161,7 +162,11 @@ impl SiteLoader {
         let layouts = self.layouts.take_in_force(&mut problems);
         let layouts = index_by_id("layout", layouts, |layout| &layout.id, &mut problems);
         let set = LayoutSet::new(layouts.values().map(|(path, layout)| (path.as_path(), layout)));
-        problems.extend(set.find_collisions().iter().map(|collision| format!("layouts/: {collision}")));
+        problems.extend(
+            set.find_collisions()
+                .iter()
+                .map(|collision| ErrorCode::AmbiguousLayout.annotate(format!("layouts/: {collision}"))),
+        );
         let images = self.images.take_in_force(&mut problems);
         let images = index_by_id("image", images, |image| &image.id, &mut problems);
         problems.extend(self.registries.problem());

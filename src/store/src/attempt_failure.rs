@@ -1,6 +1,7 @@
 //! Reason why the last attempt to install an allocation has failed. The reason remains on record until an attempt
 //! succeeds, the operator adopts the installation, or a reinstall is ordered.
 
+use common::error_code;
 use common::timestamp::now;
 use control::api_types::InstallReport;
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,9 @@ pub struct AttemptFailure {
     /// Failed stage of the plan, such as `storage.wipe`, or the failed phase if there was no plan yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<String>,
+    /// Code of the failure, such as `DH-310`; absent if the agent is older than the codes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
     /// Error message of the tool, without the name of the stage.
     pub message: String,
     /// Time at which the report was received, as RFC 3339 in UTC.
@@ -25,6 +29,7 @@ impl AttemptFailure {
     pub(crate) fn from_report(report: &InstallReport) -> Option<AttemptFailure> {
         (!report.success).then(|| AttemptFailure {
             stage: report.step.clone().filter(|step| !step.is_empty()),
+            code: report.code.clone().filter(|code| error_code::is_code(code)),
             message: report.reason().to_owned(),
             time: now(),
             untouched: report.untouched,
@@ -62,5 +67,23 @@ mod tests {
             assert_eq!(failure.to_string(), expected);
         }
         assert_eq!(AttemptFailure::from_report(&InstallReport { success: true, ..report("m", None) }), None);
+    }
+
+    #[test]
+    fn reports_of_older_and_newer_agents_are_understood() {
+        let report = |json: &str| serde_json::from_str::<InstallReport>(json).unwrap();
+        for (json, code) in [
+            (r#"{"success": false, "message": "no"}"#, None),
+            (r#"{"success": false, "message": "no", "code": "DH-310"}"#, Some("DH-310")),
+            (r#"{"success": false, "message": "no", "code": "DH-999", "severity": 3}"#, Some("DH-999")),
+            (r#"{"success": false, "message": "no", "code": "<b>"}"#, None),
+        ] {
+            let failure = AttemptFailure::from_report(&report(json)).unwrap();
+            assert_eq!(failure.code.as_deref(), code, "{json}");
+        }
+        // The state of a server of an older version does not contain a code.
+        let stored: AttemptFailure = serde_json::from_str(r#"{"message": "no", "time": ""}"#).unwrap();
+        assert_eq!(stored.code, None);
+        assert!(!serde_json::to_string(&stored).unwrap().contains("code"));
     }
 }

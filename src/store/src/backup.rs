@@ -5,6 +5,7 @@ use super::restore_review;
 use crate::database_id::{self, DatabaseIdentity};
 use crate::{DATABASE, database_file};
 use common::error::{Context, Error, Phase, Result};
+use common::error_code::ErrorCode;
 use common::output;
 use linux::atomic_file;
 use nix::errno::Errno;
@@ -44,7 +45,7 @@ pub fn lock_directory(dir: &Path) -> Result<Option<DirectoryLock>> {
         Err(TryLockError::Error(error)) => Err(error).context(Phase::Serve, || format!("lock {}", path.display())),
         Err(TryLockError::WouldBlock) => {
             let message = format!("another `drophammer serve` is running in {}: stop that server first", dir.display());
-            Err(Error::new(Phase::Serve, message))
+            Err(Error::new(Phase::Serve, message).with_code(ErrorCode::AddressInUse))
         }
     }
 }
@@ -64,7 +65,7 @@ pub fn back_up_database(dir: &Path, to: &Path) -> Result<()> {
     if to.exists() {
         let message =
             format!("{} already exists: specify another file, because backups are never overwritten", to.display());
-        return Err(Error::refusal(Phase::Serve, message));
+        return Err(Error::refusal(Phase::Serve, message).with_code(ErrorCode::Backup));
     }
     let made = copy_database(&database, to)?;
     output::print_line(&format!(
@@ -92,7 +93,7 @@ pub fn restore_database(dir: &Path, from: &Path, older: bool) -> Result<()> {
     let known = known.filter(|known| known.transactions > 0);
     if let Some(why) = known.as_ref().and_then(|known| explain_contradiction(known, &restored, (dir, from), older)) {
         remove_if_present(&new)?;
-        return Err(Error::refusal(Phase::Serve, why));
+        return Err(Error::refusal(Phase::Serve, why).with_code(ErrorCode::Backup));
     }
     // A current backup contains everything that this directory has recorded. Any other backup may be older than the
     // machines' disks.
@@ -189,7 +190,8 @@ fn copy_into(database: &Path, part: &Path) -> Result<DatabaseIdentity> {
                 "{} is not a database of `drophammer serve`, or was created by a version that did not assign an id",
                 database.display()
             ),
-        )),
+        )
+        .with_code(ErrorCode::Backup)),
     }
 }
 

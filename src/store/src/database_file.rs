@@ -9,6 +9,7 @@
 use super::database_id::{self, DatabaseIdentity};
 use super::{lost_database, schema};
 use common::error::{Context, Error, Phase, Result};
+use common::error_code;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, TransactionBehavior};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -72,7 +73,7 @@ impl DatabaseFile {
         let what = || format!("open the database {}", path.display());
         if is_new_database(path)? {
             let message = format!("{} does not exist: no server has run in that directory", path.display());
-            return Err(Error::refusal(Phase::Serve, message));
+            return Err(Error::refusal(Phase::Serve, message).with_code(error_code::ErrorCode::DatabaseMissing));
         }
         // A write-ahead log can be read only together with its shared-memory file, which readers write.
         let connection =

@@ -3,6 +3,7 @@
 //! old or partial contents cannot be mistaken for a complete disk.
 
 use common::error::{Context, Error, Phase, Result};
+use common::error_code::ErrorCode;
 use common::sync::lock_mutex;
 use image::raw::{AlignedBuffer, HEAD_BYTES, RawTarget, TargetDisk};
 use linux::gpt;
@@ -38,8 +39,10 @@ impl TransferDest {
     /// # Errors
     /// Refuses a path that does not exist, is in use, or is neither a disk nor a file of whole sectors.
     pub(crate) fn open_dest(path: &Path) -> Result<TransferDest> {
-        let refuse =
-            |why: String| Error::refusal(Phase::Move, format!("{} cannot be the destination: {why}", path.display()));
+        let refuse = |why: String| {
+            Error::refusal(Phase::Move, format!("{} cannot be the destination: {why}", path.display()))
+                .with_code(ErrorCode::TransferDisk)
+        };
         let real = fs::canonicalize(path).map_err(|error| refuse(error.to_string()))?;
         let device = DevicePath::from(real.to_str().ok_or_else(|| refuse("the path is not UTF-8".to_owned()))?);
         let metadata = fs::metadata(&real).map_err(|error| refuse(error.to_string()))?;

@@ -4,6 +4,7 @@ use super::destination_disk::loop_devices_on;
 use super::protocol::CHUNK_BYTES;
 use super::used_blocks;
 use common::error::{Context, Error, Phase, Result};
+use common::error_code::ErrorCode;
 use image::raw::AlignedBuffer;
 use linux::storage::{block_device, busy_device_users};
 use model::device_name::DevicePath;
@@ -32,7 +33,10 @@ impl TransferSource {
     /// # Errors
     /// Refuses a path that does not exist, is in use, is empty, or is neither a disk nor a file.
     pub(crate) fn open_source(path: &Path, whole: bool) -> Result<TransferSource> {
-        let refuse = |why: String| Error::refusal(Phase::Move, format!("{} cannot be sent: {why}", path.display()));
+        let refuse = |why: String| {
+            Error::refusal(Phase::Move, format!("{} cannot be sent: {why}", path.display()))
+                .with_code(ErrorCode::TransferDisk)
+        };
         let real = fs::canonicalize(path).map_err(|error| refuse(error.to_string()))?;
         let metadata = fs::metadata(&real).map_err(|error| refuse(error.to_string()))?;
         let is_disk = metadata.file_type().is_block_device();

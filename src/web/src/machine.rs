@@ -215,7 +215,7 @@ fn show_failure(row: &MachineRow) -> Markup {
     html! {
         @if let Some(MachineFailure { attempt, remedy }) = row.failure() {
             section.problem.failure role="alert" {
-                h2 { "Failed" @if let Some(stage) = &attempt.stage { " at " (stage) } }
+                h2 { "Failed" @if let Some(stage) = &attempt.stage { " at " (stage) } @if let Some(code) = &attempt.code { ": " (code) } }
                 p.words { (attempt.message) }
                 p { strong { "Next: " } (remedy) ". " span.faint { (page_frame::show_time(&attempt.time)) } }
             }

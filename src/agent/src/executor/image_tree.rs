@@ -3,6 +3,7 @@
 use super::{PlanExecutor, panic_error, raw_image};
 use common::diagnostic;
 use common::error::{Error, Phase, Result};
+use common::error_code::ErrorCode;
 use image::{FileConflicts, MountsBelow};
 use linux::storage::writeback;
 use linux::verify_program::{VerifyVerdict, run_verify};
@@ -54,7 +55,8 @@ impl PlanExecutor {
         if let (Some(needs), Some(contents)) = (needs, reached.contents()) {
             let judgement = needs.judge_contents(contents);
             if !judgement.refused.is_empty() {
-                return Err(Error::refusal(Phase::Image, diagnostic::join_problems(&judgement.refused)));
+                return Err(Error::refusal(Phase::Image, diagnostic::join_problems(&judgement.refused))
+                    .with_code(ErrorCode::ImageNotBootable));
             }
             // If the control plane has sent the contents of the image, the warnings were already printed with the plan.
             if image.contents.is_none() {
@@ -75,7 +77,7 @@ impl PlanExecutor {
     /// Runs the `verify` program of an OS definition. The server may have been unable to run this program, so the agent
     /// runs it in the ramdisk in any case.
     pub(super) fn verify_definition(&self, os: &str, chosen: &SelectedDefinition) -> Result<()> {
-        let refused = |why: String| Err(Error::refusal(Phase::Image, why));
+        let refused = |why: String| Err(Error::refusal(Phase::Image, why).with_code(ErrorCode::VerifyProgram));
         match run_verify(chosen, VERIFY_DEADLINE) {
             VerifyVerdict::Good => Ok(()),
             VerifyVerdict::Refused(why) => refused(format!("the verify program of {os} rejects the parameters: {why}")),

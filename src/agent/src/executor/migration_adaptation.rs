@@ -2,6 +2,7 @@
 
 use super::PlanExecutor;
 use common::error::{Error, Phase, Result};
+use common::error_code::ErrorCode;
 use model::install_report::{BootEntryRequest, BootInfo};
 use model::inventory::FirmwareType;
 use model::machine_migration::{MigrationAnswer, MigrationOffer};
@@ -45,7 +46,8 @@ impl PlanExecutor {
             MigrationAnswer::Done | MigrationAnswer::Ended => Err(Error::denial(
                 Phase::Move,
                 "the control plane has ended the migration; the received system must not be booted",
-            )),
+            )
+            .with_code(ErrorCode::MigrationEnded)),
             MigrationAnswer::Role(MigrationOffer { peer: Some(peer), .. })
                 if self.received_from.as_ref().is_some_and(|from| *from != peer.digest()) =>
             {

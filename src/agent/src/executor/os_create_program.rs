@@ -2,6 +2,7 @@
 
 use super::PlanExecutor;
 use common::error::{Error, Phase, Result};
+use common::error_code::ErrorCode;
 use model::os_definition;
 use newroot::create_script;
 use operations::CreateSystem;
@@ -10,7 +11,7 @@ use std::path::Path;
 impl PlanExecutor {
     /// Checks that the ramdisk contains all programs that `create` needs. Called before anything is written.
     pub(super) fn find_programs(&self, os: &str, programs: &[String]) -> Result<()> {
-        let refused = |why: String| Err(Error::refusal(Phase::Image, why));
+        let refused = |why: String| Err(Error::refusal(Phase::Image, why).with_code(ErrorCode::CreateProgram));
         if !self.trust.keys.0.is_empty() {
             return refused(format!(
                 "this ramdisk only installs images that are signed with a key in the ramdisk, but the output of the create program of {os} cannot be signed"

@@ -4,6 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use common::diagnostic::{self, Diagnostic};
 use common::error::{Error, Phase, Result};
+use common::error_code::ErrorCode;
 use common::type_errors::reword_type_error;
 use model::allocation::{AllocatedImage, Allocation, BootOrder, OrderedReinstall};
 use model::deploy_steps::EraseMode;
@@ -70,11 +71,13 @@ impl IronicNode<'_> {
 /// Returns all problems in one error.
 pub(crate) fn parse_layout(args: &Map<String, Value>) -> Result<Layout> {
     let Some(document) = args.get("layout") else {
-        return Err(Error::refusal(Phase::Layout, "the step requires the argument `layout`; nothing was written"));
+        return Err(Error::refusal(Phase::Layout, "the step requires the argument `layout`; nothing was written")
+            .with_code(ErrorCode::DeployArguments));
     };
     layout::read_json(document).map(|parsed| parsed.layout).map_err(|problems| {
         let lines = diagnostic::join_problems(&problems);
         Error::refusal(Phase::Layout, format!("invalid layout; nothing was written:\n{lines}"))
+            .with_code(ErrorCode::DeployArguments)
     })
 }
 
@@ -86,6 +89,7 @@ pub(crate) fn parse_arrays(step: &str, args: &Map<String, Value>) -> Result<Raid
     ironic_raid::read_step_arrays(step, args).map_err(|problems| {
         let lines = diagnostic::join_problems(&problems);
         Error::refusal(Phase::Plan, format!("invalid arrays; nothing was written:\n{lines}"))
+            .with_code(ErrorCode::DeployArguments)
     })
 }
 
@@ -149,7 +153,8 @@ pub(crate) fn build_allocation(node: &IronicNode, args: &Map<String, Value>) -> 
     }
     if !problems.is_empty() {
         let lines = diagnostic::join_problems(&problems);
-        return Err(Error::refusal(Phase::Plan, format!("the step cannot be planned; nothing was written:\n{lines}")));
+        return Err(Error::refusal(Phase::Plan, format!("the step cannot be planned; nothing was written:\n{lines}"))
+            .with_code(ErrorCode::DeployArguments));
     }
     Ok(Allocation {
         id: Uuid::new_v4().to_string(),
@@ -266,6 +271,7 @@ fn encode_user_data(data: &Value) -> String {
 
 pub(crate) fn plan_refusal(why: &str) -> Error {
     Error::refusal(Phase::Plan, format!("the step cannot be planned: {why}; nothing was written"))
+        .with_code(ErrorCode::DeployArguments)
 }
 
 #[cfg(test)]

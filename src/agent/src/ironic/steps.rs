@@ -8,6 +8,7 @@ use super::logs::StepLog;
 use super::skipped_disks;
 use super::step_executor::StepExecutor;
 use common::error::{Error, Phase, Result};
+use common::error_code::ErrorCode;
 use common::format::{CONSOLE_COLUMNS, fold_lines};
 use common::sync::lock_mutex;
 use common::{diagnostic, output};
@@ -18,7 +19,7 @@ use model::install_report::DiskChanges;
 use model::inventory::Inventory;
 use model::ironic_raid::RaidConfig;
 use model::layout::Layout;
-use plan::{DiskPlan, DiskVerdict, Plan, PlanSubject, request_from_allocation};
+use plan::{DiskPlan, DiskVerdict, Plan, PlanRefusal, PlanSubject, request_from_allocation};
 use reinstall_decision::decide_install_mode;
 use serde_json::{Map, Value, json};
 use std::sync::{Arc, Mutex};
@@ -189,9 +190,10 @@ impl StepRunner {
         free.disks.retain(|disk| !skipped.contains(&disk.name));
         let layout = config.build_layout("the arrays of the node", &free).map_err(|problems| {
             let lines = diagnostic::join_problems(&problems);
-            self.log_refusal(&format!(
-                "the arrays cannot be created on the disks of this machine; nothing was written:\n{lines}"
-            ))
+            let message =
+                format!("the arrays cannot be created on the disks of this machine; nothing was written:\n{lines}");
+            self.log_text(&message);
+            Error::refusal(Phase::Plan, message).with_code(ErrorCode::DeployArguments)
         })?;
         self.plan_and_run(node, layout, RequestedMode::Install, inventory, allocation, 1)
     }
@@ -295,7 +297,7 @@ impl StepRunner {
             id
         });
         deploy.ids = ids;
-        let plan = made.map_err(|refusal| self.log_refusal(&refusal.to_string()))?;
+        let plan = made.map_err(|refusal| self.log_refusal(&refusal))?;
         let changes = |disk: &&DiskPlan| matches!(disk.verdict, DiskVerdict::Wipe | DiskVerdict::Make);
         let lost = plan.disks.iter().filter(changes).filter(|disk| deploy.skipped.contains(&disk.name));
         let lost: Vec<&str> = lost.map(|disk| disk.device.as_str()).collect();
@@ -311,9 +313,10 @@ impl StepRunner {
     }
 
     /// Logs a refusal and returns it as an error.
-    fn log_refusal(&self, refusal: &str) -> Error {
-        self.log_text(refusal);
-        Error::refusal(Phase::Plan, refusal)
+    fn log_refusal(&self, refusal: &PlanRefusal) -> Error {
+        let text = refusal.to_string();
+        self.log_text(&text);
+        Error::refusal(Phase::Plan, text).with_code(refusal.code())
     }
 
     fn log_text(&self, text: &str) {

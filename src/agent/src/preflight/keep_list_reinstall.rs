@@ -15,6 +15,7 @@
 
 use super::local_state::has_contents;
 use common::error::{Error, Phase, Result};
+use common::error_code::ErrorCode;
 use model::allocation::{Allocation, OrderNumber, OrderedReinstall};
 use model::device_name::DevicePath;
 use model::install_marker::{InstallMarker, lineage};
@@ -77,7 +78,7 @@ fn find_newest_installation<'a>(
              newest: {}. Nothing was erased. Erase the root filesystems of the older installations with wipefs -a in the rescue shell",
             found.join("; ")
         );
-        Error::refusal(Phase::Plan, message)
+        Error::refusal(Phase::Plan, message).with_code(ErrorCode::InstallationUnconfirmed)
     })
 }
 
@@ -112,8 +113,10 @@ pub(crate) fn refuse_data_loss(machine: &str, allocation: &Allocation, inventory
     if machine_markers(machine, inventory).next().is_some() {
         return find_newest_installation(machine, allocation, inventory).map(drop);
     }
-    let unread =
-        |_| Error::refusal(Phase::Layout, "drophammer.keep lists disks, but the layout is invalid; nothing was erased");
+    let unread = |_| {
+        Error::refusal(Phase::Layout, "drophammer.keep lists disks, but the layout is invalid; nothing was erased")
+            .with_code(ErrorCode::PreservedDataLoss)
+    };
     let parsed = allocation.parse_layout().map_err(unread)?;
     let named = parsed.layout.disks.iter().filter(|disk| !disk.wipeonreinstall);
     let found = named.filter_map(|disk| storage_graph::disk_lookup::find_disk(disk, inventory).ok());
@@ -127,7 +130,7 @@ pub(crate) fn refuse_data_loss(machine: &str, allocation: &Allocation, inventory
          wipefs -a on these disks in the rescue shell",
         held.join(", ")
     );
-    Err(Error::refusal(Phase::Plan, message))
+    Err(Error::refusal(Phase::Plan, message).with_code(ErrorCode::PreservedDataLoss))
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@
 
 use super::opaque_objects::refuse_opaque;
 use common::error::{Error, Phase, Result};
+use common::error_code::ErrorCode;
 use model::allocation::{Allocation, OrderNumber, RecordSource};
 use model::device_name::DevicePath;
 use model::install_marker::InstallMarker;
@@ -63,7 +64,7 @@ fn require_attempts_left(
         "all {} attempts of this reinstall have failed; inspect the machine, and order the reinstall again",
         order.attempts
     );
-    Err(Error::refusal(Phase::Plan, message))
+    Err(Error::refusal(Phase::Plan, message).with_code(ErrorCode::AttemptsExhausted))
 }
 
 /// Fails if an object of the machine was not read, because this object may contain the install marker.
@@ -115,7 +116,7 @@ pub(crate) fn refuse_orphaning(layout: &Layout, inventory: &Inventory, request: 
          wipefs -a on the preserved disks in the rescue shell",
         kept.join(", ")
     );
-    Err(Error::refusal(Phase::Plan, message))
+    Err(Error::refusal(Phase::Plan, message).with_code(ErrorCode::PreservedDataLoss))
 }
 
 /// Returns whether the disk contains anything recognizable. Unrecognized data is ignored, because such data remains on

@@ -2,6 +2,7 @@
 //! therefore refused if installations are recorded only on the disks.
 
 use common::error::{Error, Phase, Result};
+use common::error_code::ErrorCode;
 use model::device_name::KernelName;
 use model::inventory::{Inventory, OpaqueObject, UniqueIdentifiers};
 use model::storage_graph::DeviceStack;
@@ -33,7 +34,7 @@ pub(crate) fn refuse_opaque(inventory: &Inventory, give_up: &[String]) -> Result
          are not needed, erase them with wipefs -a in the rescue shell",
         opaque.join(", ")
     );
-    Err(Error::refusal(Phase::Plan, message))
+    Err(Error::refusal(Phase::Plan, message).with_code(ErrorCode::ObjectNotInspected))
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@
 //! detect this, see `docs/fleet-idempotence.md`.
 
 use common::error::{Error, Phase, Result};
+use common::error_code::ErrorCode;
 use model::allocation::{Allocation, OrderNumber};
 use model::device_name::DevicePath;
 use model::inventory::Inventory;
@@ -36,7 +37,7 @@ pub(crate) fn compare_order(
         let message = format!(
             "order {id}: cannot be carried out: the order id is not a number from 1 to {largest}; correct the machine file"
         );
-        return Err(Error::refusal(Phase::Plan, message));
+        return Err(Error::refusal(Phase::Plan, message).with_code(ErrorCode::OrderOutdated));
     };
     let Some((device, done)) = find_latest_order(&claim, inventory) else { return Ok(None) };
     if done > ordered && allocation.order.as_ref().is_some_and(|order| order.replace_newer) {
@@ -50,7 +51,7 @@ pub(crate) fn compare_order(
              may have been served, or the marker is forged; to reinstall, serve a machine file with an order above {done}, or with \
              \"replace_newer\": true in the order"
         );
-        return Err(Error::refusal(Phase::Plan, message));
+        return Err(Error::refusal(Phase::Plan, message).with_code(ErrorCode::OrderOutdated));
     }
     if done < ordered {
         return Ok(None);

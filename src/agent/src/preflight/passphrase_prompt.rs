@@ -2,6 +2,7 @@
 //! machine's console before anything is written.
 
 use common::error::{Error, Phase, Result};
+use common::error_code::ErrorCode;
 use model::layout::{KeySource, Layout};
 use model::registry_auth::SecretText;
 use std::time::{Duration, Instant};
@@ -53,7 +54,7 @@ pub(crate) fn ask_new_passphrase(purpose: &str, ask: &mut AskPassphrase) -> Resu
         why = "the two passphrases differ: ".to_owned();
     }
     let message = format!("no valid passphrase for {purpose} was typed in {TRIES} attempts ({why}nothing was written)");
-    Err(Error::refusal(Phase::Storage, message))
+    Err(Error::refusal(Phase::Storage, message).with_code(ErrorCode::Passphrase))
 }
 
 fn timeout_refusal(purpose: &str) -> Error {
@@ -61,7 +62,7 @@ fn timeout_refusal(purpose: &str) -> Error {
         "no passphrase for {purpose} was typed at the console within {} minutes; nothing was written",
         PATIENCE.as_secs() / 60
     );
-    Error::refusal(Phase::Storage, message)
+    Error::refusal(Phase::Storage, message).with_code(ErrorCode::Passphrase)
 }
 
 /// Asks for the passphrase of preserved containers. `opens` returns whether a passphrase unlocks them. Returns an empty

@@ -3,6 +3,7 @@
 
 use super::boot_download::BootFiles;
 use common::error::{Context, Error, Phase, Result};
+use common::error_code::ErrorCode;
 use control::boot_digest::BootDigest;
 use std::fs::File;
 use std::io::{self, Read};
@@ -33,7 +34,7 @@ pub(crate) fn require_digest_or_tls(boot: &BootFiles, server: &str, digest: Opti
                     "{server} offers {url} over plain http, so another host can replace this file; nothing was changed. Start the server with --url \
                      https://…, or specify --boot-digest"
                 ),
-            )),
+            ).with_code(ErrorCode::BootDigest)),
             None => Ok(()),
         };
     };
@@ -47,7 +48,7 @@ pub(crate) fn require_digest_or_tls(boot: &BootFiles, server: &str, digest: Opti
         "kernel, ramdisk and command line from {server} have the digest {actual}, but --boot-digest is {expected}: they were replaced in transit, or the \
          server's files or options have changed; nothing was changed here. `drophammer machine boot-digest` prints the current digest, which covers the URL specified with --at"
     );
-    Err(Error::refusal(Phase::Control, message))
+    Err(Error::refusal(Phase::Control, message).with_code(ErrorCode::BootDigest))
 }
 
 /// Refuses a boot through the firmware if a digest was specified, since the firmware downloads kernel and ramdisk again
@@ -64,7 +65,7 @@ pub(crate) fn refuse_firmware_boot(digest: Option<&BootDigest>, why: &Error) -> 
                 "kexec is not possible: {why}; nothing was changed. --boot-digest does not cover a boot over PXE: omit the \
                  option to boot over PXE"
             ),
-        )),
+        ).with_code(ErrorCode::BootDigest)),
     }
 }
 

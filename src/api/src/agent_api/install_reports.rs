@@ -9,6 +9,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
+use common::error_code::ErrorCode;
 use common::format::untrusted_text_limits::{NAME_BYTES, first_line, truncate_with_mark};
 use control::ReportAcknowledgement;
 use control::api_types::InstallReport;
@@ -64,8 +65,10 @@ pub(crate) async fn post_report(
 fn refuse_success(app: &AppState, machine: &str, report: &InstallReport, why: &UnprovenReason) -> ApiError {
     let message = why
         .explain(machine, &common::format::truncate_bytes(&report.allocationuuid, ID_BYTES).escape_debug().to_string());
-    app.log_rate_limited(format!("{}: {message}", app.directory().display_name(machine)));
-    ApiError::new(StatusCode::CONFLICT, message).with_code(why.code())
+    let logged = format!("{}: {message}", app.directory().display_name(machine));
+    app.log_rate_limited(ErrorCode::SuccessNotRecorded.annotate(logged));
+    let refusal = ApiError::new(StatusCode::CONFLICT, message).with_code(why.code());
+    refusal.with_error_code(ErrorCode::SuccessNotRecorded)
 }
 
 /// Responds to a report about an allocation that the machine never had, or from a boot that has not registered. The

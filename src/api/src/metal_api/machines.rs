@@ -20,6 +20,7 @@ use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::handler::Handler;
 use axum::response::Response;
+use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
 use http_server::quotas::ClientAddress;
 use serde_json::{Map, Value, json};
@@ -273,7 +274,8 @@ pub(crate) async fn free_machine(
     if is_begun {
         return Err(ApiRefusal::conflict(format!(
             "an installation of machine {id} has passed its point of no return: wait until it has ended"
-        )));
+        ))
+        .with_error_code(ErrorCode::OrderTooLate));
     }
     let own = allocation.id.to_string();
     let has_it = |machine: &MachineSpec| machine.allocation.as_ref().is_some_and(|allocation| *allocation.id == own);

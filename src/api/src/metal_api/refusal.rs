@@ -5,6 +5,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use common::diagnostic::{Diagnostic, join_problems};
 use common::error::Error;
+use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
 use http_server::server_health::ErrorMessage;
 use serde::Serialize;
@@ -21,6 +22,9 @@ pub(crate) struct RefusalBody {
     /// Both versions of an object that was changed concurrently.
     #[serde(skip_serializing_if = "Option::is_none")]
     conflict: Option<Value>,
+    /// Code of the error in the manual.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_code: Option<ErrorCode>,
 }
 
 #[derive(Debug)]
@@ -31,17 +35,23 @@ pub struct ApiRefusal {
     problems: Vec<Diagnostic>,
     /// Both versions of an object that was changed concurrently.
     conflict: Option<Value>,
+    error_code: Option<ErrorCode>,
 }
 
 pub(crate) type ApiResult<T = Response> = std::result::Result<T, ApiRefusal>;
 
 impl ApiRefusal {
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> ApiRefusal {
-        ApiRefusal { status, message: message.into(), problems: Vec::new(), conflict: None }
+        ApiRefusal { status, message: message.into(), problems: Vec::new(), conflict: None, error_code: None }
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> ApiRefusal {
         ApiRefusal::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// Adds the code of the error in the manual, unless the refusal already has such a code.
+    pub(crate) fn with_error_code(self, code: ErrorCode) -> ApiRefusal {
+        ApiRefusal { error_code: self.error_code.or(Some(code)), ..self }
     }
 
     /// Returns metal-api's error for an unknown object.
@@ -98,15 +108,15 @@ impl From<ApiError> for ApiRefusal {
 
 impl From<Error> for ApiRefusal {
     fn from(error: Error) -> ApiRefusal {
-        ApiRefusal::internal_error(error.to_string())
+        ApiRefusal::internal_error(error.to_string()).with_error_code(error.code())
     }
 }
 
 impl IntoResponse for ApiRefusal {
     fn into_response(self) -> Response {
-        let ApiRefusal { status, message, problems, conflict } = self;
+        let ApiRefusal { status, message, problems, conflict, error_code } = self;
         let error = ErrorMessage(message.clone());
-        let body = RefusalBody { statuscode: status.as_u16(), message, problems, conflict };
+        let body = RefusalBody { statuscode: status.as_u16(), message, problems, conflict, error_code };
         let mut response = (status, Json(body)).into_response();
         response.extensions_mut().insert(error);
         response

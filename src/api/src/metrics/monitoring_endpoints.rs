@@ -7,6 +7,7 @@ use crate::operator::OperatorAuth;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse;
+use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
 use http_server::server_health::FailureKind;
 use std::collections::BTreeMap;
@@ -58,7 +59,7 @@ pub(crate) async fn get_readyz(State(app): State<Arc<AppState>>) -> Result<&'sta
         return Err(not(&descriptions.join("\n")));
     }
     if let Err(error) = app.state.has_allocation("", "").await {
-        app.log_rate_limited(format!("/readyz: cannot read the database: {error}"));
+        app.log_rate_limited(ErrorCode::ServerProblem.annotate(format!("/readyz: cannot read the database: {error}")));
         return Err(not(FailureKind::DatabaseUnreadable.describe()));
     }
     Ok("ok\n")

@@ -6,6 +6,7 @@ use crate::{AppState, metrics, out_of_band};
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
 use http_server::quotas::ClientAddress;
 use http_server::server_log::MachineOrigin;
@@ -320,7 +321,8 @@ pub(crate) fn is_reinstallable(
         false => Err(ApiError::bad_request(format!(
             "filesystemlayout:{} is not reinstallable, abort reinstallation",
             assigned.layout_id
-        ))),
+        ))
+        .with_error_code(ErrorCode::NotReinstallable)),
     }
 }
 
@@ -334,6 +336,7 @@ pub fn already_started(order: &ReinstallOrder) -> ApiError {
         false => "has passed its point of no return: wait until it has ended",
     };
     ApiError::new(StatusCode::CONFLICT, format!("the reinstall with image {} {what}", order.image))
+        .with_error_code(ErrorCode::OrderTooLate)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The JSON of reports, letter by letter: other programs read it.
 
 use super::*;
+use common::error_code::ErrorCode;
 use model::install_report::{EventName, ProgressEvent, StageShare, TransferProgress};
 use model::inventory::EraseMethod;
 use model::machine_migration::MigrationReport;
@@ -101,6 +102,16 @@ fn a_failure_that_had_begun() {
         InstallOutcome::FailedBegun(FailureSummary { stage: "image.burn".into(), ..FailureSummary::default() });
     let expected = FAILED.replace("STEP", "image.burn").replace("UNTOUCHED", "false");
     assert_json(&ended(outcome), &format!("{expected}}}"));
+}
+
+#[test]
+fn a_failure_is_reported_with_its_code() {
+    let failed = FailureSummary { code: Some(ErrorCode::Mkfs), ..FailureSummary::default() };
+    let report = InstallReport::from(&ended(InstallOutcome::FailedBegun(failed)));
+    assert_eq!(report.code.as_deref(), Some("DH-310"));
+    // Servers of older versions respond without a code.
+    let body: ErrorBody = serde_json::from_str(r#"{"statuscode": 409, "message": "m"}"#).unwrap();
+    assert_eq!((body.code, body.error_code), (None, None));
 }
 
 /// Reads a document of `testdata/recorded/agent.json`, and checks that no field is lost.

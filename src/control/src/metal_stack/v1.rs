@@ -19,6 +19,7 @@ use super::registration::MachineRegistration;
 use super::{AttemptNotice, MADE_BEFORE, MetalApi, ReportAcknowledgement};
 use crate::retry::{AttemptResult, ONCE, PATIENT, RetryPolicy};
 use common::error::{Error, Phase, Result};
+use common::error_code::ErrorCode;
 use common::sync::lock_mutex;
 use grpc::{GrpcCall, GrpcClient, GrpcFailure, StreamEvent};
 use linux::{efi, http};
@@ -147,7 +148,10 @@ impl MetalApiV1 {
     /// Fetches the machine, with its current allocation, from the control plane.
     fn fetch_current_machine(&self, retries: RetryPolicy) -> Result<AssignedMachine> {
         let machine = self.read_with_retries(retries, rest::parse_machine)?;
-        let about = |what: &str| Err(Error::refusal(Phase::Control, format!("the control plane's response {what}")));
+        let about = |what: &str| {
+            Err(Error::refusal(Phase::Control, format!("the control plane's response {what}"))
+                .with_code(ErrorCode::OtherMachine))
+        };
         // Without this check, a response with another machine's allocation would erase this machine.
         if !machine.id.eq_ignore_ascii_case(&self.machine) {
             return about(&format!("is for machine {}, but this is machine {}", machine.id, self.machine));

@@ -130,7 +130,7 @@ fn objects_are_shown_by_name() {
         |name: &str, as_json| common::recorded_output::recorded(|| print_object(&racks(), &objects(), name, as_json));
     assert_eq!(shown("rack2", false), "bytes: 1000\nname: rack2\nphase: installed\n");
     assert!(shown("rack2", true).starts_with("{\n  \"bytes\": 1000,"));
-    let refused = "drophammer: the server has no rack \"rack3\"; `drophammer rack list` lists its racks\n";
+    let refused = "drophammer: the server has no rack \"rack3\"; `drophammer rack list` lists its racks (DH-100)\n";
     assert_eq!(shown("rack3", false), refused);
     assert_eq!(shown("rack3", true), refused);
 }

@@ -3,6 +3,7 @@
 use super::ServerOptions;
 use super::connection::{ServerConnection, select_connection};
 use common::error::{Context, Error, Phase, Result};
+use common::error_code::{self, ErrorCode};
 use common::format::untrusted_text_limits;
 use control::api_types::ErrorBody;
 use linux::http;
@@ -81,8 +82,11 @@ impl OperatorClient {
             )
         };
         let lost = |error: reqwest::Error| match find_scheme_mismatch(&error) {
-            Some(mismatch) => Error::new(Phase::Control, describe_scheme_mismatch(url, mismatch)),
-            None => Error::with_source(Phase::Control, reach() + &http::describe_clock(&error), error.without_url()),
+            Some(mismatch) => {
+                Error::new(Phase::Control, describe_scheme_mismatch(url, mismatch)).with_code(ErrorCode::ServerUrl)
+            }
+            None => Error::with_source(Phase::Control, reach() + &http::describe_clock(&error), error.without_url())
+                .with_code(ErrorCode::NoAnswer),
         };
         let response = request.send().map_err(lost)?;
         let status = response.status();
@@ -91,14 +95,18 @@ impl OperatorClient {
             return Ok(OperatorResponse::Good(String::from_utf8_lossy(&body).into_owned()));
         }
         let body = http::read_error_response(response);
-        let said = serde_json::from_str::<ErrorBody>(&body).map(|body| body.message).unwrap_or(body);
-        let said = untrusted_text_limits::sanitize_message(&said);
+        let parsed = serde_json::from_str::<ErrorBody>(&body).ok();
+        let code = parsed.as_ref().and_then(|body| body.error_code.clone());
+        let said = untrusted_text_limits::sanitize_message(&parsed.map_or(body, |body| body.message));
+        let said =
+            code.filter(|code| error_code::is_code(code)).map_or(said.clone(), |code| error_code::append(said, &code));
         match status.as_u16() {
             401 => Err(Error::new(
                 Phase::Control,
                 format!("{url} rejects {token_origin}: {said}; run `drophammer login {url}`"),
-            )),
-            400 | 404 | 409 | 422 => Ok(OperatorResponse::Refused(said)),
+            )
+            .with_code(ErrorCode::OperatorToken)),
+            400 | 404 | 409 | 422 => Ok(OperatorResponse::Refused(ErrorCode::ControlPlane.annotate_uncoded(said))),
             _ => Err(Error::new(Phase::Control, format!("{url} responded {status}: {said}"))),
         }
     }

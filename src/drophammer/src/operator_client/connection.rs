@@ -7,6 +7,7 @@ mod tests;
 use super::ServerOptions;
 use crate::client_config::{ClientConfig, ContextToken, ServerContext, config_path};
 use common::error::{Error, Phase, Result};
+use common::error_code::ErrorCode;
 use std::fs;
 use std::io::ErrorKind;
 use std::net::IpAddr;
@@ -132,7 +133,7 @@ impl ConnectionSources<'_> {
                 _ => return read_token_file(file),
             }
         }
-        Err(connection_error(format!(
+        Err(token_error(format!(
             "the operator's token for {url} is missing: run `drophammer login {url}`, or use --token-file FILE with a copy of operator.token \
              from the server's directory"
         )))
@@ -146,16 +147,13 @@ fn read_token_file(file: &Path) -> Result<(String, String)> {
             ErrorKind::PermissionDenied => "run the command with sudo, or run `drophammer login URL`",
             _ => "run `drophammer login URL`, or use --token-file FILE with a copy of operator.token from the server's directory",
         };
-        Error::new(Phase::Control, format!("cannot read the operator's token {}: {error}; {remedy}", file.display()))
+        token_error(format!("cannot read the operator's token {}: {error}; {remedy}", file.display()))
     })?;
     match text.trim() {
-        "" => Err(Error::new(
-            Phase::Control,
-            format!(
-                "the file of the operator's token, {}, is empty: copy operator.token from the server's directory",
-                file.display()
-            ),
-        )),
+        "" => Err(token_error(format!(
+            "the file of the operator's token, {}, is empty: copy operator.token from the server's directory",
+            file.display()
+        ))),
         token => Ok((token.to_owned(), format!("the token in {}", file.display()))),
     }
 }
@@ -207,5 +205,9 @@ pub(crate) fn is_loopback_url(url: &str) -> bool {
 }
 
 fn connection_error(why: String) -> Error {
-    Error::new(Phase::Control, why)
+    Error::new(Phase::Control, why).with_code(ErrorCode::ServerUrl)
+}
+
+fn token_error(why: String) -> Error {
+    Error::new(Phase::Control, why).with_code(ErrorCode::OperatorToken)
 }

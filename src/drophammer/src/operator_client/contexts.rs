@@ -163,13 +163,19 @@ mod tests {
         let list = || ConfigCommand::List { list: ListOptions::default(), json: false };
         let named = |name: &str| name.to_owned();
         assert_eq!(run(list()), "No contexts.\n");
-        assert_eq!(run(set("rack", None, None)), "drophammer: context \"rack\" does not exist yet: add --server URL\n");
+        assert_eq!(
+            run(set("rack", None, None)),
+            "drophammer: context \"rack\" does not exist yet: add --server URL (DH-100)\n"
+        );
         assert!(run(set("rack", Some("ftp://h"), None)).contains("the scheme must be http or https, not \"ftp\""));
         assert!(!path.exists());
         assert_eq!(run(set("rack", Some("install.rack:8443"), Some("/t"))), "Context rack is stored.\n");
         assert_eq!(run(set("bench", Some("localhost"), None)), "Context bench is stored.\n");
         assert_eq!(run(ConfigCommand::Use { name: named("rack") }), "rack is the current context.\n");
-        assert!(run(ConfigCommand::Use { name: named("rock") }).ends_with("does not exist; contexts: bench, rack\n"));
+        assert!(
+            run(ConfigCommand::Use { name: named("rock") })
+                .ends_with("does not exist; contexts: bench, rack (DH-100)\n")
+        );
         let expected = "NAME   CURRENT  SERVER                     TOKEN\n\
                         bench  -        http://localhost:8080      -\n\
                         rack   yes      https://install.rack:8443  /t\n";

@@ -93,7 +93,9 @@ fn describe_machine(machine: &MachineSummary, all: &[MachineSummary]) -> String 
     }
     let order = describe_order(machine, all);
     if let Some(failure) = &machine.failure {
-        let reason = failure.attempt.to_string();
+        // The code comes first, because the end of a long reason is not visible in the table.
+        let code = failure.attempt.code.as_ref().map(|code| format!("{code}: ")).unwrap_or_default();
+        let reason = code + &failure.attempt.to_string();
         return [reason, order].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
     }
     let phase = DisplayPhase::of_machine(machine, machine.last_event.as_ref());

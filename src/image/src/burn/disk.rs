@@ -5,6 +5,7 @@ use crate::fetch::{ImagePart, ResolvedImage};
 use crate::pipeline::{Download, PipelineReader, report_progress};
 use crate::raw::{self, HEAD_BYTES, ImageRequirements, RawTarget, TargetDisk};
 use common::error::{Context, Error, Phase, Result};
+use common::error_code::ErrorCode;
 
 impl IncomingImage {
     /// Waits for the first MiB of the image, and rejects an image that is not a raw image for this disk and layout,
@@ -82,7 +83,7 @@ fn burn_disk_once(
             "digest mismatch for {url}: expected {promised}, got {digest}; the first {first} MiB of {} remain zero",
             target.disk.name
         );
-        return Err(Error::new(Phase::Image, text));
+        return Err(Error::new(Phase::Image, text).with_code(ErrorCode::DigestMismatch));
     }
     let tar_bytes = held_back.bytes;
     held_back.release().context(Phase::Image, onto)?;

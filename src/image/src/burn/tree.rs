@@ -6,6 +6,7 @@ use crate::fetch::ImagePart;
 use crate::pipeline::{Download, HoldFile, LoadAverage, ProgressMeter};
 use crate::tree::{HiddenFileCounter, MemberReceiver, MountsBelow, UnpackResult, UnpackRoot, relative_paths, untar};
 use common::error::{Context, Error, Phase, Result};
+use common::error_code::ErrorCode;
 use std::path::Path;
 use std::time::Instant;
 
@@ -162,7 +163,7 @@ fn burn_part(
     let digest = digest.join().context(Phase::Image, || format!("digest of {}", part.url))?;
     if digest != part.digest {
         let text = format!("digest mismatch for {}: expected {}, got {digest}", part.url, part.digest);
-        return Err(Error::new(Phase::Image, text));
+        return Err(Error::new(Phase::Image, text).with_code(ErrorCode::DigestMismatch));
     }
     let UnpackResult { entries, tar_bytes, conflicts } = unpacked;
     let (bytes, resumed, shares) = (told.bytes(), told.resumed(), stages.shares());

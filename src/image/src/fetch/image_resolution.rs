@@ -5,6 +5,7 @@ use super::oci::{self, ImageReference};
 use super::retry::FetchRetryPolicy;
 use super::{ImagePart, ImageSource, ResolvedImage, local_file, sidecar, sidecar_verification};
 use common::error::{Error, Phase, Result};
+use common::error_code::ErrorCode;
 use reqwest::Url;
 use reqwest::blocking::Client;
 
@@ -54,20 +55,24 @@ pub fn resolve_image(client: &Client, source: &ImageSource, pace: &FetchRetryPol
     let text: Vec<String> = reasons.iter().map(Error::to_string).collect();
     let text = format!("no server has the image: {}", text.join("; "));
     let all_refused = reasons.iter().all(Error::is_refusal);
-    Err(if all_refused { Error::refusal(Phase::Image, text) } else { Error::new(Phase::Image, text) })
+    let code = reasons.iter().find_map(Error::specific_code).unwrap_or(ErrorCode::ImageUnavailable);
+    let error = if all_refused { Error::refusal(Phase::Image, text) } else { Error::new(Phase::Image, text) };
+    Err(error.with_code(code))
 }
 
 fn parse_image_url(url: &str) -> Result<ImageUrl> {
     if let Some(reference) = ImageReference::parse(url) {
         return reference.map(ImageUrl::Registry).map_err(|why| Error::refusal(Phase::Image, why));
     }
-    let parsed =
-        Url::parse(url).map_err(|error| Error::refusal(Phase::Image, format!("the image's URL `{url}`: {error}")))?;
+    let parsed = Url::parse(url).map_err(|error| {
+        Error::refusal(Phase::Image, format!("the image's URL `{url}`: {error}")).with_code(ErrorCode::ImageUrl)
+    })?;
     match parsed.scheme() {
         "http" | "https" => Ok(ImageUrl::Stream(parsed)),
         "file" if local_file::path_of_url(url).is_some() => Ok(ImageUrl::Stream(parsed)),
         "file" => {
-            Err(Error::refusal(Phase::Image, format!("the image's URL `{url}` is not a path like file:///mnt/image")))
+            Err(Error::refusal(Phase::Image, format!("the image's URL `{url}` is not a path like file:///mnt/image"))
+                .with_code(ErrorCode::ImageUrl))
         }
         _ => Err(Error::refusal(
             Phase::Image,
@@ -75,7 +80,8 @@ fn parse_image_url(url: &str) -> Result<ImageUrl> {
                 "the image's URL `{url}` has an unsupported scheme; use http, \
                                                        https, file or oci"
             ),
-        )),
+        )
+        .with_code(ErrorCode::ImageUrl)),
     }
 }
 

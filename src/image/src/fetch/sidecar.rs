@@ -6,6 +6,7 @@ use super::sidecar_verification::{self, DOCUMENT_BYTES};
 use crate::pipeline::Digest;
 use common::bounded_read::read_whole;
 use common::error::{Context, Error, Phase, Result};
+use common::error_code::ErrorCode;
 use reqwest::Url;
 use reqwest::blocking::Client;
 use std::io;
@@ -93,6 +94,7 @@ fn missing_digest(image: &Url, why: &str) -> Error {
     let name = image.path_segments().and_then(Iterator::last).unwrap_or_default();
     let hint = format!("specify the digest of the image as sha256:HEX, or provide {name}.sha256 next to the image");
     Error::refusal(Phase::Image, format!("no digest for {image}: none is specified, and {why}; {hint}"))
+        .with_code(ErrorCode::ImageUnavailable)
 }
 
 /// Appends `suffix` to the path of a URL, before its query.

@@ -8,6 +8,7 @@ use super::signed_name::{self, MinimumVersions};
 use super::{cosign, minisign};
 use crate::pipeline::{Digest, DigestKind};
 use common::error::{Context, Error, Phase, Result};
+use common::error_code::ErrorCode;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -262,7 +263,7 @@ fn configuration_error(text: String) -> Error {
 }
 
 fn reject(text: String) -> Error {
-    Error::refusal(Phase::Image, text)
+    Error::refusal(Phase::Image, text).with_code(ErrorCode::SignatureRejected)
 }
 
 #[cfg(test)]

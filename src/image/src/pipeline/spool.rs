@@ -8,6 +8,8 @@ use super::download_and_decode::DigestThread;
 use super::free_space::insufficient_space;
 use super::pipe_reader::PipelineReader;
 use super::stage_clock::StageClock;
+use common::error::{Error, Phase};
+use common::error_code::ErrorCode;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::thread;
@@ -72,7 +74,8 @@ fn verify_digest(
     let found = digest.join()?;
     if found != *promised {
         let text = format!("digest mismatch: expected {promised}, got {found}; nothing was unpacked");
-        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        let mismatch = Error::new(Phase::Image, text).with_code(ErrorCode::DigestMismatch);
+        return Err(io::Error::new(io::ErrorKind::InvalidData, mismatch));
     }
     file.rewind()
 }

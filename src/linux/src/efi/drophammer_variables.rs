@@ -3,6 +3,7 @@
 use super::variables::{remove_file, write_file};
 use common::bounded_read::read_whole;
 use common::error::{Error, Phase, Result};
+use common::error_code::ErrorCode;
 use serde::de::DeserializeOwned;
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -37,7 +38,7 @@ pub fn read_json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Op
              remove {}: `chattr -i` and `rm` in an installed system, or reset the variables in the firmware's setup",
             path.display()
         );
-        Err(Error::refusal(Phase::Boot, message))
+        Err(Error::refusal(Phase::Boot, message).with_code(ErrorCode::FirmwareVariable))
     };
     let content = match File::open(&path).and_then(|file| read_whole(file, MAXIMUM_BYTES)) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),

@@ -8,6 +8,7 @@ use super::scratch_disk::ScratchDisk;
 use super::{mdadm, mkfs};
 use crate::process::{CommandError, ProcessFailure};
 use common::error::{Context, Error, Phase, Result};
+use common::error_code::ErrorCode;
 use model::device_name::DevicePath;
 use model::layout::FilesystemFormat;
 use operations::{ArraySlot, CreateArray, MakeFilesystem, MountFilesystem, TryArray, TryFilesystem};
@@ -158,7 +159,7 @@ fn refuse_unsupported(trial: &TryFilesystem, created: &DevicePath) -> Result<()>
     let superblock =
         superblock.context(Phase::Storage, || format!("read the superblock of the trial of {}", trial.make.device))?;
     let why = superblock.and_then(|superblock| superblock.explain_unsupported(format, &kernel.path, &kernel.version));
-    why.map_or(Ok(()), |why| Err(Error::refusal(Phase::Storage, why)))
+    why.map_or(Ok(()), |why| Err(Error::refusal(Phase::Storage, why).with_code(ErrorCode::OptionRejected)))
 }
 
 fn is_timeout(error: &CommandError) -> bool {

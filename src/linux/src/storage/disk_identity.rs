@@ -4,6 +4,7 @@
 use super::block_device;
 use crate::probe;
 use common::error::{Context, Error, Phase, Result};
+use common::error_code::ErrorCode;
 use common::serde_empty;
 use model::device_name::DevicePath;
 use model::inventory::OVERLAY;
@@ -43,7 +44,7 @@ fn compare_identity(disk: &File, identity: &DiskIdentity, consequence: &str) -> 
     }
     let differences = differences.join(", ");
     let what = format!("{device} is not the disk for which the plan was made: {differences}; {consequence}");
-    Err(Error::new(Phase::Storage, what))
+    Err(Error::new(Phase::Storage, what).with_code(ErrorCode::DiskIdentity))
 }
 
 /// Reads the identity of an open disk.
@@ -108,7 +109,7 @@ impl HeldDisks {
                 let name = bottom.file_name().unwrap_or_default().to_string_lossy();
                 let what =
                     format!("{device} is on {name}, which is not a disk of the plan; the device was not changed");
-                return Err(Error::new(Phase::Storage, what));
+                return Err(Error::new(Phase::Storage, what).with_code(ErrorCode::DiskIdentity));
             };
             verify_identity(disk, identity)?;
         }

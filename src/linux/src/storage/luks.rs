@@ -6,6 +6,7 @@ pub mod tpm;
 use crate::process::{self, ToolCommand};
 use crate::storage::block_device;
 use common::error::{Context, Error, Phase, Result};
+use common::error_code::ErrorCode;
 use model::device_name::DevicePath;
 use model::layout::KeySource;
 use model::registry_auth::SecretText;
@@ -56,7 +57,11 @@ pub fn check_requirements(containers: &[LuksContainer]) -> Result<()> {
             source => format!("{device} is encrypted with `key: {source}`, but no such key was provided"),
         });
     }
-    if missing.is_empty() { Ok(()) } else { Err(Error::refusal(Phase::Storage, missing.join("; "))) }
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::refusal(Phase::Storage, missing.join("; ")).with_code(ErrorCode::EncryptionRequirements))
+    }
 }
 
 fn is_sealed(container: &LuksContainer) -> bool {

@@ -1,6 +1,7 @@
 //! Verification that devices contain only zeros. All ranges are read, from all devices in parallel.
 
 use common::error::{Context, Error, Phase, Result};
+use common::error_code::ErrorCode;
 use common::format::format_bytes;
 use model::device_name::DevicePath;
 use nix::libc::O_DIRECT;
@@ -42,7 +43,7 @@ pub fn verify_all_zero(proofs: &[ZeroProof], say: &ProgressSink) -> Result<()> {
     let failures: Vec<String> = results.into_iter().filter_map(|result| Some(result.err()?.to_string())).collect();
     match failures.is_empty() {
         true => Ok(()),
-        false => Err(Error::refusal(Phase::Storage, failures.join("; "))),
+        false => Err(Error::refusal(Phase::Storage, failures.join("; ")).with_code(ErrorCode::BlankDeviceHasData)),
     }
 }
 
@@ -138,6 +139,7 @@ impl ZeroCheck<'_> {
             ),
         };
         Error::refusal(Phase::Storage, format!("{}: {why}; nothing was written; {remedy}", self.device))
+            .with_code(ErrorCode::BlankDeviceHasData)
     }
 }
 

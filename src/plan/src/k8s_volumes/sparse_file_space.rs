@@ -28,6 +28,7 @@ use super::super::filesystem_fate::{FilesystemFate, NewFilesystem};
 use super::super::partition_placement::MIB;
 use super::super::planned_devices::DeviceSize;
 use super::super::planner_state::PlanDecider;
+use common::error_code::ErrorCode;
 use common::format;
 use model::layout::{FilesystemFormat, FilesystemSpec};
 use operations::{MakeFilesystem, VolumeFilling};
@@ -63,7 +64,7 @@ impl PlanDecider<'_> {
             format::format_bytes(needed),
             format::format_bytes(room)
         );
-        self.refuse(place, message);
+        self.refuse(ErrorCode::KubernetesVolume, place, message);
     }
 
     /// Returns the number of free bytes on the filesystem that contains the files; `None` if this number is unknown

@@ -2,6 +2,7 @@
 
 use super::{DiskPlan, InstallMode, PlanSubject};
 use common::diagnostic::Diagnostic;
+use common::error_code::ErrorCode;
 use model::inventory::OpaqueObject;
 
 /// A plan that was refused, with all reasons for the refusal and the verdict that each disk would have had.
@@ -20,6 +21,11 @@ pub struct PlanRefusal {
 impl std::error::Error for PlanRefusal {}
 
 impl PlanRefusal {
+    /// Returns the code of the first problem.
+    pub fn code(&self) -> ErrorCode {
+        self.problems.first().and_then(|problem| problem.code).unwrap_or(ErrorCode::Plan)
+    }
+
     /// Returns the refusal with each problem located by line and column in the file that the layout was read from.
     pub fn located(mut self, locate: impl Fn(Diagnostic) -> Diagnostic) -> PlanRefusal {
         self.problems = self.problems.into_iter().map(locate).collect();

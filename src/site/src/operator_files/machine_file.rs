@@ -6,6 +6,7 @@ use super::{
     os_parameters, pull_secret,
 };
 use crate::boot_value_validation;
+use common::error_code::ErrorCode;
 use marked_yaml::{Node, Spanned};
 use model::allocation::{
     ServerKind, find_argument_error, find_hostname_error, find_public_key_error, normalize_servers,
@@ -132,7 +133,7 @@ fn check_allocation(
             "reinstalls can no longer be ordered in a file: remove this line, and use `drophammer machine reinstall {} --image IMAGE`",
             id
         );
-        check(order, Err(message));
+        check(order, Err(ErrorCode::ReinstallInFile.annotate(message)));
     }
     for requested in &allocation.requested_traits {
         check(requested, check_requested_trait(requested, machine_traits));

@@ -57,7 +57,7 @@ is_described() { [ -n "$(argument drophammer.network)" ]; }
 # carrier_of DEVICE: waits until it has a link, with a timeout.
 carrier_of() {
 	wanted=$1
-	until_true 15 wanted_has_link || { say "$1: no link" && return 1; }
+	until_true 15 wanted_has_link || { say "$1: no link (DH-607)" && return 1; }
 }
 
 wanted_has_link() { has_link "$wanted"; }
@@ -66,7 +66,7 @@ wanted_has_link() { has_link "$wanted"; }
 lease_of() {
 	wanted=$1
 	lease "$1"
-	until_true 12 wanted_has_lease || { say "$1: no DHCP server answers" && return 1; }
+	until_true 12 wanted_has_lease || { say "$1: no DHCP server answers (DH-607)" && return 1; }
 }
 
 wanted_has_lease() { [ -e "/run/leases/$wanted" ]; }
@@ -89,14 +89,14 @@ connect_as_described() {
 explain_network() {
 	local card device
 	for card in $(cards); do
-		if has_link "$card"; then say "$card: link is up, but no DHCP server answers"; else say "$card: no link"; fi
+		if has_link "$card"; then say "$card: link is up, but no DHCP server answers (DH-607)"; else say "$card: no link (DH-607)"; fi
 	done
 	for device in /sys/bus/pci/devices/*; do
 		case $(cat "$device/class") in
-		0x02*) [ -e "$device/driver" ] || say "network card $(cat "$device/vendor" "$device/device" | xargs) at ${device##*/} has no driver in this ramdisk" ;;
+		0x02*) [ -e "$device/driver" ] || say "network card $(cat "$device/vendor" "$device/device" | xargs) at ${device##*/} has no driver in this ramdisk (DH-607)" ;;
 		esac
 	done
-	[ -n "$(cards)" ] || say "no network card is usable"
+	[ -n "$(cards)" ] || say "no network card is usable (DH-607)"
 }
 
 # Uses DHCP without a configuration.

@@ -37,8 +37,8 @@ impl StepRunner {
         skipped.extend(others.map(|disk| disk.name.clone()));
         let (machine, name) = (node.uuid().to_owned(), node.name().to_owned());
         let subject = PlanSubject { machine, name, image: "nothing".to_owned(), url: String::new() };
-        let part = plan::plan_erasure(&inventory, erase, &skipped, subject)
-            .map_err(|refusal| self.log_refusal(&refusal.to_string()))?;
+        let part =
+            plan::plan_erasure(&inventory, erase, &skipped, subject).map_err(|refusal| self.log_refusal(&refusal))?;
         self.log_text(&part.to_string());
         let done = self.hands.run_part(&part).inspect_err(|error| self.log_text(&error.to_string()))?;
         self.hands.release_all(true);
@@ -68,7 +68,7 @@ impl StepRunner {
         let added =
             drive.map(|content| AddedPartition { name: CONFIG_DRIVE.to_owned(), guid: Uuid::new_v4(), content });
         let plan = plan::plan_raw_image(&inventory, disk, &skipped, request, added)
-            .map_err(|refusal| self.log_refusal(&refusal.to_string()))?;
+            .map_err(|refusal| self.log_refusal(&refusal))?;
         self.log_text(&plan.to_string());
         let done = self.hands.run_part(&plan).inspect_err(|error| self.log_text(&error.to_string()))?;
         self.hands.release_all(true);
@@ -98,8 +98,7 @@ impl StepRunner {
         let found = inventory.disks.iter().find(|found| found.name == disk);
         let found = found
             .ok_or_else(|| step_refusal(&format!("{disk}, to which the image was written, is no longer present")))?;
-        let plan = plan::plan_boot_entry(&inventory, found, subject)
-            .map_err(|refusal| self.log_refusal(&refusal.to_string()))?;
+        let plan = plan::plan_boot_entry(&inventory, found, subject).map_err(|refusal| self.log_refusal(&refusal))?;
         let Some(plan) = plan else {
             self.log_text(&format!(
                 "{disk} lacks a GPT, so no boot entry can refer to a partition; the firmware must find the boot loader by itself"
@@ -127,7 +126,7 @@ impl StepRunner {
             let (machine, name) = (node.uuid().to_owned(), node.name().to_owned());
             let subject = PlanSubject { machine, name, image: "nothing".to_owned(), url: String::new() };
             let plan = plan::plan_injection(&inventory, &device, &skipped, files, subject);
-            plans.push(plan.map_err(|refusal| self.log_refusal(&refusal.to_string()))?);
+            plans.push(plan.map_err(|refusal| self.log_refusal(&refusal))?);
         }
         for plan in &plans {
             self.log_text(&plan.to_string());

@@ -19,6 +19,9 @@ pub(super) fn format_details(details: &MachineDetails, all: &[MachineSummary]) -
         text += &section("Failure");
         text += &fact("stage", stage);
         text += &fact("reason", &failure.attempt.message);
+        if let Some(code) = &failure.attempt.code {
+            text += &fact("code", &format!("{code}; `drophammer explain {code}` prints causes and remedies"));
+        }
         text += &fact("next", &failure.remedy);
         text += &fact("time", &format!("{} UTC", format_time(time)));
     }
@@ -124,7 +127,7 @@ mod tests {
         let summary = json!({"id": "4c-1", "name": "storage-7", "phase": "failed", "image": null, "wanted": "debian-13",
             "layout": null, "installed": false, "locked": null, "order": null, "attempts": 3, "last_event": null,
             "last_seen": "2026-11-28T10:00:09.25Z", "outcome": null, "address": "10.0.0.7", "allocation": "a1",
-            "failure": {"stage": "storage.format", "message": "mkfs.ext4: no\u{1b}[2J\nspace left", "untouched": false,
+            "failure": {"stage": "storage.format", "code": "DH-310", "message": "mkfs.ext4: no\u{1b}[2J\nspace left", "untouched": false,
                 "time": "2026-11-28T10:00:08Z", "remedy": "boot the machine over PXE"}});
         let timeline = json!([
             {"name": "Registering", "started": "2026-11-28T10:00:00Z", "seconds": 1.0, "state": "done"},
@@ -144,6 +147,7 @@ mod tests {
         let expected = "storage-7  failed\n\nFailure\n  \
              stage          storage.format\n  \
              reason         mkfs.ext4: no [2J\n                 space left\n  \
+             code           DH-310; `drophammer explain DH-310` prints causes and remedies\n  \
              next           boot the machine over PXE\n";
         assert!(text.starts_with(expected), "{text}");
         for words in [

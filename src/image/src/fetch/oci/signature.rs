@@ -6,6 +6,7 @@ use crate::fetch::cosign::{self, CosignPayload, CosignPublicKey, CosignSignature
 use crate::fetch::{ImageSource, signed_name};
 use crate::pipeline::Digest;
 use common::error::{Error, Phase, Result};
+use common::error_code::ErrorCode;
 
 /// Signature that was verified with a trusted key.
 #[derive(Debug, PartialEq, Eq)]
@@ -86,5 +87,5 @@ fn check_payload(
 }
 
 fn reject(text: String) -> Error {
-    Error::refusal(Phase::Image, text)
+    Error::refusal(Phase::Image, text).with_code(ErrorCode::SignatureRejected)
 }

@@ -1,0 +1,165 @@
+//! Table of all codes. The hundreds correspond to the stages: 1xx settings and commands, 2xx plan and layout, 3xx storage, 4xx images,
+//! 5xx target and boot, 6xx control plane, 7xx server, 8xx migration. The titles are the headings of the entries in the
+//! manual.
+
+macro_rules! error_codes {
+    ($($number:literal $code:ident $title:literal;)*) => {
+        /// Stable code of a refusal or failure.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum ErrorCode {
+            $($code = $number,)*
+        }
+
+        impl ErrorCode {
+            /// All codes, in ascending order.
+            pub const ALL: &[ErrorCode] = &[$(ErrorCode::$code,)*];
+
+            pub fn number(self) -> u16 {
+                self as u16
+            }
+
+            /// Returns the symbolic name, such as `DiskMissing`.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(ErrorCode::$code => stringify!($code),)*
+                }
+            }
+
+            /// Returns the heading of the code's entry in the manual.
+            pub fn title(self) -> &'static str {
+                match self {
+                    $(ErrorCode::$code => $title,)*
+                }
+            }
+        }
+    };
+}
+
+error_codes! {
+    100 Settings "A setting, an option or a file is invalid";
+    101 OperatorToken "The operator's token";
+    102 ServerUrl "The URL of the server";
+    103 RamdiskToolMissing "The ramdisk lacks a tool";
+    104 ClientConfig "The configuration file of the commands";
+    105 UnknownCode "An unknown code";
+
+    200 Layout "An invalid layout";
+    201 Plan "A refused plan";
+    202 Inventory "An unusable inventory";
+    210 DiskMissing "No such disk";
+    211 TooSmall "Too small";
+    212 InUse "In use";
+    213 InstallationUnconfirmed "Already installed, according to one side only";
+    214 ForeignDisks "Not this machine's disks";
+    215 ObjectNotInspected "An object that cannot be inspected";
+    216 PreservedMismatch "A preserved object differs from the layout";
+    217 PreservedUnusable "A preserved object cannot be used";
+    218 SpanningObject "An object spans disks that are wiped and disks that are not";
+    219 IncompleteObject "An object is incomplete";
+    220 BlankDevice "Blank devices";
+    221 DisksChanged "The disks have changed";
+    222 DuplicateObject "A preserved object has a copy";
+    223 WipePolicyChanged "The wipe policy of a disk has changed";
+    224 DiskNotBlank "A disk is not blank";
+    225 DiskUnusable "A disk cannot be used";
+    226 DiskListedTwice "A disk is listed twice";
+    227 NotReinstallable "The layout cannot be reinstalled";
+    228 NameTaken "The name of an array or group is in use";
+    229 ObjectNotCreatable "An array or group cannot be created";
+    230 CompanionDevice "A filesystem depends on another device";
+    231 EncryptionLocked "An encrypted object cannot be opened";
+    232 KubernetesVolume "A Kubernetes volume cannot be prepared";
+    233 ImageNotBootable "The image cannot be booted on this machine";
+    234 OsDefinition "The OS definition does not fit";
+    235 AllocationValue "A value of the allocation is invalid";
+    236 StepDisabled "A required step is disabled";
+    237 BootVariables "Boot variables cannot be removed";
+    238 FirmwareVariable "A firmware variable cannot be read";
+    239 PoolErasure "The disks of a pool machine are not erased";
+    240 FileInjection "Files cannot be injected";
+    241 TooManyObjects "Too many objects on the disks";
+    242 InstalledSystem "The installed system cannot be booted";
+    243 PreservedDataLoss "Disks that must be preserved would be wiped";
+    244 DeployArguments "The arguments of a deploy step are invalid";
+
+    300 Storage "A tool fails";
+    301 DiskIdentity "A device name refers to another disk";
+    302 DiskLock "A disk cannot be locked";
+    303 HolderRelease "A device cannot be released";
+    304 Rehearsal "The rehearsal fails";
+    305 Wipe "A disk cannot be wiped";
+    306 Partitioning "A disk cannot be partitioned";
+    307 ArrayCreation "An array cannot be created";
+    308 LvmCreation "A volume group or logical volume cannot be created";
+    309 Encryption "A device cannot be encrypted";
+    310 Mkfs "A filesystem cannot be created";
+    311 Mount "A filesystem cannot be mounted";
+    312 PreservedMount "A preserved filesystem cannot be mounted";
+    313 VolumePreparation "A Kubernetes volume cannot be created";
+    314 PreservationProof "A preserved object has changed";
+    315 Unmount "A filesystem cannot be unmounted";
+    316 OptionRejected "A tool rejects an option of the layout";
+    317 BlankDeviceHasData "A blank device contains data";
+    318 Passphrase "No passphrase";
+    319 EncryptionRequirements "Encryption is not possible";
+
+    400 Image "An image cannot be processed";
+    401 ImageUnavailable "The image is not available";
+    402 DigestMismatch "The image has another digest";
+    403 SignatureRejected "The image is signed for another id, or not at all";
+    404 ImageWrite "The image cannot be written";
+    405 VerifyProgram "The verify program rejects the parameters";
+    406 CreateProgram "The create program cannot be run";
+    407 ImageUrl "The URL of the image is invalid";
+
+    500 Target "The new system cannot be completed";
+    501 MachineFiles "The files of the machine cannot be written";
+    502 ImageInstaller "The image's installer";
+    503 Fstab "The filesystem table cannot be written";
+    504 InstallMarker "The install marker cannot be written";
+    510 Boot "The new system cannot be booted";
+    511 BootCleanup "Boot entries cannot be removed";
+    512 BootEntries "Boot entries cannot be created";
+    513 KexecLoad "kexec is not permitted";
+    514 KexecBoot "The new system is complete, but kexec fails";
+    515 BootDigest "Kernel and ramdisk are not trusted";
+
+    600 ControlPlane "The control plane refuses a request";
+    601 NoAnswer "The server does not answer";
+    602 BootToken "The token";
+    603 AttemptNotStarted "The start of the installation is not recorded";
+    604 SuccessNotRecorded "The report of success is not recorded";
+    605 AllocationUntrusted "The allocation is not trusted";
+    606 OtherMachine "The allocation is for another machine";
+    607 NoNetwork "No network";
+    608 RescueSystem "A rescue system";
+    640 OrderOutdated "An outdated order";
+    641 ReinstallRefused "The reinstall is refused";
+    642 OrderTooLate "Too late";
+    643 ApprovalMismatch "The plan is not the approved plan";
+    644 AttemptsExhausted "No attempt is left";
+
+    700 Server "The server cannot continue";
+    701 BootFilesMissing "No kernel";
+    702 UnknownMachine "An unknown machine";
+    703 NoUuid "No UUID";
+    704 DuplicateUuid "Another machine with this UUID";
+    705 SiteFile "A misspelt field";
+    706 UnknownReference "Unknown image or layout";
+    707 NoMatchingLayout "No matching layout";
+    708 AmbiguousLayout "Two layouts for one machine";
+    709 ReinstallInFile "`reinstall:` in a file";
+    710 DatabaseMissing "The database is missing";
+    711 AddressInUse "Address in use";
+    712 UnknownServerName "A name that is not the server's";
+    713 Tls "TLS";
+    714 ServerProblem "A problem of the server";
+    715 Backup "A backup cannot be written or restored";
+
+    800 Migration "A migration fails";
+    801 MigrationSource "The machine cannot be migrated";
+    802 MigrationTarget "The target machine does not fit";
+    803 MigrationCopy "The transfer of a migration fails";
+    804 MigrationEnded "The migration has ended";
+    805 TransferDisk "The disk of a transfer is unusable";
+}
