@@ -35,6 +35,9 @@ pub enum CliCommand {
         drophammer machine list --server http://10.0.0.1:8080\n  \
         drophammer machine reinstall storage-7 --image debian-13.1.20261101\n  \
         drophammer machine reinstall storage-7 --cancel\n\n\
+        Save the plan of a reinstall, and order exactly this plan\n  \
+        drophammer machine plan storage-7 --image debian-13.1.20261101 --out storage-7.plan\n  \
+        drophammer machine reinstall --plan storage-7.plan\n\n\
         Show one machine, and follow its console log\n  \
         drophammer machine show storage-7\n  \
         drophammer machine logs -f storage-7\n\n\

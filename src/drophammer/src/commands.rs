@@ -1,5 +1,5 @@
-//! Commands that run on a workstation, one file per command. Only `check --fix --write`, `rack plan --approve` and
-//! `tree --svg=FILE` write files. `image pack` is in the crate `image`.
+//! Commands that run on a workstation, one file per command. Only `check --fix --write`, `plan --out`, `site plan --approve`
+//! and `tree --svg=FILE` write files. `image pack` is in the crate `image`.
 
 mod allocation_reader;
 pub(crate) mod check;
@@ -10,6 +10,7 @@ mod plan_forecast;
 mod plan_registered;
 mod plan_templates;
 pub mod rack;
+pub(crate) mod saved_plan;
 pub(crate) mod schema;
 pub mod site;
 #[cfg(test)]

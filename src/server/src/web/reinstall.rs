@@ -7,13 +7,12 @@ use super::page_frame;
 use super::plan_preview::{self, PlanPreview};
 use super::session::LoggedIn;
 use crate::AppState;
-use crate::allocation_state;
 use crate::api_error::ApiError;
 use crate::base_url::BaseUrls;
-use crate::operator::reinstalls::{self, OrderableReinstall, ReinstallRequest};
+use crate::operator::reinstall_plan::{HypotheticalOrder, simulate_order};
+use crate::operator::reinstalls::{self, ReinstallRequest};
 use crate::operator::{OperatorAuth, find_machine};
 use crate::quotas::ClientAddress;
-use crate::rack_plan::build_order;
 use axum::body::Body;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
@@ -52,17 +51,10 @@ async fn preview_reinstall(
     base: &BaseUrls,
     asked: &ReinstallRequest,
 ) -> Result<ReinstallPreview, ApiError> {
-    let OrderableReinstall { machine, standing, words, .. } = reinstalls::check_orderable(app, asked).await?;
+    let HypotheticalOrder { machine, standing } = simulate_order(app, asked).await?;
     let Some(allocation) = &machine.allocation else {
         return Err(ApiError::bad_request("the machine is no longer allocated"));
     };
-    if let Some(begun) = standing.order.as_ref().filter(|order| order.begun && !order.given_up) {
-        return Err(reinstalls::already_started(begun));
-    }
-    let mut standing = allocation_state::read_full_state(app, &machine, &app.directory().known).await?;
-    let earlier = standing.order.take().filter(|order| order.begun);
-    standing.order = Some(build_order(asked.imageid.clone(), words, earlier));
-    let standing = allocation_state::add_template_results(app, &machine, standing, &app.directory().known).await?;
     let changes = AllocationChanges {
         differences: find_allocation_differences(allocation, &standing),
         is_unrecorded: is_unrecorded(&standing),
