@@ -174,6 +174,15 @@ pub enum ImageCommand {
     /// Print an image of a server as YAML.
     #[command(after_help = format!("Example:\n  drophammer image show debian-12.0.20261101\n\n{EXIT_CODES}"))]
     Show(crate::operator_client::ShowImageOptions),
+    /// Download or copy an image into a server's directory, verify its digest and format, and write its image file.
+    ///
+    /// The manifest, the digest and the signatures next to the image are copied too. The server sees the image when it is complete.
+    #[command(after_help = format!(
+        "Examples: an image on a web server, whose digest is next to it; a file\n  \
+        drophammer image add https://mirror.example.org/debian-12.tar.zst /srv/drophammer --id debian-12.0.20261101\n  \
+        drophammer image add debian-12.tar.zst /srv/drophammer --id debian-12.0.20261101\n\n{EXIT_CODES}"
+    ))]
+    Add(crate::commands::image_add::AddImageOptions),
     /// Set or clear the hidden and blacklisted flags of an image of a server.
     #[command(after_help = format!(
         "Example: no new installations with this image; machines that run it can still be reinstalled\n  \

@@ -1,10 +1,11 @@
-//! Commands that run on a workstation, one file per command. Only `check --fix --write`, `plan --out`, `site plan --approve`
+//! Commands that run on a workstation, one file per command. Only `check --fix --write`, `image add`, `plan --out`, `site plan --approve`
 //! and `tree --svg=FILE` write files. `image pack` is in the crate `image`.
 
 mod allocation_reader;
 pub(crate) mod check;
 #[cfg(test)]
 mod check_fuzz;
+pub mod image_add;
 pub mod plan;
 mod plan_forecast;
 mod plan_registered;

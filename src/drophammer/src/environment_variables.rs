@@ -134,6 +134,21 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_documentation_lists_all_exceptions() {
+        let page = include_str!("../../../docs/commands.md");
+        let section = page.split("## Environment").nth(1).unwrap().split("\n## ").next().unwrap();
+        for option in DESTRUCTIVE {
+            assert!(section.contains(&format!("`--{option}`")), "{option}");
+        }
+        for command in WITHOUT_VARIABLES {
+            assert!(
+                section.contains(&format!("`{command}`")) || section.contains(&format!("`drophammer {command}`")),
+                "{command}"
+            );
+        }
+    }
+
     /// Each name belongs to one option; only variables that change the display are shared.
     #[test]
     fn variables_have_one_meaning() {
