@@ -27,6 +27,7 @@ pub use tree::run_tree;
 
 use common::diagnostic::Diagnostic;
 use common::error::{Context, Phase, Result};
+use common::format::metal_api_wording::reword_metal_phrases;
 use common::format::terminal_escaping::escape_line;
 use model::layout::{self, ParsedLayout};
 use std::io::Read;
@@ -39,7 +40,7 @@ fn problem_lines(file: &Path, problems: &[Diagnostic]) -> String {
 
 fn format_located(file: &Path, problem: &Diagnostic) -> String {
     let blank = if problem.line.is_some() { "" } else { " " };
-    format!("{}:{blank}{problem}", file.display())
+    format!("{}:{blank}{}", file.display(), reword_metal_phrases(&problem.to_string()))
 }
 
 fn print_problems(file: &Path, problems: &[Diagnostic]) -> Result<()> {

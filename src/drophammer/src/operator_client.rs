@@ -21,6 +21,7 @@ mod per_machine_requests;
 mod planned_reinstall;
 mod power;
 mod reinstall;
+mod server_messages;
 #[cfg(test)]
 mod tests;
 pub mod volumes;

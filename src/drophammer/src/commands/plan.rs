@@ -11,6 +11,7 @@ use crate::terminal_output::{print_for_terminal, wants_colour};
 use clap::Args;
 use common::error::{Context, Error, Phase, Result};
 use common::exit_status::{CommandOutcome, report_refusal};
+use common::format::metal_api_wording::reword_metal_phrases;
 use common::output::{print_error, to_json};
 use model::deploy_steps::{EraseMode, StepList};
 use model::device_name::DevicePath;
@@ -252,7 +253,10 @@ fn make_plan(options: &PlanArgs, asked: PlanInputs) -> Result<(String, CommandOu
             for note in notes {
                 print_error(&note);
             }
-            Ok((with_steps(colourize(&refusal), to_json(&refusal))? + "\n", CommandOutcome::Refused))
+            Ok((
+                with_steps(reword_metal_phrases(&colourize(&refusal)), to_json(&refusal))? + "\n",
+                CommandOutcome::Refused,
+            ))
         }
     }
 }

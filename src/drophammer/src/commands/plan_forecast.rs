@@ -5,6 +5,7 @@ use super::plan::{PlanArgs, choose_outcome, refuse_impossible};
 use super::plan_registered::{FRESH, format_time, require_allocation, simulate_reinstall};
 use common::error::Result;
 use common::exit_status::CommandOutcome;
+use common::format::metal_api_wording::reword_metal_phrases;
 use common::format::terminal_escaping::escape_line;
 use common::format::{self, format_bytes, format_count};
 use common::output::to_json;
@@ -43,7 +44,7 @@ pub(crate) fn forecast_plan(
     })?;
     let planned = match preview_plan(&preview.machine, allocation, inventory, true) {
         Ok(planned) => planned,
-        Err(refused) => return Ok((refused.printed + "\n", CommandOutcome::Refused)),
+        Err(refused) => return Ok((reword_metal_phrases(&refused.printed) + "\n", CommandOutcome::Refused)),
     };
     let lost_bytes = planned.disks.iter().fold(0, |sum: u64, disk| sum.saturating_add(disk.lost_bytes));
     let subject = ForecastSubject { name, image: &image, registered };

@@ -10,6 +10,7 @@ use super::read_text;
 use crate::operator_client::OperatorClient;
 use common::error::{Context, Error, Phase, Result};
 use common::exit_status::CommandOutcome;
+use common::format::metal_api_wording::reword_metal_phrases;
 use common::output::to_json;
 use linux::atomic_file;
 use model::allocation::{ApprovedPlan, AssignedMachine};
@@ -144,7 +145,7 @@ pub(super) fn save_plan(options: &PlanArgs, machine: &str, file: &Path) -> Resul
     };
     let planned = match saved.make_plan() {
         Ok(planned) => planned,
-        Err(refusal) => return Ok((refusal.printed + "\n", CommandOutcome::Refused)),
+        Err(refusal) => return Ok((reword_metal_phrases(&refusal.printed) + "\n", CommandOutcome::Refused)),
     };
     let Some(verdicts) = &planned.verdicts else {
         return Err(inventory_refusal(format!(

@@ -17,6 +17,7 @@ use axum::body::Body;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Redirect, Response};
+use common::format::metal_api_wording::reword_metal_phrases;
 use maud::{Markup, html};
 use plan::request_from_allocation::preview::PreviewPlan;
 use site::effective_allocation::{effective_allocation, find_allocation_differences, is_unrecorded};
@@ -95,6 +96,7 @@ pub(crate) async fn get_reinstall(
             Ok(outlook) => (StatusCode::OK, show_confirmation(&person, &machine, &asked, &outlook)),
             Err(error) => {
                 let (status, why) = error.parts();
+                let why = reword_metal_phrases(&why);
                 (status, html! { p.problem.words role="alert" { strong { "Refused: " } (why) } })
             }
         },
