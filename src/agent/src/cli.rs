@@ -1,6 +1,6 @@
 //! Commands of the agent, shared by the programs `drophammer-agent` and `drophammer`, and the `main` function of both programs.
 
-use clap::{Parser, Subcommand};
+use clap::{FromArgMatches, Subcommand};
 use common::error::{Context, Phase, Result};
 use common::exit_status::CommandOutcome;
 use common::format::terminal_escaping::escape_hidden;
@@ -71,9 +71,14 @@ pub fn run_agent_command(command: &AgentCommand) -> Result<CommandOutcome> {
     }
 }
 
-/// Parses the command line, starts the log, runs the command, and returns the exit code of the program.
-pub fn run_program<C: Parser>(run: impl Fn(C) -> Result<CommandOutcome>) -> ExitCode {
-    let cli = match C::try_parse() {
+/// Parses the command line as `command` defines it, starts the log, runs the command, and returns the exit code of the program.
+pub fn run_program<C: FromArgMatches>(
+    mut command: clap::Command,
+    run: impl Fn(C) -> Result<CommandOutcome>,
+) -> ExitCode {
+    let matches = command.clone().try_get_matches();
+    let parse = |mut matches| C::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command));
+    let cli = match matches.and_then(parse) {
         Ok(cli) => cli,
         Err(error) => {
             let wrong = error.use_stderr();

@@ -6,6 +6,7 @@ use clap::Args;
 use common::error::{Context, Error, Phase, Result};
 use common::exit_status::{CommandOutcome, report_refusal};
 use common::{format, output};
+use image::download;
 use image::raw::{self, ImageRequirements};
 use image::{
     BurnResult, ImageSource, IncomingImage, MountsBelow, PayloadKind, ResolvedImage, SignatureKey, SignatureKeys,
@@ -24,7 +25,8 @@ use std::time::{Duration, Instant};
 /// Arguments of `image burn`.
 #[derive(Debug, Args)]
 pub struct BurnOptions {
-    /// URL of the image.
+    /// URL or path of the image.
+    #[arg(value_name = "URL|FILE")]
     pub url: String,
     /// Directory to unpack the image into; with --overwrite, the disk (or file) to write a raw image to.
     pub target: PathBuf,
@@ -124,7 +126,10 @@ fn replace_layout_advice(error: Error) -> Error {
 
 /// Parses a key that is specified on the command line, or reads the key from the specified `.pub` file of minisign or
 /// cosign.
-fn read_public_key(given: &str) -> Result<SignatureKey> {
+///
+/// # Errors
+/// Returns an error if the file cannot be read, or the text is not a public key.
+pub fn read_public_key(given: &str) -> Result<SignatureKey> {
     let text = match Path::new(given).is_file() {
         true => fs::read_to_string(given).context(Phase::Image, || format!("read the public key {given}"))?,
         false => given.to_owned(),
@@ -138,7 +143,7 @@ fn read_public_key(given: &str) -> Result<SignatureKey> {
 fn build_source(burn: &BurnOptions) -> Result<ImageSource> {
     let keys = SignatureKeys(burn.key.iter().map(|key| read_public_key(key)).collect::<Result<_>>()?);
     let digest = image::parse_given_digest(burn.digest.as_deref(), &burn.url)?;
-    let (url, mirrors) = (burn.url.clone(), burn.mirror.clone());
+    let (url, mirrors) = (download::parse_location(&burn.url)?, burn.mirror.clone());
     let pull_secrets =
         burn.registry_config.as_deref().map_or(Ok(Vec::new()), |file| read_registry_credentials(file, burn))?;
     Ok(ImageSource { url, mirrors, digest, pull_secrets, keys, ..ImageSource::default() })

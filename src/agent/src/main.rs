@@ -2,7 +2,7 @@
 
 use agent::cli::{AgentCommand, EXIT_CODES};
 use agent::image_burn::BurnOptions;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// Install agent for bare-metal servers.
@@ -29,7 +29,7 @@ enum ImageCommand {
 }
 
 fn main() -> ExitCode {
-    agent::cli::run_program(|cli: AgentCli| match cli.command {
+    agent::cli::run_program(AgentCli::command(), |cli: AgentCli| match cli.command {
         ProgramCommand::Agent(command) => agent::cli::run_agent_command(&command),
         ProgramCommand::Image(ImageCommand::Burn(options)) => agent::image_burn::run(&options),
     })

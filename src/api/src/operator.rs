@@ -2,6 +2,7 @@
 //! machines.
 
 mod machine_summary;
+pub mod reinstall_plan;
 pub mod reinstalls;
 pub(crate) mod restored_machine_confirmation;
 

@@ -6,19 +6,22 @@ use super::base_url::BaseUrls;
 use super::migration_requests::machine_requests;
 use super::migration_requests::migration_assignment::MigrationForecast;
 use super::operator::OperatorAuth;
+use super::operator::reinstall_plan::{ReinstallQuery, simulate_order};
+use super::operator::reinstalls::ReinstallRequest;
 use super::{AppState, machine_identification};
 use crate::allocation_state;
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use control::api_types::RegisterRequest;
 use http_server::api_error::ApiError;
 use model::allocation;
 use model::inventory::Inventory;
 use serde::{Deserialize, Serialize};
-use site::allocation_resolution::resolve_allocation;
+use site::allocation_resolution::{ResolvedAllocation, resolve_allocation, resolve_before_approval};
 use site::effective_allocation::{AllocationDifference, find_allocation_differences, is_unrecorded};
-use site::operator_files::AllocationSpec;
+use site::operator_files::{AllocationSpec, MachineSpec};
+use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
 use store::{InstallState, StoredRegistration as Row};
 use time::OffsetDateTime;
@@ -67,14 +70,17 @@ pub struct RegisteredInventory {
     pub outdated: bool,
 }
 
-/// `GET /v1/machine/{id}/preview`: returns the inputs for planning the machine.
+/// `GET /v1/machine/{id}/preview`: returns the inputs for planning the machine, or for planning a reinstall of the machine
+/// that is not ordered.
 pub(crate) async fn get_preview(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
+    Query(query): Query<ReinstallQuery>,
     base: BaseUrls,
     _: OperatorAuth,
 ) -> Result<Json<PlanInput>, ApiError> {
     let id = id.to_lowercase();
+    let asked = query.into_request(&id);
     let directory = app.directory();
     let described = directory.find_machine(&id);
     let mut preview = PlanInput::default();
@@ -90,9 +96,9 @@ pub(crate) async fn get_preview(
             }
             (MigrationForecast::NotWritten(why) | MigrationForecast::Unknown(why), _) => preview.withheld = Some(why),
             (MigrationForecast::Unaffected, Some(allocation)) => {
-                let standing = allocation_state::read_full_state(&app, machine, &directory.known).await?;
+                let (standing, resolved) = resolve_for_plan(&app, &directory, machine, asked.as_ref()).await?;
                 is_installed = preview.compare_with_installed(allocation, &standing);
-                match resolve_allocation(machine, &standing, &directory.known) {
+                match resolved {
                     Ok(Some(assigned)) => {
                         preview.machine.allocation = Some(to_wire_allocation(&assigned, standing, &base.calls, false));
                     }
@@ -117,6 +123,22 @@ pub(crate) async fn get_preview(
         )));
     }
     Ok(Json(preview))
+}
+
+/// Resolves the allocation that the machine would receive now or, if `asked` is specified, after this order. The inner
+/// error is the reason why the machine would not receive an allocation.
+async fn resolve_for_plan(
+    app: &AppState,
+    directory: &SiteSnapshot,
+    machine: &MachineSpec,
+    asked: Option<&ReinstallRequest>,
+) -> Result<(InstallState, Result<Option<ResolvedAllocation>, String>), ApiError> {
+    let (standing, resolve): (_, fn(&_, &_, &_) -> _) = match asked {
+        Some(asked) => (simulate_order(app, asked).await?.standing, resolve_before_approval),
+        None => (allocation_state::read_full_state(app, machine, &directory.known).await?, resolve_allocation),
+    };
+    let resolved = resolve(machine, &standing, &directory.known);
+    Ok((standing, resolved))
 }
 
 async fn registered_inventory(

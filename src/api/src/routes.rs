@@ -327,6 +327,7 @@ fn host_routes() -> Vec<ApiRoute> {
         .with_query(&["server"])
         .with_response(response_schema::<boot_digest::BootDigestResponse>),
         get_route("/v1/machine/{id}/preview", plan_input::get_preview, "Inputs for planning a machine")
+            .with_query(&operator::reinstall_plan::QUERY)
             .with_response(response_schema::<PlanInput>),
     ]
 }

@@ -1,6 +1,7 @@
 //! Formatting of text and numbers for terminals: aligned columns, sizes, durations, and removal of secrets and hidden
 //! characters.
 
+pub mod metal_api_wording;
 pub mod table;
 pub mod terminal_escaping;
 pub mod untrusted_text_limits;

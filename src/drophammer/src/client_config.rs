@@ -93,6 +93,9 @@ impl ClientConfig {
     /// # Errors
     /// Returns an error if the file cannot be written. In this case, the old content is unchanged.
     pub(crate) fn write_file(&self, path: &Path) -> Result<()> {
+        // A symbolic link is preserved; its target is replaced.
+        let target = resolve_link(path);
+        let path = target.as_path();
         let write = || {
             if let Some(folder) = path.parent() {
                 fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -170,4 +173,12 @@ fn read_fields<'a>(
 fn read_string(value: &Value, place: &str) -> std::result::Result<String, String> {
     let text = value.as_str().map(str::to_owned).or_else(|| value.is_number().then(|| value.to_string()));
     text.ok_or_else(|| format!("{place}: must be text"))
+}
+
+/// Returns the file to which a path leads, even if the target of a symbolic link does not exist yet.
+fn resolve_link(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| match fs::read_link(path) {
+        Ok(target) => path.parent().map_or_else(|| target.clone(), |folder| folder.join(&target)),
+        Err(_) => path.to_owned(),
+    })
 }

@@ -1,16 +1,18 @@
-//! Commands that run on a workstation, one file per command. Only `check --fix --write`, `rack plan --approve` and
-//! `tree --svg=FILE` write files. `image pack` is in the crate `image`.
+//! Commands that run on a workstation, one file per command. Only `check --fix --write`, `image add`, `plan --out`, `site plan --approve`
+//! and `tree --svg=FILE` write files. `image pack` is in the crate `image`.
 
 mod allocation_reader;
 pub(crate) mod check;
 #[cfg(test)]
 mod check_fuzz;
 pub mod explain;
+pub mod image_add;
 pub mod plan;
 mod plan_forecast;
 mod plan_registered;
 mod plan_templates;
 pub mod rack;
+pub(crate) mod saved_plan;
 pub(crate) mod schema;
 pub mod site;
 #[cfg(test)]
@@ -27,6 +29,7 @@ pub use tree::run_tree;
 
 use common::diagnostic::Diagnostic;
 use common::error::{Context, Phase, Result};
+use common::format::metal_api_wording::reword_metal_phrases;
 use common::format::terminal_escaping::escape_line;
 use model::layout::{self, ParsedLayout};
 use std::io::Read;
@@ -39,7 +42,7 @@ fn problem_lines(file: &Path, problems: &[Diagnostic]) -> String {
 
 fn format_located(file: &Path, problem: &Diagnostic) -> String {
     let blank = if problem.line.is_some() { "" } else { " " };
-    format!("{}:{blank}{problem}", file.display())
+    format!("{}:{blank}{}", file.display(), reword_metal_phrases(&problem.to_string()))
 }
 
 fn print_problems(file: &Path, problems: &[Diagnostic]) -> Result<()> {

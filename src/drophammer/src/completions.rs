@@ -1,14 +1,44 @@
-//! `drophammer completion` and `drophammer man`: shell completions and manual pages, generated from the command line definition.
+//! `drophammer completion`: shell completions, generated from the definition of the command line.
 
 use crate::cli::{Cli, CompletionShell};
 use clap::CommandFactory;
 use clap_complete::aot;
-use common::error::{Context, Phase, Result};
+use common::error::Result;
 use common::exit_status::CommandOutcome;
 use common::output::print_text;
-use std::path::Path;
 
 const NAME: &str = "drophammer";
+
+const BASH_NAMES: &str = r#"
+_drophammer_names() {
+    local -a names
+    mapfile -t names < <("${COMP_WORDS[0]}" complete -- "${COMP_LINE:0:COMP_POINT}" 2>/dev/null)
+    if ((${#names[@]})); then
+        COMPREPLY=("${names[@]}")
+    else
+        _drophammer "$@"
+    fi
+}
+complete -F _drophammer_names -o bashdefault -o default drophammer
+"#;
+const ZSH_NAMES: &str = r#"_drophammer() {
+    local -a names
+    names=(${(f)"$($words[1] complete -- "${(j: :)words[1,CURRENT]}" 2>/dev/null)"})
+    if (($#names)); then
+        compadd -a names
+    else
+        _drophammer_static "$@"
+    fi
+}
+
+"#;
+const FISH_NAMES: &str = r#"
+function __drophammer_names
+    set -l line (commandline -cp)
+    drophammer complete -- "$line" 2>/dev/null
+end
+complete -c drophammer -a '(__drophammer_names)'
+"#;
 
 /// Prints the completion script for a shell.
 ///
@@ -26,88 +56,78 @@ fn completion_script(shell: CompletionShell) -> String {
     };
     let mut script = Vec::new();
     aot::generate(shell, &mut Cli::command(), NAME, &mut script);
-    String::from_utf8_lossy(&script).into_owned()
-}
-
-/// Writes a manual page for each command to a directory.
-///
-/// # Errors
-/// Returns an error if the directory or a page cannot be written.
-pub fn write_man_pages(folder: &Path) -> Result<CommandOutcome> {
-    let what = || format!("write manual pages into {}", folder.display());
-    std::fs::create_dir_all(folder).context(Phase::Settings, what)?;
-    clap_mangen::generate_to(Cli::command(), folder).context(Phase::Settings, what)?;
-    Ok(CommandOutcome::Good)
+    let script = String::from_utf8_lossy(&script);
+    match shell {
+        // The function is replaced by one that first requests names, and calls the generated function if there are none.
+        aot::Shell::Zsh => script.replacen("\n_drophammer() {", &format!("\n{ZSH_NAMES}_drophammer_static() {{"), 1),
+        aot::Shell::Fish => format!("{script}{FISH_NAMES}"),
+        _ => format!("{script}{BASH_NAMES}"),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use linux::process::ToolCommand;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
     use std::time::Duration;
 
     /// Deadline for a shell, far longer than any shell needs.
     const DEADLINE: Duration = Duration::from_secs(60);
 
-    /// Adds the names of all visible subcommands, as in their manual pages.
-    fn commands(command: &clap::Command, above: &str, all: &mut Vec<String>) {
-        for below in command.get_subcommands().filter(|command| !command.is_hide_set()) {
-            let name = format!("{above}-{}", below.get_name());
-            commands(below, &name, all);
-            all.push(name);
-        }
-    }
+    /// Program that completes only the names of machines.
+    const STUB: &str =
+        "#!/bin/sh\n[ \"$1 $3\" != 'complete drophammer machine show st' ] || printf 'storage-7\\nstorage-8\\n'\n";
 
-    #[test]
-    fn every_command_has_a_page() {
-        let folder = tempfile::tempdir().unwrap();
-        write_man_pages(&folder.path().join("man1")).unwrap();
-        let mut all = vec![NAME.to_owned()];
-        commands(&Cli::command(), NAME, &mut all);
-        assert!(all.len() > 10);
-        for name in all {
-            let page = std::fs::read_to_string(folder.path().join(format!("man1/{name}.1"))).unwrap();
-            assert!(page.contains(".SH SYNOPSIS"), "{name}: {page}");
-        }
-    }
-
-    /// zsh script that starts an interactive shell in a pseudoterminal, and types `rei` and a tab there.
+    /// zsh script that starts an interactive shell in a pseudoterminal, and types the beginnings of two commands and a tab there.
     const ZSH: &str = r#"
         zmodload zsh/zpty
         zpty shell "zsh -f -i"
-        zpty -w shell "PS1=; fpath=($1 \$fpath); autoload -Uz compinit; compinit -u -D; echo rea''dy"
+        zpty -w shell "PS1=; PATH=$1:\$PATH; fpath=($1 \$fpath); autoload -Uz compinit; compinit -u -D; echo rea''dy"
         zpty -r -m shell line '*ready*'
         zpty -w -n shell $'drophammer machine rei\t'
         zpty -r -m shell line '*reinstall*' && echo machine reinstall
+        zpty -w -n shell $'\Cudrophammer machine show st\t'
+        zpty -r -m shell line '*storage-*' && echo storage-7 storage-8
         zpty -d shell
     "#;
     const BASH: &str = r#"
-        . "$1/drophammer"
-        COMP_WORDS=(drophammer machine rei) COMP_CWORD=2
-        _drophammer drophammer rei machine
-        echo machine "${COMPREPLY[@]}"
+        PATH=$1:$PATH
+        . "$1/drophammer.bash"
+        complete_at_end() {
+            COMP_LINE=$1 COMP_POINT=${#1} COMP_WORDS=($1) COMP_CWORD=2
+            _drophammer_names drophammer "${COMP_WORDS[-1]}" "${COMP_WORDS[-2]}"
+            echo "${COMPREPLY[@]}"
+        }
+        echo machine $(complete_at_end "drophammer machine rei")
+        complete_at_end "drophammer machine show st"
     "#;
     const FISH: &str = r#"
+        set PATH $argv[1] $PATH
         source $argv[1]/drophammer.fish
         echo machine (complete -C "drophammer machine rei" | string split -f 1 \t)
+        echo (complete -C "drophammer machine show st" | string match 'storage-*')
     "#;
 
     #[test]
-    fn real_shells_complete_it() {
+    fn real_shells_complete_commands_and_names() {
         for (shell, name, options, asks) in [
-            (CompletionShell::Bash, "drophammer", ["--norc", "--noprofile"].as_slice(), BASH),
+            (CompletionShell::Bash, "drophammer.bash", ["--norc", "--noprofile"].as_slice(), BASH),
             (CompletionShell::Zsh, "_drophammer", &["-f"], ZSH),
             (CompletionShell::Fish, "drophammer.fish", &["--no-config"], FISH),
         ] {
             let folder = tempfile::tempdir().unwrap();
             std::fs::write(folder.path().join(name), completion_script(shell)).unwrap();
             std::fs::write(folder.path().join("asks"), asks).unwrap();
+            std::fs::write(folder.path().join("drophammer"), STUB).unwrap();
+            std::fs::set_permissions(folder.path().join("drophammer"), Permissions::from_mode(0o755)).unwrap();
             let program = format!("{shell:?}").to_lowercase();
             // The home directory is temporary, because some shells write files to it at every start.
             let command = ToolCommand::new(&program).args(options).arg(folder.path().join("asks")).arg(folder.path());
             let command = command.env("HOME", folder.path()).env("XDG_DATA_HOME", folder.path()).deadline(DEADLINE);
             let output = command.run().unwrap_or_else(|error| panic!("{program}: {error}"));
-            assert_eq!(output.stdout.trim(), "machine reinstall", "{program}");
+            assert_eq!(output.stdout.trim(), "machine reinstall\nstorage-7 storage-8", "{program}");
         }
     }
 }

@@ -10,8 +10,11 @@ pub mod commands;
 pub mod completions;
 #[cfg(test)]
 mod docs_tests;
+pub mod environment_variables;
 #[cfg(test)]
 mod hostile_text_tests;
+pub mod live_completion;
+pub mod man_pages;
 mod object_list;
 pub mod operator_client;
 mod terminal_output;

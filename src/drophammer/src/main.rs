@@ -1,13 +1,16 @@
 //! The program for workstations and servers. It also contains the agent.
 
+use clap::CommandFactory;
 use common::error::Result;
 use common::exit_status::CommandOutcome;
 use drophammer::cli::{Cli, CliCommand, ImageArgs, ImageCommand};
-use drophammer::{commands, completions, operator_client};
+use drophammer::environment_variables::{add_variables, is_variable_set};
+use drophammer::{commands, completions, live_completion, man_pages, operator_client};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    agent::cli::run_program(|cli: Cli| run_command(cli.command))
+    let command = add_variables(Cli::command(), is_variable_set);
+    agent::cli::run_program(command, |cli: Cli| run_command(cli.command))
 }
 
 fn run_command(command: CliCommand) -> Result<CommandOutcome> {
@@ -31,7 +34,8 @@ fn run_command(command: CliCommand) -> Result<CommandOutcome> {
         CliCommand::Explain(options) => commands::run_explain(&options),
         CliCommand::Schema(options) => commands::run_schema(&options),
         CliCommand::Completion { shell } => completions::print_completion(shell),
-        CliCommand::Man { folder } => completions::write_man_pages(&folder),
+        CliCommand::Complete { line } => live_completion::print_names(&line),
+        CliCommand::Man { folder } => man_pages::write_man_pages(&folder),
     }
 }
 
@@ -40,6 +44,7 @@ fn run_image_command(command: &ImageCommand) -> Result<CommandOutcome> {
         ImageCommand::List(options) => operator_client::images::list_images(options),
         ImageCommand::Show(options) => operator_client::images::show_image(options),
         ImageCommand::Modify(options) => operator_client::images::modify_image(options),
+        ImageCommand::Add(options) => commands::image_add::add_image(options),
         ImageCommand::Burn(options) => agent::image_burn::run(options),
         ImageCommand::Pack(options) => image::pack::run_pack(options),
     }

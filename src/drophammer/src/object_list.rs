@@ -147,7 +147,10 @@ fn format_list<T: Serialize>(
     let mut chosen: Vec<&T> = objects.iter().collect();
     for filter in &options.filter {
         let (column, pattern) = list.parse_filter(filter).map_err(list_refusal)?;
-        chosen.retain(|object| matches_pattern(&(column.cell)(object).text, pattern));
+        chosen.retain(|object| {
+            let cell = (column.cell)(object);
+            matches_pattern(&cell.text, pattern) || cell.value.is_some_and(|value| matches_pattern(&value, pattern))
+        });
     }
     // Documents keep the server's order, unless another order is requested.
     if options.sort.is_some() || !matches!(format, OutputFormat::Json | OutputFormat::Yaml) {

@@ -15,10 +15,13 @@ mod machine_details;
 mod machine_list;
 mod migration;
 mod options;
+mod order_options;
 pub mod os_definitions;
 mod per_machine_requests;
+mod planned_reinstall;
 mod power;
 mod reinstall;
+mod server_messages;
 #[cfg(test)]
 mod tests;
 pub mod volumes;
@@ -26,6 +29,8 @@ pub mod volumes;
 pub(crate) use api_client::{OperatorClient, OperatorResponse};
 pub(crate) use images::{ListImagesOptions, ModifyImageOptions, ShowImageOptions};
 pub(crate) use options::{LayoutOptions, MachineOptions, ServerOptions, VolumeOptions};
+pub(crate) use order_options::ReinstallOverrideOptions;
+pub(crate) use planned_reinstall::fetch_reinstall_preview;
 pub(crate) use reinstall::describe_differences;
 
 use crate::commands::plan::{PlanArgs, run_plan};
@@ -82,11 +87,14 @@ pub fn run_machine_command(options: &MachineOptions) -> Result<CommandOutcome> {
 }
 
 /// Runs `drophammer plan --machine`.
-fn plan_machine(options: &MachineOptions, asked: &machine_details::PlanMachineOptions) -> Result<CommandOutcome> {
+fn plan_machine(options: &MachineOptions, asked: &order_options::PlanMachineOptions) -> Result<CommandOutcome> {
     run_plan(&PlanArgs {
         machine: Some(asked.machine.clone()),
         of: options.of.clone(),
         reinstall: asked.reinstall,
+        image: asked.image.clone(),
+        overrides: asked.overrides.clone(),
+        out: asked.out.clone(),
         inventory: asked.inventory.clone(),
         json: options.json,
         ..PlanArgs::default()

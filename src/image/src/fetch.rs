@@ -29,11 +29,13 @@ mod source;
 pub(crate) use chunk_verifier::open_source;
 pub(crate) use image_resolution::resolve_image;
 pub use key::SignatureKey;
+pub(crate) use local_file::path_of_url;
 pub use manifest::ImageManifest;
 #[cfg(test)]
 pub(crate) use parallel_ranges::LaneRules;
 pub(crate) use range_reader::RangeReader;
 pub(crate) use retry::FetchRetryPolicy;
+pub(crate) use sidecar::read_document;
 pub use sidecar_verification::{DIRECTORY, SignatureKeys, signature_url};
 pub use signed_name::{IN_COMMENT, MINIMUM_FILE, MinimumVersions};
 pub use source::{ImagePart, ImageSource, ResolvedImage, parse_given_digest};

@@ -16,6 +16,7 @@
 //! interface for other crates.
 
 mod burn;
+pub mod download;
 mod fetch;
 mod foreign_format;
 pub mod pack;

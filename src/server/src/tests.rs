@@ -48,6 +48,7 @@ mod rest_examples;
 mod restored_database;
 mod restored_migration;
 mod running_installation;
+mod saved_plans;
 mod secret_release;
 mod server_health;
 mod site_check_report;

@@ -67,14 +67,32 @@ pub struct ResolvedAllocation {
     pub approved: Option<ApprovedPlan>,
 }
 
-/// Resolves the machine's allocation. Templates that the machine's traits enable are checked even if the machine has no
-/// allocation. Returns `None` if the machine has no allocation or must wait. A machine waits if the digest of its image
-/// is not known yet, if its OS definition is not verified yet, or if its layout depends on an inventory that is not
-/// registered yet.
+/// Resolves the machine's allocation, and adds the approval of its plan. Templates that the machine's traits enable are
+/// checked even if the machine has no allocation. Returns `None` if the machine has no allocation or must wait. A machine
+/// waits if the digest of its image is not known yet, if its OS definition is not verified yet, or if its layout depends
+/// on an inventory that is not registered yet.
 ///
 /// # Errors
 /// Returns everything that prevents the resolution, one line each, with its position in the machine file.
 pub fn resolve_allocation(
+    machine: &MachineSpec,
+    standing: &InstallState,
+    known: &SiteObjects,
+) -> Result<Option<ResolvedAllocation>, String> {
+    let Some(resolved) = resolve_before_approval(machine, standing, known)? else { return Ok(None) };
+    let approved = match known.approvals.approval_for_agent(&machine.id, standing) {
+        Ok(approved) => approved.filter(|_| resolved.installs),
+        Err(why) if resolved.installs => return Err(why),
+        Err(_) => None,
+    };
+    Ok(Some(ResolvedAllocation { approved, ..resolved }))
+}
+
+/// Resolves the machine's allocation without regard to approvals, for a plan that the operator has not approved yet.
+///
+/// # Errors
+/// Fails as [`resolve_allocation`] does.
+pub fn resolve_before_approval(
     machine: &MachineSpec,
     standing: &InstallState,
     known: &SiteObjects,
@@ -91,15 +109,10 @@ pub fn resolve_allocation(
     if installs && matches!(allocation.definition, DefinitionState::Verifying) {
         return Ok(None);
     }
-    let approved = match known.approvals.approval_for_agent(&machine.id, standing) {
-        Ok(approved) => approved.filter(|_| installs),
-        Err(why) if installs => return Err(why),
-        Err(_) => None,
-    };
     let Some(parts) = resolve_parts(machine, &allocation, standing, known, installs)? else { return Ok(None) };
     let AllocationParts { image, layout: (layout_id, layout), steps: AllocationSteps { steps, out_of_band, .. } } =
         parts;
-    Ok(Some(ResolvedAllocation { allocation, image, layout_id, layout, steps, out_of_band, installs, approved }))
+    Ok(Some(ResolvedAllocation { allocation, image, layout_id, layout, steps, out_of_band, installs, approved: None }))
 }
 
 /// Returns the reason why the allocation must not be used although all its references are valid, or `None` if it may be

@@ -9,7 +9,7 @@ use serde_json::Value;
 /// size.
 const MAX_BYTES: usize = 4 << 20;
 
-const HEAD: &str = "# Written by `drophammer rack plan --approve`. Only this plan is carried out on the machine; remove the file to withdraw the approval.\n";
+const HEAD: &str = "# Written by `drophammer site plan --approve` or `machine reinstall --plan`. Only this plan is carried out on the machine; remove the file to withdraw the approval.\n";
 
 /// Content of an approval file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,6 +114,7 @@ mod tests {
         fn what_is_written_is_read_whatever_a_disk_calls_itself(serial in any::<String>(), installed in any::<String>()) {
             let wanted = verdicts(&serial);
             let text = render_approval(&wanted, installed.clone(), "2026-01-01T00:00:00Z".to_owned()).unwrap();
+            prop_assert!(text.starts_with("# Written by `drophammer site plan --approve` or"));
             let read = parse_approval(&text).unwrap();
             prop_assert_eq!(&read.verdicts, &wanted);
             prop_assert_eq!(read.file.installed, installed);

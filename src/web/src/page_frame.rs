@@ -7,6 +7,7 @@ use api::AppState;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use common::format::format_count;
+use common::format::metal_api_wording::reword_metal_phrases;
 use http_server::api_error::{ApiError, set_retry_after};
 use http_server::server_health::{ErrorMessage, ServerHealth};
 use maud::{DOCTYPE, Markup, html};
@@ -79,6 +80,7 @@ pub(crate) fn render_login(status: StatusCode, why: Option<&str>) -> Response {
 /// Returns an error page.
 pub(crate) fn render_error(app: &AppState, person: Option<&LoggedIn>, error: ApiError) -> Response {
     let (status, message) = error.parts();
+    let message = reword_metal_phrases(&message);
     let error_message = ErrorMessage(message.clone());
     let main = html! {
         h1 { (if status.is_server_error() { "Failed" } else { "Refused" }) }

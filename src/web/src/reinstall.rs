@@ -7,15 +7,15 @@ use super::page_frame;
 use super::plan_preview::{self, PlanPreview};
 use super::session::LoggedIn;
 use api::AppState;
-use api::allocation_state;
 use api::base_url::BaseUrls;
-use api::operator::reinstalls::{self, OrderableReinstall, ReinstallRequest};
+use api::operator::reinstall_plan::{HypotheticalOrder, simulate_order};
+use api::operator::reinstalls::{self, ReinstallRequest};
 use api::operator::{OperatorAuth, find_machine};
-use api::rack_plan::build_order;
 use axum::body::Body;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Redirect, Response};
+use common::format::metal_api_wording::reword_metal_phrases;
 use http_server::api_error::ApiError;
 use http_server::quotas::ClientAddress;
 use maud::{Markup, html};
@@ -52,17 +52,10 @@ async fn preview_reinstall(
     base: &BaseUrls,
     asked: &ReinstallRequest,
 ) -> Result<ReinstallPreview, ApiError> {
-    let OrderableReinstall { machine, standing, words, .. } = reinstalls::check_orderable(app, asked).await?;
+    let HypotheticalOrder { machine, standing } = simulate_order(app, asked).await?;
     let Some(allocation) = &machine.allocation else {
         return Err(ApiError::bad_request("the machine is no longer allocated"));
     };
-    if let Some(begun) = standing.order.as_ref().filter(|order| order.begun && !order.given_up) {
-        return Err(reinstalls::already_started(begun));
-    }
-    let mut standing = allocation_state::read_full_state(app, &machine, &app.directory().known).await?;
-    let earlier = standing.order.take().filter(|order| order.begun);
-    standing.order = Some(build_order(asked.imageid.clone(), words, earlier));
-    let standing = allocation_state::add_template_results(app, &machine, standing, &app.directory().known).await?;
     let changes = AllocationChanges {
         differences: find_allocation_differences(allocation, &standing),
         is_unrecorded: is_unrecorded(&standing),
@@ -103,6 +96,7 @@ pub(crate) async fn get_reinstall(
             Ok(outlook) => (StatusCode::OK, show_confirmation(&person, &machine, &asked, &outlook)),
             Err(error) => {
                 let (status, why) = error.parts();
+                let why = reword_metal_phrases(&why);
                 (status, html! { p.problem.words role="alert" { strong { "Refused: " } (why) } })
             }
         },

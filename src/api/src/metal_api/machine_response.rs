@@ -9,7 +9,7 @@ use crate::base_url::BaseUrls;
 use crate::operator::{MachineSummary, OperatorAuth};
 use crate::plan_input::{PlanInput, get_preview};
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use control::api_types::{HardwareDisk, HardwareNic, RegisterRequest, RegisteredBios};
 use model::install_report::{EventName, ProgressEvent};
@@ -141,7 +141,7 @@ struct LoggedEvent {
 /// Returns the machine with this id, which must have a machine file or have registered.
 pub(super) async fn machine_response(app: &Arc<AppState>, id: &str, base: &BaseUrls) -> ApiResult<MachineResponse> {
     let base = BaseUrls { calls: base.calls.clone(), files: base.files.clone() };
-    let shown = get_preview(State(app.clone()), Path(id.to_owned()), base, OperatorAuth).await;
+    let shown = get_preview(State(app.clone()), Path(id.to_owned()), Query::default(), base, OperatorAuth).await;
     let Json(PlanInput { machine, withheld, .. }) = shown.map_err(|error| match error.parts() {
         (StatusCode::NOT_FOUND, _) => ApiRefusal::not_found(super::machines::KIND, id),
         (status, message) => ApiRefusal::new(status, message),

@@ -32,6 +32,8 @@ use uuid::Uuid;
 pub(super) const KIND: &str = "machine";
 /// Maximum size of an allocation, which may contain user data.
 const ALLOCATION_BYTES: usize = 1 << 20;
+/// Maximum size of a reinstall order, which may contain the approved plan.
+const ORDER_BYTES: usize = 4 << 20;
 /// Fields of a machine file, in the order in which they are written.
 pub(crate) const FIELDS: [&str; 12] = [
     "id",
@@ -140,7 +142,7 @@ pub(crate) async fn reinstall_machine(
     peer: ClientAddress,
     body: Body,
 ) -> Result<Json<ReinstallResponse>, ApiError> {
-    let asked = parse_request(read_operator_document(&app, peer, body, EVENT_BYTES).await?)?;
+    let asked = parse_request(read_operator_document(&app, peer, body, ORDER_BYTES).await?)?;
     let id = id.to_lowercase();
     if asked.id.to_lowercase() != id {
         return Err(ApiError::bad_request(format!(

@@ -1,6 +1,6 @@
 //! Creation and cancellation of reinstall orders, with the checks that precede them.
 
-use super::{MachineSummary, OperatorAuth, find_allocated, invalid_reinstall, summarize_machine};
+use super::{MachineSummary, OperatorAuth, find_allocated, invalid_reinstall, reinstall_plan, summarize_machine};
 use crate::allocation_state;
 use crate::{AppState, metrics, out_of_band};
 use axum::Json;
@@ -10,7 +10,7 @@ use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
 use http_server::quotas::ClientAddress;
 use http_server::server_log::MachineOrigin;
-use model::allocation::Allocation;
+use model::allocation::{Allocation, ApprovedPlan};
 use model::device_name::identifiers::{is_placeholder_serial, is_placeholder_wwn};
 use model::layout;
 use serde::{Deserialize, Serialize};
@@ -30,7 +30,7 @@ use store::{CancelOutcome, InstallState, OrderOutcome, ReinstallOrder, Reinstall
 const VERIFY_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Fields of a request. Other fields are refused, so that a misspelt option is not ignored.
-const FIELDS: [&str; 9] = [
+const FIELDS: [&str; 10] = [
     "id",
     "imageid",
     "name",
@@ -40,6 +40,7 @@ const FIELDS: [&str; 9] = [
     "give_up",
     "replace_newer",
     "apply_allocation",
+    "approved",
 ];
 
 /// metal-api's `v1.MachineReinstallRequest`, with additional fields.
@@ -63,6 +64,9 @@ pub struct ReinstallRequest {
     /// Apply the allocation of the machine file instead of keeping the installed allocation.
     #[serde(default)]
     pub apply_allocation: bool,
+    /// Plan of this reinstall, which the order approves: the machine carries out only this plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approved: Option<ApprovedPlan>,
     /// Accepted for compatibility with metal-api, but ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -90,8 +94,12 @@ pub async fn place_order(
     peer: ClientAddress,
     asked: &ReinstallRequest,
 ) -> Result<MachineSummary, ApiError> {
-    let OrderableReinstall { machine, allocation, words, .. } = check_orderable(app, asked).await?;
-    check_over_redfish(app, &machine, &allocation, &words).await?;
+    let orderable = check_orderable(app, asked).await?;
+    check_over_redfish(app, &orderable.machine, &orderable.allocation, &orderable.words).await?;
+    if let Some(approved) = &asked.approved {
+        reinstall_plan::approve_plan(app, asked, &orderable, approved).await?;
+    }
+    let OrderableReinstall { machine, allocation, words, .. } = orderable;
     let id = &machine.id;
     match app.state.place_order(id, &allocation, &asked.imageid, words).await? {
         OrderOutcome::Placed(order) => {
@@ -346,7 +354,9 @@ mod tests {
     #[test]
     fn all_fields_of_a_request_are_accepted() {
         let text = Some(String::new());
-        let request = ReinstallRequest { name: text.clone(), description: text, ..ReinstallRequest::default() };
+        let approved = Some(ApprovedPlan::default());
+        let request =
+            ReinstallRequest { name: text.clone(), description: text, approved, ..ReinstallRequest::default() };
         let document = serde_json::to_value(&request).unwrap();
         let Value::Object(document) = document else { panic!("an object") };
         assert!(document.len() == FIELDS.len() && document.keys().all(|name| FIELDS.contains(&name.as_str())));

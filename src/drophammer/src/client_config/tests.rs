@@ -94,3 +94,17 @@ fn a_missing_context_is_refused_with_the_list_of_contexts() {
     assert!(config.find_context("b").is_ok());
     assert_eq!(config.find_context("a").unwrap_err(), "context \"a\" does not exist; contexts: b");
 }
+
+#[test]
+fn a_symbolic_link_to_the_configuration_is_preserved() {
+    let folder = tempfile::tempdir().unwrap();
+    let [link, target] = ["config.yaml", "dotfiles/drophammer.yaml"].map(|name| folder.path().join(name));
+    std::os::unix::fs::symlink("dotfiles/drophammer.yaml", &link).unwrap();
+    for current in ["a", "b"] {
+        let config = ClientConfig { current: Some(current.to_owned()), ..ClientConfig::default() };
+        config.write_file(&link).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(ClientConfig::read_file(&target).unwrap(), config);
+        assert_eq!(fs::read_dir(target.parent().unwrap()).unwrap().count(), 1, "no temporary file");
+    }
+}

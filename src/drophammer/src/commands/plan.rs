@@ -1,13 +1,17 @@
 //! `drophammer plan`: shows what an installation would do.
 
+#[cfg(test)]
+mod tests;
+
 use super::plan_registered::{self, RegisteredPlan};
 use super::plan_templates::NamedTemplates;
-use super::{problem_lines, read_layout, read_text};
-use crate::operator_client::ServerOptions;
+use super::{problem_lines, read_layout, read_text, saved_plan};
+use crate::operator_client::{ReinstallOverrideOptions, ServerOptions};
 use crate::terminal_output::{print_for_terminal, wants_colour};
 use clap::Args;
 use common::error::{Context, Error, Phase, Result};
 use common::exit_status::{CommandOutcome, report_refusal};
+use common::format::metal_api_wording::reword_metal_phrases;
 use common::output::{print_error, to_json};
 use model::deploy_steps::{EraseMode, StepList};
 use model::device_name::DevicePath;
@@ -24,8 +28,11 @@ use std::path::{Path, PathBuf};
 /// Options of `drophammer plan`.
 #[derive(Debug, Default, Args)]
 pub struct PlanArgs {
+    /// A plan that `--out` has saved, to print it.
+    #[arg(value_name = "PLAN", conflicts_with_all = ["layout", "machine", "template", "inventory"])]
+    pub saved: Option<PathBuf>,
     /// The layout, in YAML or JSON; - is standard input.
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["machine", "template"])]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["machine", "template", "saved"])]
     pub layout: Option<PathBuf>,
     /// Machine of a server, by its id or name. The plan uses the allocation that the server would now send to the
     /// machine, and the inventory with which the machine registered. --layout replaces this allocation, and --inventory
@@ -53,6 +60,15 @@ pub struct PlanArgs {
     /// Preview a reinstall: disks without wipeonreinstall are preserved, and their contents are shown.
     #[arg(long)]
     pub reinstall: bool,
+    /// Preview a reinstall with this image.
+    #[arg(long, value_name = "ID", requires = "machine")]
+    pub image: Option<String>,
+    /// Overrides of `machine plan`.
+    #[arg(skip)]
+    pub overrides: ReinstallOverrideOptions,
+    /// Save the plan of the reinstall in this file. `drophammer machine reinstall --plan FILE` orders exactly this plan.
+    #[arg(long, value_name = "FILE", requires = "machine", conflicts_with_all = ["layout", "template"])]
+    pub out: Option<PathBuf>,
     /// Plan as if the machine had rebooted into the agent: mounts and swap in the inventory are ignored. A reinstall is always planned this
     /// way.
     #[arg(long)]
@@ -105,6 +121,12 @@ impl From<String> for MissingPlan {
 
 /// Computes the plan. Returns the output and the exit status.
 pub fn plan_output(options: &PlanArgs) -> Result<(String, CommandOutcome)> {
+    if let Some(file) = &options.saved {
+        return saved_plan::show_plan(options, file);
+    }
+    if let (Some(machine), Some(out)) = (&options.machine, &options.out) {
+        return saved_plan::save_plan(options, machine, out);
+    }
     let asked = match &options.machine {
         None => collect_inputs(options)?,
         Some(machine) => match plan_registered::collect_inputs(options, machine)? {
@@ -232,7 +254,10 @@ fn make_plan(options: &PlanArgs, asked: PlanInputs) -> Result<(String, CommandOu
             for note in notes {
                 print_error(&note);
             }
-            Ok((with_steps(colourize(&refusal), to_json(&refusal))? + "\n", CommandOutcome::Refused))
+            Ok((
+                with_steps(reword_metal_phrases(&colourize(&refusal)), to_json(&refusal))? + "\n",
+                CommandOutcome::Refused,
+            ))
         }
     }
 }
@@ -246,7 +271,7 @@ pub(super) fn choose_outcome(options: &PlanArgs, lost_bytes: u64) -> CommandOutc
     }
 }
 
-fn colourize(said: &impl Display) -> String {
+pub(super) fn colourize(said: &impl Display) -> String {
     if wants_colour() { format!("{said:#}") } else { said.to_string() }
 }
 
@@ -289,112 +314,5 @@ pub(super) fn refuse_impossible(inventory: Inventory, what: impl FnOnce() -> Str
     match inventory.find_impossible_property() {
         Some(why) => Err(Error::refusal(Phase::Inventory, format!("{}: {why}", what()))),
         None => Ok(inventory),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use model::inventory::DeviceUse;
-
-    #[test]
-    fn the_preview_of_a_running_machine_is_that_of_the_machine_at_rest() {
-        let mut running = read_inventory(&testdata("inventories/installed-default.json")).unwrap();
-        let disk = running.disks.iter_mut().find(|disk| disk.table.is_some()).unwrap();
-        let [efi, root, varlib, ..] = &mut disk.table.as_mut().unwrap().partitions[..] else {
-            panic!("three partitions")
-        };
-        efi.uses.push(DeviceUse::Mounted("/boot/efi".to_owned()));
-        root.uses.push(DeviceUse::Mounted("/".to_owned()));
-        varlib.uses.extend([DeviceUse::Mounted("/var/lib".to_owned()), DeviceUse::Swap]);
-        let dir = tempfile::tempdir().unwrap();
-        let (path, layout) = (dir.path().join("running.json"), dir.path().join("layout.yaml"));
-        std::fs::write(&path, serde_json::to_string(&running).unwrap()).unwrap();
-        let text = std::fs::read_to_string(testdata("layouts/default.yaml")).unwrap();
-        let outcome = |text: &str, reinstall, at_rest| {
-            std::fs::write(&layout, text).unwrap();
-            let (layout, inventory) = (Some(layout.clone()), Some(path.clone()));
-            run_plan(&PlanArgs { layout, inventory, reinstall, at_rest, ..options() }).unwrap()
-        };
-        assert_eq!(outcome(&text, true, false), CommandOutcome::Good);
-        // Mounts on a disk that will be wiped are a refusal, unless the machine has rebooted before.
-        assert_eq!(outcome(&text, false, false), CommandOutcome::Refused);
-        assert_eq!(outcome(&text, false, true), CommandOutcome::Good);
-        let disk = running.disks.iter_mut().find(|disk| disk.table.is_some()).unwrap();
-        disk.uses.push(DeviceUse::Holder("dm-7".into()));
-        std::fs::write(&path, serde_json::to_string(&running).unwrap()).unwrap();
-        assert_eq!(outcome(&text, true, false), CommandOutcome::Refused);
-        assert_eq!(outcome(&text, false, true), CommandOutcome::Refused);
-    }
-
-    fn options() -> PlanArgs {
-        PlanArgs {
-            layout: Some(testdata("layouts/default.yaml")),
-            inventory: Some(testdata("inventories/installed-default.json")),
-            machine: None,
-            of: ServerOptions::default(),
-            allocation: None,
-            erase: EraseMode::Quick,
-            template: Vec::new(),
-            reinstall: false,
-            at_rest: false,
-            without_marker: false,
-            json: true,
-            detailed_exitcode: false,
-        }
-    }
-
-    fn testdata(name: &str) -> PathBuf {
-        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("testdata").join(name)
-    }
-
-    /// Runs `drophammer plan` with a modified inventory.
-    fn planned_with(change: impl Fn(&mut serde_json::Value), options: PlanArgs) -> CommandOutcome {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("changed.json");
-        let mut inventory = serde_json::from_str(&read_text(options.inventory.as_ref().unwrap()).unwrap()).unwrap();
-        change(&mut inventory);
-        std::fs::write(&path, inventory.to_string()).unwrap();
-        run_plan(&PlanArgs { inventory: Some(path), ..options }).unwrap()
-    }
-
-    #[test]
-    fn an_order_without_marker_is_previewed_as_such() {
-        // The contents of the filesystem were read, and it contains no marker.
-        let looked = |inventory: &mut serde_json::Value| {
-            inventory["filesystems"] = serde_json::json!([{"device": "/dev/sda2", "size_bytes": 1, "used_bytes": 1}]);
-        };
-        let reinstall = || PlanArgs { reinstall: true, ..options() };
-        assert_eq!(planned_with(looked, reinstall()), CommandOutcome::Refused);
-        assert_eq!(planned_with(looked, PlanArgs { without_marker: true, ..reinstall() }), CommandOutcome::Good);
-    }
-
-    #[test]
-    fn the_detailed_exit_code_distinguishes_lost_data() {
-        let blank = |inventory: &mut serde_json::Value| {
-            let disk = inventory["disks"][0].as_object_mut().unwrap();
-            ["table", "signatures", "uses"].iter().for_each(|field| drop(disk.remove(*field)));
-            disk.insert("blank".to_owned(), true.into());
-        };
-        let detailed = || PlanArgs { detailed_exitcode: true, at_rest: true, ..options() };
-        assert_eq!(planned_with(|_| {}, detailed()), CommandOutcome::Erases);
-        assert_eq!(planned_with(blank, detailed()), CommandOutcome::Changes);
-        assert_eq!(planned_with(blank, PlanArgs { detailed_exitcode: false, ..detailed() }), CommandOutcome::Good);
-        let sectors = |inventory: &mut serde_json::Value| inventory["disks"][0]["sector_bytes"] = 0.into();
-        assert_eq!(planned_with(sectors, detailed()), CommandOutcome::Refused);
-    }
-
-    #[test]
-    fn a_plan_begins_with_its_summary() {
-        let text = plan_output(&PlanArgs { json: false, at_rest: true, ..options() }).unwrap().0;
-        let summary = text.lines().next().unwrap();
-        assert!(summary.contains("of data is lost") && text.matches(summary).count() == 2, "{text}");
-    }
-
-    #[test]
-    fn an_inventory_that_no_machine_has_is_refused() {
-        let sectors = |inventory: &mut serde_json::Value| inventory["disks"][0]["sector_bytes"] = 0.into();
-        assert_eq!(planned_with(|_| {}, options()), CommandOutcome::Good);
-        assert_eq!(planned_with(sectors, options()), CommandOutcome::Refused);
     }
 }

@@ -6,11 +6,12 @@ use super::plan_registered::{FRESH, format_time, require_allocation, simulate_re
 use api::plan_input::{PlanInput, RegisteredInventory};
 use common::error::Result;
 use common::exit_status::CommandOutcome;
+use common::format::metal_api_wording::reword_metal_phrases;
 use common::format::terminal_escaping::escape_line;
-use common::format::{self, format_bytes};
+use common::format::{self, format_bytes, format_count};
 use common::output::to_json;
 use plan::DiskVerdict;
-use plan::request_from_allocation::preview::{NOBODY_LOOKED, PlannedDisk, preview_plan};
+use plan::request_from_allocation::preview::{NOBODY_LOOKED, PlannedDisk, PreviewPlan, preview_plan};
 use serde::Serialize;
 
 /// Forecast, as printed with `--json`.
@@ -36,30 +37,66 @@ pub(crate) fn forecast_plan(
 ) -> Result<(String, CommandOutcome)> {
     let mut allocation = require_allocation(preview, name)?;
     simulate_reinstall(options, name, &mut allocation)?;
-    let what = if allocation.reinstall { "reinstall" } else { "installation" };
+    let is_reinstall = allocation.reinstall;
     let image = allocation.image.id.clone();
     let inventory = refuse_impossible(registered.inventory.clone(), || {
         format!("the registered inventory of machine {name} is invalid")
     })?;
     let planned = match preview_plan(&preview.machine, allocation, inventory, true) {
         Ok(planned) => planned,
-        Err(refused) => return Ok((refused.printed + "\n", CommandOutcome::Refused)),
+        Err(refused) => return Ok((reword_metal_phrases(&refused.printed) + "\n", CommandOutcome::Refused)),
     };
+    let lost_bytes = planned.disks.iter().fold(0, |sum: u64, disk| sum.saturating_add(disk.lost_bytes));
+    let subject = ForecastSubject { name, image: &image, registered };
+    let text = format_forecast(&subject, is_reinstall, &planned, options.json)?;
+    Ok((text, choose_outcome(options, lost_bytes)))
+}
+
+/// Machine, image and inventory of a forecast.
+pub(super) struct ForecastSubject<'a> {
+    pub name: &'a str,
+    pub image: &'a str,
+    pub registered: &'a RegisteredInventory,
+}
+
+/// Formats the forecast as text, with a summary at its beginning, or as JSON.
+///
+/// # Errors
+/// Returns an error if the forecast cannot be formatted as JSON.
+pub(super) fn format_forecast(
+    subject: &ForecastSubject,
+    is_reinstall: bool,
+    planned: &PreviewPlan,
+    json: bool,
+) -> Result<String> {
     let foreseen = planned.foreseen.unwrap_or_default();
     let lost_bytes = planned.disks.iter().fold(0, |sum: u64, disk| sum.saturating_add(disk.lost_bytes));
-    let inventory = registered.time.as_str();
-    let text = match options.json {
-        true => to_json(&PlanForecast { foreseen, inventory, lost_bytes, disks: &planned.disks })? + "\n",
-        false => format!(
-            "{}: {what} with {}; the inventory is {}\n\n{}\nData lost: {}\n\n{foreseen}: {NOBODY_LOOKED}.\nFor the whole plan: {FRESH}\n",
-            escape_line(name),
-            escape_line(&image),
-            format_time(registered),
-            format_disks(&planned.disks),
-            format_bytes(lost_bytes)
-        ),
-    };
-    Ok((text, choose_outcome(options, lost_bytes)))
+    let ForecastSubject { name, image, registered } = subject;
+    if json {
+        let inventory = registered.time.as_str();
+        return Ok(to_json(&PlanForecast { foreseen, inventory, lost_bytes, disks: &planned.disks })? + "\n");
+    }
+    let what = if is_reinstall { "reinstall" } else { "installation" };
+    Ok(format!(
+        "{}: {what} with {}; the inventory is {}\nData lost: {}\n{foreseen}: {NOBODY_LOOKED}.\n\n{}\nFor the whole plan: {FRESH}\n",
+        escape_line(name),
+        escape_line(image),
+        format_time(registered),
+        describe_losses(&planned.disks, lost_bytes),
+        format_disks(&planned.disks)
+    ))
+}
+
+/// Describes in one line how much data is lost, and how many disks are wiped and preserved.
+fn describe_losses(disks: &[PlannedDisk], lost_bytes: u64) -> String {
+    let count = |verdict: DiskVerdict| disks.iter().filter(|disk| disk.verdict == verdict).count();
+    let disks = |count: usize| format_count(count, "disk is", "disks are");
+    format!(
+        "{}; {} wiped, {} preserved",
+        format_bytes(lost_bytes),
+        disks(count(DiskVerdict::Wipe)),
+        disks(count(DiskVerdict::Keep))
+    )
 }
 
 fn format_disks(disks: &[PlannedDisk]) -> String {

@@ -4,8 +4,12 @@
 use super::plan::{MissingPlan, PlanArgs, PlanInputs, inputs_from_files, read_inventory, refuse_impossible};
 use super::plan_forecast::forecast_plan;
 use super::plan_templates::NamedTemplates;
-use crate::operator_client::{OperatorClient, OperatorResponse, describe_differences, find_machine};
+use crate::operator_client::{
+    OperatorClient, OperatorResponse, ReinstallOverrideOptions, describe_differences, fetch_reinstall_preview,
+    find_machine,
+};
 use api::operator::MachineSummary;
+use api::operator::reinstalls::ReinstallRequest;
 use api::plan_input::{PlanInput, RegisteredInventory};
 use common::diagnostic;
 use common::error::{Error, Phase, Result};
@@ -40,14 +44,7 @@ pub(super) enum RegisteredPlan {
 /// options contradict the machine's state.
 pub(super) fn collect_inputs(options: &PlanArgs, machine: &str) -> Result<RegisteredPlan> {
     let server = OperatorClient::new(&options.of)?;
-    let id = match uuid::Uuid::parse_str(machine) {
-        Ok(id) => id.to_string(),
-        Err(_) => {
-            let all: Vec<MachineSummary> = fetch(&server, "/v1/machines")?;
-            find_machine(&all, machine).map_err(inventory_refusal)?.id.clone()
-        }
-    };
-    let preview: PlanInput = fetch(&server, &format!("/v1/machine/{id}/preview"))?;
+    let (preview, _) = fetch_machine_preview(&server, options, machine)?;
     if let Some(allocation) = &preview.machine.allocation
         && is_unchanged(options, allocation)
     {
@@ -83,6 +80,38 @@ pub(super) fn collect_inputs(options: &PlanArgs, machine: &str) -> Result<Regist
     })))
 }
 
+/// Requests the inputs of the plan. Returns them with the reinstall that they are for, unless the plan is for the present orders.
+///
+/// # Errors
+/// Returns an error if the server cannot be reached, or the reinstall cannot be ordered.
+pub(super) fn fetch_machine_preview(
+    server: &OperatorClient,
+    options: &PlanArgs,
+    machine: &str,
+) -> Result<(PlanInput, Option<ReinstallRequest>)> {
+    let id = match uuid::Uuid::parse_str(machine) {
+        Ok(id) => id.to_string(),
+        Err(_) => {
+            let all: Vec<MachineSummary> = fetch(server, "/v1/machines")?;
+            find_machine(&all, machine).map_err(inventory_refusal)?.id.clone()
+        }
+    };
+    let present = || fetch::<PlanInput>(server, &format!("/v1/machine/{id}/preview"));
+    let overrides = ReinstallOverrideOptions { without_marker: options.without_marker, ..options.overrides.clone() };
+    let image = match &options.image {
+        Some(image) => image.clone(),
+        None if options.out.is_none() && options.overrides == ReinstallOverrideOptions::default() => {
+            return Ok((present()?, None));
+        }
+        None => require_allocation(&present()?, machine)?.image.id,
+    };
+    let request = overrides.to_request(&id, &image);
+    match fetch_reinstall_preview(server, &request)? {
+        OperatorResponse::Good(preview) => Ok((preview, Some(request))),
+        OperatorResponse::Refused(why) => Err(inventory_refusal(why)),
+    }
+}
+
 /// Returns the registered inventory if the plan would be based on it, although an installation has started since then.
 fn outdated_inventory<'a>(options: &PlanArgs, preview: &'a PlanInput) -> Option<&'a RegisteredInventory> {
     let replaces = options.inventory.is_some() || options.layout.is_some() || !options.template.is_empty();
@@ -96,7 +125,7 @@ fn fetch<T: DeserializeOwned>(server: &OperatorClient, path: &str) -> Result<T> 
     }
 }
 
-fn inventory_refusal(why: impl Into<String>) -> Error {
+pub(super) fn inventory_refusal(why: impl Into<String>) -> Error {
     Error::refusal(Phase::Inventory, why)
 }
 
@@ -105,12 +134,7 @@ fn registered_inventory(
     machine: &str,
     registered: Option<&RegisteredInventory>,
 ) -> Result<(Inventory, Option<String>)> {
-    let Some(registered) = registered else {
-        return Err(inventory_refusal(format!(
-            "machine {machine} has never registered, so the server has no inventory of it: boot it over PXE once (nothing is installed \
-             before it has an allocation), or {FRESH}"
-        )));
-    };
+    let registered = require_registered(machine, registered)?;
     let as_of = format_time(registered);
     if registered.outdated {
         return Err(inventory_refusal(format!(
@@ -121,6 +145,22 @@ fn registered_inventory(
     let what = || format!("the registered inventory of machine {machine} is invalid");
     let inventory = refuse_impossible(registered.inventory.clone(), what)?;
     Ok((inventory, Some(format!("the inventory is {as_of}: later changes on the machine are not in this plan"))))
+}
+
+/// Returns the registration of the machine.
+///
+/// # Errors
+/// Returns an error if the machine has never registered.
+pub(super) fn require_registered<'a>(
+    machine: &str,
+    registered: Option<&'a RegisteredInventory>,
+) -> Result<&'a RegisteredInventory> {
+    registered.ok_or_else(|| {
+        inventory_refusal(format!(
+            "machine {machine} has never registered, so the server has no inventory of it: boot it over PXE once (nothing is installed \
+             before it has an allocation), or {FRESH}"
+        ))
+    })
 }
 
 pub(super) fn format_time(registered: &RegisteredInventory) -> String {

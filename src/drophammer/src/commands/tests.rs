@@ -40,6 +40,24 @@ fn layout(id: &str, constraints: &str) -> String {
     )
 }
 
+#[test]
+fn only_layouts_are_fixed() {
+    let dir = directory(&[
+        ("a.yaml", &layout("a", "{size: [c1], images: {debian: \"*\"}}")),
+        ("debian.yaml", "id: debian-12\nfile: d.tar\nwipe: 1\n"),
+    ]);
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let image = fs::read_to_string(path("debian.yaml")).unwrap();
+    let (said, outcome) = run(&[&path("debian.yaml"), "--fix"]).unwrap();
+    let expected = format!("{}: an image, unchanged: --fix rewrites layouts\n", path("debian.yaml"));
+    assert_eq!((said.as_str(), outcome), (expected.as_str(), CommandOutcome::Refused));
+    let (said, outcome) = run(&[&path(""), "--fix"]).unwrap();
+    assert!(outcome == CommandOutcome::Good && said.contains("sizes: [c1]"), "{said}");
+    let (said, outcome) = run(&[&path(""), "--fix", "--write"]).unwrap();
+    assert!(outcome == CommandOutcome::Good && said.contains(&expected), "{said}");
+    assert_eq!(fs::read_to_string(path("debian.yaml")).unwrap(), image);
+}
+
 /// The documentation shows the actual output, without the notes.
 #[test]
 fn the_documentation_shows_the_seeds_as_a_set() {
@@ -109,7 +127,10 @@ fn the_exit_status_says_whether_it_is_good() {
         assert!(said.contains(words), "{arguments:?}: {said}");
     }
     for (arguments, words) in [
-        (&[place, "--fix"][..], "--fix prints exactly one file, but 2 are specified: specify one file, or add --write"),
+        (
+            &[place, "--fix"][..],
+            "--fix prints exactly one layout, but 2 are specified: specify one file, or add --write",
+        ),
         (&["/nowhere/at-all.yaml"], "at-all.yaml"),
     ] {
         let error = run(arguments).unwrap_err().to_string();

@@ -36,6 +36,8 @@ pub(crate) struct ListCell {
     pub text: String,
     /// Text to sort by, if it differs from the printed text.
     pub order: Option<String>,
+    /// Value that filters also match, if it differs from the printed text.
+    pub value: Option<String>,
     pub style: Option<TextStyle>,
 }
 
@@ -86,7 +88,7 @@ impl<'a, T> ObjectList<'a, T> {
     }
 
     /// Sorts objects by a column, in natural order: rack2 precedes rack10. Objects without a value come last.
-    pub(super) fn sort(&self, objects: &mut [&T], key: Option<&str>) -> Result<(), String> {
+    pub(crate) fn sort(&self, objects: &mut [&T], key: Option<&str>) -> Result<(), String> {
         let is_descending = key.is_some_and(|key| key.starts_with('-'));
         let column = match key {
             Some(key) => self.find_column("--sort", key.trim_start_matches('-'))?,

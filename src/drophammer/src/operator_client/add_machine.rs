@@ -7,6 +7,7 @@ use clap::Args;
 use common::error::{Context, Phase, Result};
 use common::exit_status::CommandOutcome;
 use common::output::print_text;
+use model::allocation::find_public_key_error;
 use reqwest::Method;
 
 #[derive(Debug, Args)]
@@ -43,13 +44,17 @@ pub(super) fn add_machine(
         Err(why) => return Ok(print_refusal(&why)),
     };
     let request = server.request(Method::POST, &format!("/v1/machine/{id}/file"));
+    let ssh_pub_keys = match read_keys(&asked.ssh_keys)? {
+        Ok(keys) => keys,
+        Err(why) => return Ok(print_refusal(&why)),
+    };
     let body = MachineFileRequest {
         name: asked.name.clone(),
         size: asked.size.clone(),
         image: asked.image.clone(),
         allocation: None,
         layout: asked.layout.clone(),
-        ssh_pub_keys: read_keys(&asked.ssh_keys)?,
+        ssh_pub_keys,
     };
     match server.send_json::<CreatedMachineFile>(request.json(&body))? {
         OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
@@ -84,20 +89,23 @@ fn find_new_machine(all: &[MachineSummary], given: Option<&str>) -> Result<Strin
     }
 }
 
-/// Returns the public keys. Each argument is a key, or the path of a file with one key per line.
-fn read_keys(given: &[String]) -> Result<Vec<String>> {
+/// Returns the public keys. Each argument is a key, or the path of a file with one key per line. The inner error is the
+/// reason why a line is not a public key. The keys are checked before they are sent, because a line may be part of a private key.
+fn read_keys(given: &[String]) -> Result<Result<Vec<String>, String>> {
     let mut keys = Vec::new();
     for one in given {
         // A key consists of its type, its data and a comment; the path of a file rarely contains a blank.
-        if one.split_whitespace().nth(1).is_some_and(|data| data.starts_with("AAAA")) {
-            keys.push(one.trim().to_owned());
-            continue;
-        }
-        let text = std::fs::read_to_string(one).context(Phase::Settings, || format!("read the SSH key {one}"))?;
+        let text = match one.split_whitespace().nth(1).is_some_and(|data| data.starts_with("AAAA")) {
+            true => one.clone(),
+            false => std::fs::read_to_string(one).context(Phase::Settings, || format!("read the SSH key {one}"))?,
+        };
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         keys.extend(lines.map(str::to_owned));
+        if let Some(why) = keys.iter().find_map(|key| find_public_key_error(key)) {
+            return Ok(Err(format!("machine add: --ssh-key {one}: {why}")));
+        }
     }
-    Ok(keys)
+    Ok(Ok(keys))
 }
 
 fn describe_added(added: &CreatedMachineFile) -> String {
@@ -120,6 +128,8 @@ fn describe_added(added: &CreatedMachineFile) -> String {
 mod tests {
     use super::*;
 
+    const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f";
+
     fn machine(id: &str, new: bool) -> MachineSummary {
         MachineSummary { id: id.to_owned(), new, ..MachineSummary::default() }
     }
@@ -139,12 +149,27 @@ mod tests {
     fn a_key_is_given_itself_or_in_a_file() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("id.pub");
-        std::fs::write(&file, "# mine\nssh-ed25519 AAAAC3 a@b\n\nssh-rsa AAAAB3 c\n").unwrap();
-        let given = ["ssh-ed25519 AAAAC3N d".to_owned(), file.display().to_string()];
-        let keys = read_keys(&given).unwrap();
-        assert_eq!(keys, ["ssh-ed25519 AAAAC3N d", "ssh-ed25519 AAAAC3 a@b", "ssh-rsa AAAAB3 c"]);
+        std::fs::write(&file, format!("# mine\n{KEY} a@b\n\n{KEY} c\n")).unwrap();
+        let given = [format!("{KEY} d"), file.display().to_string()];
+        let keys = read_keys(&given).unwrap().unwrap();
+        assert_eq!(keys, ["d", "a@b", "c"].map(|comment| format!("{KEY} {comment}")));
         let error = read_keys(&["/no/such/key.pub".to_owned()]).unwrap_err().to_string();
         assert!(error.contains("read the SSH key /no/such/key.pub"), "{error}");
+    }
+
+    /// All lines of a file are checked before any line is sent.
+    #[test]
+    fn a_file_with_another_line_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("id");
+        for (text, words) in [
+            (format!("{KEY} a\n-----BEGIN OPENSSH PRIVATE KEY-----\n"), "this is a private key"),
+            (format!("{KEY} a\nb3BlbnNzaC1rZXk\n"), "a public key begins with its type"),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            let why = read_keys(&[file.display().to_string()]).unwrap().unwrap_err();
+            assert!(why.contains(words), "{why}");
+        }
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use super::ServerOptions;
 use super::connection::{ServerConnection, select_connection};
+use super::server_messages;
+use ::api::operator::MachineSummary;
 use common::error::{Context, Error, Phase, Result};
 use common::error_code::{self, ErrorCode};
 use common::format::untrusted_text_limits;
@@ -106,9 +108,29 @@ impl OperatorClient {
                 format!("{url} rejects {token_origin}: {said}; run `drophammer login {url}`"),
             )
             .with_code(ErrorCode::OperatorToken)),
-            400 | 404 | 409 | 422 => Ok(OperatorResponse::Refused(ErrorCode::ControlPlane.annotate_uncoded(said))),
+            400 | 404 | 409 | 422 => {
+                Ok(OperatorResponse::Refused(ErrorCode::ControlPlane.annotate_uncoded(self.reword_refusal(&said))))
+            }
             _ => Err(Error::new(Phase::Control, format!("{url} responded {status}: {said}"))),
         }
+    }
+}
+
+impl OperatorClient {
+    /// Returns the server's message in the product's own wording. The names of machines are requested if the message lists their ids.
+    fn reword_refusal(&self, said: &str) -> String {
+        let machines = match server_messages::listed_ids(said).is_empty() {
+            true => Vec::new(),
+            false => match self.send_json::<Vec<MachineSummary>>(self.request(Method::GET, "/v1/machines")) {
+                Ok(OperatorResponse::Good(machines)) => machines,
+                // The ids are shown instead of the names.
+                _ => Vec::new(),
+            },
+        };
+        server_messages::reword_message(said, |id| {
+            let named = machines.iter().find(|machine| machine.id == id && !machine.name.is_empty());
+            named.map_or_else(|| id.to_owned(), |machine| machine.name.clone())
+        })
     }
 }
 

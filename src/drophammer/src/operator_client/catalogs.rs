@@ -2,7 +2,7 @@
 
 use super::options::ServerOptions;
 use super::{OperatorClient, OperatorResponse, print_refusal};
-use crate::object_list::{ListColumn, ListOptions, ObjectList, print_list, print_object, text_of_field};
+use crate::object_list::{ListCell, ListColumn, ListOptions, ObjectList, print_list, print_object, text_of_field};
 use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand};
 use common::error::Result;
@@ -122,15 +122,20 @@ fn size_columns() -> ObjectList<'static, Value> {
     ObjectList { command: "size", noun: "sizes", name: |size| text_of_field(size, "id"), columns }
 }
 
-/// Returns the values that a size's constraint allows: `8`, or `16.0 GB - 70.0 GB`.
-fn describe_range(size: &Value, kind: &str, format: fn(u64) -> String) -> String {
+/// Returns the values that a size's constraint allows: `8`, or `16.0 GB - 70.0 GB`. The column is sorted by the least value.
+fn describe_range(size: &Value, kind: &str, format: fn(u64) -> String) -> ListCell {
     let constraints = size["constraints"].as_array().into_iter().flatten();
-    let ranges = constraints.filter(|constraint| constraint["type"] == kind).map(|constraint| {
-        let (min, max) =
-            (constraint["min"].as_u64().unwrap_or_default(), constraint["max"].as_u64().unwrap_or_default());
-        if min == max { format(min) } else { format!("{} - {}", format(min), format(max)) }
+    let ranges = constraints.filter(|constraint| constraint["type"] == kind);
+    let ranges = ranges.map(|range| ["min", "max"].map(|bound| range[bound].as_u64().unwrap_or_default()));
+    let ranges: Vec<[u64; 2]> = ranges.collect();
+    let texts = ranges.iter().map(|[min, max]| match min == max {
+        true => format(*min),
+        false => format!("{} - {}", format(*min), format(*max)),
     });
-    ranges.collect::<Vec<_>>().join(", ")
+    ListCell {
+        order: ranges.iter().map(|[min, _]| min).min().map(u64::to_string),
+        ..ListCell::from(texts.collect::<Vec<_>>().join(", "))
+    }
 }
 
 #[cfg(test)]
@@ -150,6 +155,16 @@ mod tests {
         let lines: Vec<&str> = table.lines().collect();
         assert_eq!(lines[1], "c1-small  -     old          4       -                  -");
         assert_eq!(lines[2], "s1-large  -     -            8 - 16  16.0 GB - 70.0 GB  -");
+    }
+
+    #[test]
+    fn sizes_are_sorted_by_their_values() {
+        let size =
+            |id: &str, bytes: u64| json!({"id": id, "constraints": [{"type": "memory", "min": bytes, "max": bytes}]});
+        let all = [size("a", 2_000_000_000), size("b", 128_000_000), size("c", 16_000_000_000)];
+        let mut sorted: Vec<&Value> = all.iter().collect();
+        size_columns().sort(&mut sorted, Some("memory")).unwrap();
+        assert_eq!(sorted.iter().map(|size| text_of_field(size, "id")).collect::<String>(), "bac");
     }
 
     #[test]

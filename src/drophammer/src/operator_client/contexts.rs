@@ -1,6 +1,6 @@
 //! `drophammer config`: the contexts of the operator's configuration file.
 
-use super::connection::{find_config_path, parse_server_url};
+use super::connection::{find_config_path, parse_server_url, read_environment};
 use super::print_refusal;
 use crate::client_config::{ClientConfig, ContextToken, ServerContext};
 use crate::object_list::{ListColumn, ListOptions, ObjectList, print_list};
@@ -8,7 +8,7 @@ use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand};
 use common::error::Result;
 use common::exit_status::CommandOutcome;
-use common::output::print_text;
+use common::output::{print_note, print_text};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -71,7 +71,20 @@ struct ContextSummary {
 /// # Errors
 /// Returns an error if the configuration cannot be read or written.
 pub fn run_config(options: &ConfigArgs) -> Result<CommandOutcome> {
-    change_contexts(&find_config_path()?, &options.command)
+    let outcome = change_contexts(&find_config_path()?, &options.command)?;
+    if let (ConfigCommand::Use { .. }, CommandOutcome::Good) = (&options.command, outcome)
+        && let Some(note) = describe_override(read_environment)
+    {
+        print_note(&note);
+    }
+    Ok(outcome)
+}
+
+/// Describes the environment variable that takes precedence over the current context, if one is set.
+fn describe_override(environment: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let variables = ["DROPHAMMER_SERVER", "DROPHAMMER_CONTEXT"];
+    let (name, value) = variables.into_iter().find_map(|name| Some((name, environment(name)?)))?;
+    Some(format!("{name}={value} takes precedence over the current context; unset {name} to use the context"))
 }
 
 fn change_contexts(path: &Path, command: &ConfigCommand) -> Result<CommandOutcome> {
@@ -149,6 +162,19 @@ fn context_columns() -> ObjectList<'static, ContextSummary> {
 mod tests {
     use super::*;
     use common::recorded_output::recorded;
+
+    #[test]
+    fn a_variable_that_overrides_the_current_context_is_named() {
+        let set = |name: &'static str| move |asked: &str| (asked == name).then(|| "other".to_owned());
+        let note = describe_override(set("DROPHAMMER_CONTEXT")).unwrap();
+        assert!(note.starts_with("DROPHAMMER_CONTEXT=other takes precedence over the current context"), "{note}");
+        assert!(
+            describe_override(set("DROPHAMMER_SERVER"))
+                .unwrap()
+                .ends_with("unset DROPHAMMER_SERVER to use the context")
+        );
+        assert_eq!(describe_override(|_: &str| None), None);
+    }
 
     fn set(name: &str, server: Option<&str>, token_file: Option<&str>) -> ConfigCommand {
         let (name, server) = (name.to_owned(), server.map(str::to_owned));

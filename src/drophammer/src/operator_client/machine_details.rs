@@ -14,7 +14,6 @@ use common::output::{is_output_closed, print_text};
 use reqwest::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// Interval between two requests for new console output.
@@ -35,19 +34,6 @@ pub struct LogOptions {
     /// Print new output as it arrives, until the command is interrupted.
     #[arg(short, long)]
     pub follow: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct PlanMachineOptions {
-    /// Id or name of the machine.
-    #[arg(value_name = "ID")]
-    pub machine: String,
-    /// Preview a reinstall, even if none is ordered.
-    #[arg(long)]
-    pub reinstall: bool,
-    /// Output of `drophammer inventory` on the machine; by default, the inventory with which the machine registered.
-    #[arg(long, value_name = "FILE")]
-    pub inventory: Option<PathBuf>,
 }
 
 pub(super) fn show_machine(

@@ -159,8 +159,11 @@ pub(super) fn machine_name<'a>(all: &'a [MachineSummary], id: &'a str) -> &'a st
 }
 
 /// Returns the installed image. The image is marked as `(claimed)` if it is known only from an install marker that the
-/// operator has adopted.
-fn installed_image(machine: &MachineSummary) -> String {
-    let claim = if machine.claimed { " (claimed)" } else { "" };
-    format!("{}{claim}", machine.image.as_deref().unwrap_or_default())
+/// operator has adopted. Filters match the image with and without this mark.
+fn installed_image(machine: &MachineSummary) -> ListCell {
+    let image = machine.image.clone().unwrap_or_default();
+    match machine.claimed {
+        true => ListCell { value: Some(image.clone()), ..ListCell::from(format!("{image} (claimed)")) },
+        false => ListCell::from(image),
+    }
 }

@@ -1,7 +1,8 @@
 //! Options of the operator's commands.
 
 use super::add_machine::AddOptions;
-use super::machine_details::{LogOptions, OneMachineOptions, PlanMachineOptions};
+use super::machine_details::{LogOptions, OneMachineOptions};
+use super::order_options::{PlanMachineOptions, ReinstallOrderOptions};
 use crate::object_list::ListOptions;
 use bmc::PowerAction;
 use clap::builder::FalseyValueParser;
@@ -327,38 +328,4 @@ pub struct RenameOptions {
     /// New id.
     #[arg(value_name = "NEW")]
     pub new: String,
-}
-
-#[derive(Debug, Args)]
-pub struct ReinstallOrderOptions {
-    /// Id or name of the machine.
-    #[arg(value_name = "ID")]
-    pub machine: String,
-    /// Id of the new image.
-    #[arg(long, required_unless_present = "cancel", conflicts_with = "cancel")]
-    pub image: Option<String>,
-    /// Reinstall even if the disk with / does not contain an install marker of this machine, for example after the disk
-    /// was replaced.
-    #[arg(long, conflicts_with = "cancel")]
-    pub without_marker: bool,
-    /// Use the layout of the machine file even if this layout wipes disks that the installed layout preserves.
-    #[arg(long, conflicts_with = "cancel")]
-    pub change_promise: bool,
-    /// Erase the data of the disk with this serial number; can be specified several times.
-    #[arg(long, value_name = "SERIAL", conflicts_with = "cancel")]
-    pub give_up: Vec<String>,
-    /// Replace the installation on the disks even if it is newer than the server's record.
-    #[arg(long, conflicts_with = "cancel")]
-    pub replace_newer: bool,
-    /// Apply the allocation of the machine file: hostname, SSH keys, user data and all other fields. Without this
-    /// option, only the image changes, and the installed allocation is kept.
-    #[arg(long, conflicts_with = "cancel")]
-    pub apply_allocation: bool,
-    /// Start the reinstall now: set the machine to boot over PXE next and power-cycle it, through the controller in
-    /// `bmc:` of its machine file.
-    #[arg(long, conflicts_with = "cancel")]
-    pub now: bool,
-    /// Cancel the reinstall order. This is possible only until the reinstall has started.
-    #[arg(long)]
-    pub cancel: bool,
 }

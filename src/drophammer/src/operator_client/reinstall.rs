@@ -1,13 +1,16 @@
 //! `drophammer machine reinstall`: orders or cancels a reinstall, and describes the next steps.
 
-use super::options::ReinstallOrderOptions;
-use super::{OperatorClient, OperatorResponse, boot_digest, find_machine, power, print_json, print_refusal};
+use super::order_options::ReinstallOrderOptions;
+use super::{
+    OperatorClient, OperatorResponse, boot_digest, find_machine, planned_reinstall, power, print_json, print_refusal,
+};
 use ::api::operator::MachineSummary;
 use ::api::operator::reinstalls::ReinstallRequest;
 use common::error::Result;
 use common::exit_status::CommandOutcome;
 use common::format::terminal_escaping::escape_line;
 use common::output::print_text;
+use model::allocation::ApprovedPlan;
 use reqwest::Method;
 use site::effective_allocation::{AllocationDifference, UNRECORDED};
 
@@ -17,33 +20,25 @@ pub(crate) fn reinstall_machine(
     asked: &ReinstallOrderOptions,
     json: bool,
 ) -> Result<CommandOutcome> {
-    let machine = match find_machine(all, &asked.machine) {
-        Ok(machine) => machine,
+    let (machine, order) = match find_order(server, all, asked)? {
+        Ok(found) => found,
         Err(why) => return Ok(print_refusal(&why)),
     };
     let path = format!("/v1/machine/{}/reinstall", machine.id);
-    let request = match &asked.image {
+    let request = match &order {
         None => server.request(Method::DELETE, &path),
-        Some(image) => server.request(Method::POST, &path).json(&ReinstallRequest {
-            id: machine.id.clone(),
-            imageid: image.clone(),
-            without_marker: asked.without_marker,
-            change_promise: asked.change_promise,
-            give_up: asked.give_up.clone(),
-            replace_newer: asked.replace_newer,
-            apply_allocation: asked.apply_allocation,
-            ..ReinstallRequest::default()
-        }),
+        Some(order) => server.request(Method::POST, &path).json(order),
     };
     match server.send_json::<MachineSummary>(request)? {
         OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
         OperatorResponse::Good(listed) => {
             let command = listed.order.as_ref().and_then(|_| boot_digest::reinstall_command_for(server, &listed));
-            let text = describe_next_steps(machine, &listed, command.as_deref());
+            let approved = order.as_ref().and_then(|order| order.approved.as_ref());
+            let text = describe_next_steps(machine, &listed, command.as_deref()) + &describe_approval(approved);
             match json {
                 true => drop(print_json(&listed)?),
                 // The other lines explain how to start the reinstall, which `--now` does.
-                false if asked.now => print_text(&describe_order(machine, &listed))?,
+                false if asked.now => print_text(&(describe_order(machine, &listed) + &describe_approval(approved)))?,
                 false => print_text(&text)?,
             }
             if asked.now {
@@ -53,6 +48,25 @@ pub(crate) fn reinstall_machine(
             }
         }
     }
+}
+
+/// Returns the machine, and the reinstall to order. Returns `None` instead of a reinstall if the open order must be
+/// canceled. The inner error is the reason why nothing is ordered.
+fn find_order<'a>(
+    server: &OperatorClient,
+    all: &'a [MachineSummary],
+    asked: &ReinstallOrderOptions,
+) -> Result<std::result::Result<(&'a MachineSummary, Option<ReinstallRequest>), String>> {
+    let named = asked.machine.as_deref().map(|name| find_machine(all, name)).transpose();
+    let named = match named {
+        Ok(named) => named,
+        Err(why) => return Ok(Err(why)),
+    };
+    if let Some(file) = &asked.plan {
+        return planned_reinstall::read_planned_order(server, all, named, file);
+    }
+    let Some(machine) = named else { return Ok(Err("the machine is missing: specify its id or its name".to_owned())) };
+    Ok(Ok((machine, asked.image.as_ref().map(|image| asked.overrides.to_request(&machine.id, image)))))
 }
 
 /// Describes the reinstall order and its effects on the allocation, or the cancellation of a reinstall order.
@@ -85,6 +99,14 @@ pub(crate) fn describe_differences(differences: &[AllocationDifference], is_unre
     };
     let lines = differences.iter().map(|one| format!("  {}", escape_line(&one.to_string())));
     summary.into_iter().chain(lines).collect()
+}
+
+/// Describes the approval that the order contains, if any.
+fn describe_approval(approved: Option<&ApprovedPlan>) -> String {
+    let text = |approved: &ApprovedPlan| {
+        format!("The plan {} is approved: the machine refuses any other plan.\n", escape_line(&approved.sha256))
+    };
+    approved.map(text).unwrap_or_default()
 }
 
 fn display_name(machine: &MachineSummary) -> String {

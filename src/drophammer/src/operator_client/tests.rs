@@ -1,7 +1,7 @@
 use super::machine_list::machine_columns;
 use super::reinstall::describe_next_steps;
 use super::*;
-use crate::object_list::format_wide;
+use crate::object_list::{ListOptions, format_for_terminal, format_wide};
 use ::api::operator::{ReinstallOrder, ReinstallOutcome as Ended, WaitingMarker};
 use model::install_report::{EventName, ProgressEvent};
 use serde_json::json;
@@ -205,4 +205,16 @@ fn what_happens_next_is_said() {
         describe_next_steps(&before, &before, None),
         "The reinstall of one is cancelled. The machine is unchanged.\n"
     );
+}
+
+#[test]
+fn filters_match_the_image_of_an_adopted_machine() {
+    let all = [MachineSummary { claimed: true, ..machine("1", "one") }, machine("2", "two"), machine("3", "three")];
+    let columns = machine_columns(&all, datetime!(2026-01-01 0:00 UTC));
+    for (filter, expected) in
+        [("image=debian-12", "one\nthree\ntwo\n"), ("image=*(claimed)", "one\n"), ("image=debian-1", "")]
+    {
+        let options = ListOptions { filter: vec![filter.to_owned()], quiet: true, ..ListOptions::default() };
+        assert_eq!(format_for_terminal(&columns, &all, &options, false).unwrap(), expected, "{filter}");
+    }
 }

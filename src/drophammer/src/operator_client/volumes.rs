@@ -117,6 +117,9 @@ mod tests {
             volume("db-9", "4c-2", VolumeState::Failed, None),
         ];
         let machines = [machine];
+        let mut sorted: Vec<&VolumeResponse> = all.iter().collect();
+        volume_columns(&machines).sort(&mut sorted, Some("-size")).unwrap();
+        assert_eq!(sorted[0].name, "db-10", "volumes without a size are last");
         let table = format_wide(&volume_columns(&machines), &all);
         let lines: Vec<&str> = table.lines().collect();
         assert_eq!(lines[0], "NAME   MACHINE  KIND            STATE      SIZE     PATH  MESSAGE");

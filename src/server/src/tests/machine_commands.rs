@@ -56,6 +56,27 @@ async fn the_command_line() {
     assert!(error.contains("read the operator's token") && error.contains("--token-file FILE"), "{error}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_are_completed() {
+    let server = Running::start().await;
+    let token = server.dir.path().join("operator.token").display().to_string();
+    for (command, expected) in [
+        ("machine show ", &["one", "two"][..]),
+        ("machine show tw", &["two"]),
+        ("machine reinstall one --image deb", &["debian-12"]),
+        ("layout show ", &["default"]),
+        ("image show x", &[]),
+        ("machine list ", &[]),
+    ] {
+        let (noun, rest) = command.split_once(' ').unwrap();
+        let (verb, rest) = rest.split_once(' ').unwrap();
+        let line = format!("drophammer {noun} {verb} --server {} --token-file {token} {rest}", server.address);
+        let names =
+            tokio::task::spawn_blocking(move || drophammer::live_completion::complete_line(&line)).await.unwrap();
+        assert_eq!(names.unwrap(), expected, "{command}");
+    }
+}
+
 /// A rack after the loss of its database: machines report their markers, and the operator adopts the correct ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn machines_that_wait_with_a_marker_are_listed_and_adopted_by_their_ids() {

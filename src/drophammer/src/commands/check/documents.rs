@@ -41,7 +41,7 @@ pub(super) struct DocumentReport {
 
 impl DocumentType {
     /// Determines the type of a file by its fields. Returns `None` for a layout, and for all other files.
-    fn recognize(text: &str) -> Option<DocumentType> {
+    pub(super) fn recognize(text: &str) -> Option<DocumentType> {
         if allocation_reader::is_machine_text(text) {
             return Some(DocumentType::Machine);
         }

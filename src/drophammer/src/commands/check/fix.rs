@@ -1,6 +1,7 @@
 //! `drophammer check --fix`: rewrites layouts in their canonical spelling and preserves everything else.
 
 use super::TextFile;
+use super::documents::DocumentType;
 use crate::commands::{STDIN, is_json, problem_lines};
 use common::diagnostic::Diagnostic;
 use common::error::{Context, Error, Phase, Result};
@@ -26,18 +27,25 @@ enum CanonicalizedFile {
     ByHand,
 }
 
-/// If `write` is true, rewrites all files and returns a message for each file. Otherwise, expects exactly one file and
-/// returns its canonical spelling.
+/// If `write` is true, rewrites all layouts and returns a message for each file. Otherwise, expects exactly one layout and
+/// returns its canonical spelling. Files of other types are not changed.
 pub(super) fn fix_files(files: &[TextFile], write: bool) -> Result<(String, CommandOutcome)> {
     if write {
-        let said: Vec<(String, bool)> = files.iter().map(fix_file).collect::<Result<_>>()?;
+        let fix = |file| describe_other_type(file).map_or_else(|| fix_file(file), |said| Ok((said, true)));
+        let said: Vec<(String, bool)> = files.iter().map(fix).collect::<Result<_>>()?;
         let good = said.iter().all(|(_, good)| *good);
         return Ok((said.into_iter().map(|(said, _)| said).collect(), CommandOutcome::good_if(good)));
     }
-    let [file] = files else {
+    if let [file] = files
+        && let Some(said) = describe_other_type(file)
+    {
+        return Ok((said, CommandOutcome::Refused));
+    }
+    let layouts: Vec<&TextFile> = files.iter().filter(|file| describe_other_type(file).is_none()).collect();
+    let [file] = layouts[..] else {
         let what = format!(
-            "--fix prints exactly one file, but {} are specified: specify one file, or add --write",
-            files.len()
+            "--fix prints exactly one layout, but {} are specified: specify one file, or add --write",
+            layouts.len()
         );
         return Err(Error::new(Phase::Settings, what));
     };
@@ -48,6 +56,12 @@ pub(super) fn fix_files(files: &[TextFile], write: bool) -> Result<(String, Comm
         CanonicalizedFile::NotValid(problems) => (problem_lines(&file.path, &problems), CommandOutcome::Refused),
         CanonicalizedFile::ByHand => (several_layouts_message(file), CommandOutcome::Refused),
     })
+}
+
+/// Returns a message about a file that is not a layout; `None` for a layout.
+fn describe_other_type(file: &TextFile) -> Option<String> {
+    let document_type = DocumentType::recognize(file.text.as_ref().ok()?)?;
+    Some(format!("{}: {}, unchanged: --fix rewrites layouts\n", file.path.display(), document_type.with_article()))
 }
 
 /// Rewrites a file if it is valid and not yet canonical. Returns a message for the operator, and whether the file is

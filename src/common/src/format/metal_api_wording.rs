@@ -1,0 +1,90 @@
+//! Own wording for phrases of metal-api, which clients of metal-api's REST API compare. People read the own wording, on the
+//! command line and on the page.
+
+/// Beginning of metal-api's message about a reinstall that is refused; the exact reason follows.
+const REFUSED_REINSTALL: &str = "machine either locked, not allocated yet or invalid image ID specified: ";
+/// Phrases, and the wording that replaces them.
+const PHRASES: [(&str, &str); 4] = [
+    (REFUSED_REINSTALL, ""),
+    (" is not reinstallable, abort reinstallation", " has no disk that a reinstall may erase"),
+    (" does not exist on given hardware", " does not exist on this machine"),
+    (" is not supported, but:", " is not supported; supported values: "),
+];
+/// Types of objects, as metal-api writes them before a colon, and their names.
+const NOUNS: [(&str, &str); 10] = [
+    ("device", "device"),
+    ("filesystem", "filesystem"),
+    ("filesystemlayout", "layout"),
+    ("raid", "array"),
+    ("vg", "volume group"),
+    ("lv", "logical volume"),
+    ("GPTType", "partition type"),
+    ("format", "format"),
+    ("raidlevel", "RAID level"),
+    ("lvmtype", "type of logical volume"),
+];
+
+/// Replaces metal-api's phrases by the product's own wording, such as `given GPTType:x is not supported, but:8300`.
+pub fn reword_metal_phrases(text: &str) -> String {
+    let text = PHRASES.iter().fold(text.to_owned(), |text, (phrase, own)| text.replace(phrase, own));
+    let mut words = Vec::new();
+    for word in text.split(' ') {
+        let named = word.split_once(':').filter(|(_, value)| !value.is_empty());
+        let named = named.and_then(|(kind, value)| {
+            let lines = kind.rsplit('\n').next().unwrap_or(kind);
+            let (_, noun) = NOUNS.iter().find(|(metal, _)| *metal == lines)?;
+            Some(format!("{}{noun} {value}", &kind[..kind.len() - lines.len()]))
+        });
+        if named.is_some() && words.last().is_some_and(|last| last == "given") {
+            words.pop();
+        }
+        words.push(named.unwrap_or_else(|| word.to_owned()));
+    }
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phrases_of_metal_api_are_replaced() {
+        for (text, expected) in [
+            (
+                "given GPTType:x is not supported, but:ef00,8300",
+                "partition type x is not supported; supported values: ef00,8300",
+            ),
+            ("given raidlevel:7 is not supported, but:0,1", "RAID level 7 is not supported; supported values: 0,1"),
+            ("given lvmtype:thin is not x", "type of logical volume thin is not x"),
+            ("given format:zfs is not x", "format zfs is not x"),
+            (
+                "device:/dev/sdb does not exist on given hardware: found /dev/sda",
+                "device /dev/sdb does not exist on this machine: found /dev/sda",
+            ),
+            (
+                "device:/dev/sda9 not provided by disk for raid:/dev/md0",
+                "device /dev/sda9 not provided by disk for array /dev/md0",
+            ),
+            (
+                "filesystemlayout:a is not reinstallable, abort reinstallation",
+                "layout a has no disk that a reinstall may erase",
+            ),
+            ("a\ndevice:os is ambiguous", "a\ndevice os is ambiguous"),
+            (
+                "machine either locked, not allocated yet or invalid image ID specified: there is no image \"a\" in images/",
+                "there is no image \"a\" in images/",
+            ),
+        ] {
+            assert_eq!(reword_metal_phrases(text), expected);
+        }
+    }
+
+    #[test]
+    fn other_text_is_unchanged() {
+        for text in
+            ["", "a  b\n  c", "disks[0].device: /dev/sda is in use", "the device: missing", "http://h:1/x", "vg00:lv"]
+        {
+            assert_eq!(reword_metal_phrases(text), text);
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Plan of a reinstall in a file: `plan --out FILE` saves the plan, `plan FILE` prints the plan, and `machine reinstall
+//! --plan FILE` orders the plan. The file contains all inputs of the plan, so that a later change of an input is detected.
+
+mod input_changes;
+
+use super::plan::{PlanArgs, choose_outcome, colourize, read_inventory, refuse_impossible};
+use super::plan_forecast::{ForecastSubject, format_forecast};
+use super::plan_registered::{fetch_machine_preview, inventory_refusal, require_registered};
+use super::read_text;
+use crate::operator_client::OperatorClient;
+use api::operator::reinstalls::ReinstallRequest;
+use api::plan_input::{PlanInput, RegisteredInventory};
+use common::error::{Context, Error, Phase, Result};
+use common::exit_status::CommandOutcome;
+use common::format::metal_api_wording::reword_metal_phrases;
+use common::output::to_json;
+use linux::atomic_file;
+use model::allocation::{ApprovedPlan, AssignedMachine};
+use model::inventory::Inventory;
+use plan::approval_comparison::parse_approval;
+use plan::request_from_allocation::preview::{PreviewPlan, PreviewRefusal, preview_plan};
+use serde::{Deserialize, Serialize};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+/// Version of the format of the file.
+const VERSION: u32 = 1;
+
+/// Content of the file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SavedPlan {
+    version: u32,
+    /// Reinstall that the plan carries out.
+    request: ReinstallRequest,
+    /// Verdicts of the plan and their hash, as in an approval.
+    approval: ApprovedPlan,
+    /// Machine and allocation from which the plan was made, without secrets.
+    machine: AssignedMachine,
+    registered: RegisteredInventory,
+    /// True if the inventory was read from a file. It is then not compared with the registered inventory.
+    inventory_from_file: bool,
+}
+
+impl SavedPlan {
+    /// Reads the file, and checks that its plan follows from its inputs.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read, or was changed after the plan was saved.
+    pub(crate) fn read_file(path: &Path) -> Result<SavedPlan> {
+        let text = read_text(path)?;
+        let invalid = |why: &str| {
+            Error::refusal(Phase::Plan, format!("{}: {why}; save the plan again with `--out`", path.display()))
+        };
+        let document: serde_json::Value = serde_json::from_str(&text)
+            .map_err(|_| invalid("the file is not a plan that `drophammer plan --out` has saved"))?;
+        if document["version"] != VERSION {
+            return Err(invalid(&format!("the version of the plan is {}, but must be {VERSION}", document["version"])));
+        }
+        let saved: SavedPlan = serde_json::from_value(document).context(Phase::Plan, || {
+            format!("{} is not a plan that `drophammer plan --out` has saved", path.display())
+        })?;
+        parse_approval(&saved.approval.verdicts, &saved.approval.sha256).map_err(|why| invalid(&why))?;
+        let planned = saved.make_plan().map_err(|refusal| invalid(&refusal.printed))?;
+        match planned.verdicts.is_some_and(|verdicts| verdicts.digest() == saved.approval.sha256) {
+            true => Ok(saved),
+            false => Err(invalid(
+                "the plan does not follow from the inputs in the file, which was changed or is of another version of drophammer",
+            )),
+        }
+    }
+
+    pub(crate) fn request(&self) -> &ReinstallRequest {
+        &self.request
+    }
+
+    pub(crate) fn approval(&self) -> &ApprovedPlan {
+        &self.approval
+    }
+
+    fn make_plan(&self) -> std::result::Result<PreviewPlan, PreviewRefusal> {
+        let RegisteredInventory { inventory, outdated, .. } = self.registered.clone();
+        preview_plan(&self.machine, self.machine.allocation.clone().unwrap_or_default(), inventory, outdated)
+    }
+
+    /// Returns one line for each input that differs from the present input.
+    pub(crate) fn find_changes(&self, present: &PlanInput) -> Vec<String> {
+        let mut changes = input_changes::compare_machines(&self.machine, present);
+        if !self.inventory_from_file {
+            changes.extend(input_changes::compare_inventories(&self.registered, present.registered.as_ref()));
+        }
+        changes
+    }
+
+    /// Writes the file, which only its owner can read, because an allocation may contain the operator's data.
+    fn write_file(&self, path: &Path) -> Result<()> {
+        let text = to_json(self)? + "\n";
+        let mut temporary = path.as_os_str().to_owned();
+        temporary.push(format!(".{}", std::process::id()));
+        atomic_file::replace_file(path, temporary.as_ref(), text.as_bytes(), Permissions::from_mode(0o600))
+            .context(Phase::Plan, || format!("write the plan to {}", path.display()))
+    }
+
+    fn format_plan(&self, planned: &PreviewPlan, json: bool) -> Result<String> {
+        let allocation = self.machine.allocation.clone().unwrap_or_default();
+        match &planned.plan {
+            Some(plan) if json => Ok(to_json(plan)? + "\n"),
+            Some(plan) => Ok(format!("{}\n{}", plan.summary.to_string().trim_start(), colourize(plan))),
+            None => {
+                let name = if self.machine.name.is_empty() { &self.machine.id } else { &self.machine.name };
+                let subject = ForecastSubject { name, image: &allocation.image.id, registered: &self.registered };
+                format_forecast(&subject, allocation.reinstall, planned, json)
+            }
+        }
+    }
+}
+
+/// Makes the plan of a reinstall, saves it, and returns the output and the exit status.
+///
+/// # Errors
+/// Returns an error if the server cannot be reached, the machine cannot be reinstalled, or the file cannot be written.
+pub(super) fn save_plan(options: &PlanArgs, machine: &str, file: &Path) -> Result<(String, CommandOutcome)> {
+    let server = OperatorClient::new(&options.of)?;
+    let (preview, request) = fetch_machine_preview(&server, options, machine)?;
+    let Some(request) = request else {
+        return Err(inventory_refusal("--out saves the plan of a reinstall: specify --image or --reinstall"));
+    };
+    if let Some(why) = &preview.withheld {
+        return Err(inventory_refusal(format!("machine {machine} cannot be reinstalled: {why}")));
+    }
+    let registered = match &options.inventory {
+        Some(path) => RegisteredInventory { inventory: read_inventory(path)?, ..RegisteredInventory::default() },
+        None => require_registered(machine, preview.registered.as_ref())?.clone(),
+    };
+    let inventory: Inventory = registered.inventory.clone();
+    drop(refuse_impossible(inventory, || format!("the registered inventory of machine {machine} is invalid"))?);
+    let mut saved = SavedPlan {
+        version: VERSION,
+        request,
+        approval: ApprovedPlan::default(),
+        machine: preview.machine,
+        registered,
+        inventory_from_file: options.inventory.is_some(),
+    };
+    let planned = match saved.make_plan() {
+        Ok(planned) => planned,
+        Err(refusal) => return Ok((reword_metal_phrases(&refusal.printed) + "\n", CommandOutcome::Refused)),
+    };
+    let Some(verdicts) = &planned.verdicts else {
+        return Err(inventory_refusal(format!(
+            "machine {machine} already has the ordered installation: nothing is written"
+        )));
+    };
+    let value = serde_json::to_value(verdicts).context(Phase::Plan, || "format the verdicts of the plan")?;
+    saved.approval = ApprovedPlan { sha256: verdicts.digest(), verdicts: value };
+    saved.write_file(file)?;
+    let (text, outcome) = print_planned(options, &saved, &planned)?;
+    let next = format!(
+        "\nThe plan is saved in {0}. Order exactly this plan:\n  drophammer machine reinstall --plan {0}\n",
+        file.display()
+    );
+    Ok((if options.json { text } else { text + &next }, outcome))
+}
+
+/// Returns the output of `drophammer plan FILE`.
+///
+/// # Errors
+/// Returns an error if the file cannot be read.
+pub(super) fn show_plan(options: &PlanArgs, file: &Path) -> Result<(String, CommandOutcome)> {
+    let saved = SavedPlan::read_file(file)?;
+    let planned = saved.make_plan().map_err(|refusal| Error::refusal(Phase::Plan, refusal.printed))?;
+    print_planned(options, &saved, &planned)
+}
+
+fn print_planned(options: &PlanArgs, saved: &SavedPlan, planned: &PreviewPlan) -> Result<(String, CommandOutcome)> {
+    let lost_bytes = planned.disks.iter().fold(0, |sum: u64, disk| sum.saturating_add(disk.lost_bytes));
+    Ok((saved.format_plan(planned, options.json)?, choose_outcome(options, lost_bytes)))
+}

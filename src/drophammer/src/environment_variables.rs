@@ -1,0 +1,174 @@
+//! Environment variables of options: `DROPHAMMER_`, the words of the command, and the name of the option, in capitals, such as
+//! `DROPHAMMER_PLAN_AT_REST`. Options that order, approve, erase, confirm or force something have no variable, so that a
+//! variable that is left in the environment never changes a machine.
+
+use clap::builder::FalseyValueParser;
+use clap::{Arg, ArgAction, Command};
+
+/// Options of all commands whose variables have shorter names, and are read by the code that selects the server.
+const SHARED: [&str; 3] = ["server", "context", "token-file"];
+
+/// Commands whose options have no variable, because each option is part of an order or of a change.
+pub(crate) const WITHOUT_VARIABLES: [&str; 10] = [
+    "reinstall",
+    "config set",
+    "machine add",
+    "machine confirm",
+    "machine modify",
+    "machine move",
+    "machine power",
+    "machine reinstall",
+    "os modify",
+    "image modify",
+];
+
+/// Options without a variable in all commands: they erase, approve, confirm, force, write files in place, or disable a protection.
+pub(crate) const DESTRUCTIVE: [&str; 17] = [
+    "any-source-port",
+    "apply-allocation",
+    "approve",
+    "change-promise",
+    "fix",
+    "force",
+    "give-up",
+    "init",
+    "older",
+    "overwrite",
+    "persistent-volume",
+    "replace-newer",
+    "resume",
+    "unsigned",
+    "unsigned-address",
+    "without-marker",
+    "write",
+];
+
+/// Adds the variables to the options of a command and its subcommands. `is_set` returns whether a variable has a value; variables
+/// without a value are not added, so that an empty value means that the option is not set.
+pub fn add_variables(command: Command, is_set: fn(&str) -> bool) -> Command {
+    add_to_command(command, "", is_set)
+}
+
+/// Returns whether the environment contains a value for the variable.
+pub fn is_variable_set(name: &str) -> bool {
+    std::env::var_os(name).is_some_and(|value| !value.is_empty())
+}
+
+fn add_to_command(command: Command, path: &str, is_set: fn(&str) -> bool) -> Command {
+    let command = command.mut_args(|option| match variable_name(path, &option).filter(|name| is_set(name)) {
+        Some(name) => add_to_option(option, name),
+        None => option,
+    });
+    command.mut_subcommands(|below| {
+        if below.is_hide_set() {
+            return below;
+        }
+        let path = format!("{path} {}", below.get_name());
+        add_to_command(below, path.trim_start(), is_set)
+    })
+}
+
+/// Returns the name of the option's variable, or `None` if the option must not have one, or has one already.
+fn variable_name(path: &str, option: &Arg) -> Option<String> {
+    let long = option.get_long().filter(|_| option.get_env().is_none() && !option.is_hide_set())?;
+    let is_read_elsewhere = SHARED.contains(&long) || (long == "output" && path.ends_with(" list"));
+    if is_read_elsewhere || DESTRUCTIVE.contains(&long) || WITHOUT_VARIABLES.contains(&path) {
+        return None;
+    }
+    // The logs of a server do not change with the format of the operator's commands.
+    let words = if long == "json" && path != "serve" { String::new() } else { format!("{path}_") };
+    Some(format!("DROPHAMMER_{words}{long}").to_uppercase().replace([' ', '-'], "_"))
+}
+
+fn add_to_option(option: Arg, name: String) -> Arg {
+    let is_switch = matches!(option.get_action(), ArgAction::SetTrue);
+    // clap stores names for the lifetime of the program. The manual pages list the variables.
+    let option = option.env(&*name.leak()).hide_env(true);
+    if is_switch { option.value_parser(FalseyValueParser::new()) } else { option }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Cli;
+    use clap::CommandFactory;
+
+    /// Calls `check` with the path of each visible command and each of its options.
+    fn for_each_option(command: &Command, path: &str, check: &mut impl FnMut(&str, &Arg)) {
+        command.get_arguments().filter(|option| option.get_long().is_some()).for_each(|option| check(path, option));
+        for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
+            for_each_option(below, format!("{path} {}", below.get_name()).trim_start(), check);
+        }
+    }
+
+    #[test]
+    fn every_option_has_a_variable_unless_it_is_listed() {
+        let mut without = Vec::new();
+        for_each_option(&add_variables(Cli::command(), |_| true), "", &mut |path, option| {
+            let long = option.get_long().unwrap();
+            let is_listed = DESTRUCTIVE.contains(&long)
+                || SHARED.contains(&long)
+                || WITHOUT_VARIABLES.contains(&path)
+                || (long == "output" && path.ends_with(" list"));
+            if option.get_env().is_none() && !is_listed {
+                without.push(format!("{path} --{long}"));
+            }
+            assert!(option.get_env().is_none() || !DESTRUCTIVE.contains(&long), "{path} --{long}");
+        });
+        assert_eq!(without, [""; 0]);
+    }
+
+    /// An exception that matches nothing would hide a misspelled name.
+    #[test]
+    fn every_exception_exists() {
+        let (mut paths, mut options) = (Vec::new(), Vec::new());
+        for_each_option(&Cli::command(), "", &mut |path, option| {
+            paths.push(path.to_owned());
+            options.push(option.get_long().unwrap().to_owned());
+        });
+        for listed in WITHOUT_VARIABLES {
+            assert!(paths.iter().any(|path| path == listed), "{listed}");
+        }
+        for listed in DESTRUCTIVE.iter().chain(&SHARED) {
+            assert!(options.iter().any(|option| option == listed), "{listed}");
+        }
+    }
+
+    #[test]
+    fn the_documentation_lists_all_exceptions() {
+        let page = include_str!("../../../docs/commands.md");
+        let section = page.split("## Environment").nth(1).unwrap().split("\n## ").next().unwrap();
+        for option in DESTRUCTIVE {
+            assert!(section.contains(&format!("`--{option}`")), "{option}");
+        }
+        for command in WITHOUT_VARIABLES {
+            assert!(
+                section.contains(&format!("`{command}`")) || section.contains(&format!("`drophammer {command}`")),
+                "{command}"
+            );
+        }
+    }
+
+    /// Each name belongs to one option; only variables that change the display are shared.
+    #[test]
+    fn variables_have_one_meaning() {
+        let mut all = Vec::new();
+        for_each_option(&add_variables(Cli::command(), |_| true), "", &mut |path, option| {
+            if let Some(name) = option.get_env() {
+                all.push((name.to_string_lossy().into_owned(), path.to_owned()));
+            }
+        });
+        all.sort();
+        let shared = ["DROPHAMMER_ALL", "DROPHAMMER_JSON", "DROPHAMMER_NO_HEADERS"];
+        for pair in all.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
+            assert!(shared.contains(&pair[0].0.as_str()), "{pair:?}");
+        }
+        for (name, path) in [
+            ("DROPHAMMER_PLAN_AT_REST", "plan"),
+            ("DROPHAMMER_SERVE_LISTEN", "serve"),
+            ("DROPHAMMER_MACHINE_LIST_FILTER", "machine list"),
+        ] {
+            assert!(all.contains(&(name.to_owned(), path.to_owned())), "{name}");
+        }
+    }
+}

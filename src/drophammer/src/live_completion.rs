@@ -1,0 +1,164 @@
+//! Completion of names of machines, images, layouts and contexts: the hidden command `complete`, which the completion scripts run for
+//! each completion. The server has a second to respond; all failures are silent, so that the command line is not disturbed.
+//!
+//! The dynamic completion of `clap_complete` is not used, because it is behind the feature `unstable-dynamic`.
+
+#[cfg(test)]
+mod tests;
+
+use crate::cli::Cli;
+use crate::client_config::ClientConfig;
+use crate::operator_client::connection::find_config_path;
+use crate::operator_client::{OperatorClient, OperatorResponse, ServerOptions};
+use clap::{Arg, Command, CommandFactory};
+use common::error::Result;
+use common::exit_status::CommandOutcome;
+use common::output::print_text;
+use reqwest::Method;
+use serde_json::Value;
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// Time limit for the response of the server.
+const DEADLINE: Duration = Duration::from_secs(1);
+
+/// Objects whose names are completed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NamedObject {
+    Machine,
+    Image,
+    Layout,
+    Context,
+}
+
+/// Place in a command line at which a name is expected.
+#[derive(Debug)]
+struct NamePosition {
+    object: NamedObject,
+    /// Beginning of the name.
+    prefix: String,
+    /// Server that the command line selects.
+    server: ServerOptions,
+}
+
+/// Prints the names that complete a command line, one per line. Prints nothing if no name is expected at its end.
+///
+/// # Errors
+/// Returns an error if standard output cannot be written.
+pub fn print_names(line: &str) -> Result<CommandOutcome> {
+    let Some(position) = find_position(line) else { return Ok(CommandOutcome::Good) };
+    let (sender, receiver) = mpsc::channel();
+    // A thread that waits for the server ends with the program.
+    drop(thread::spawn(move || sender.send(find_names(&position).unwrap_or_default())));
+    let names = receiver.recv_timeout(DEADLINE).unwrap_or_default();
+    print_text(&names.iter().map(|name| format!("{name}\n")).collect::<String>()).map(|()| CommandOutcome::Good)
+}
+
+/// Returns the names that complete a command line.
+///
+/// # Errors
+/// Returns an error if the server cannot be reached.
+pub fn complete_line(line: &str) -> Result<Vec<String>> {
+    find_position(line).map_or(Ok(Vec::new()), |position| find_names(&position))
+}
+
+/// Determines which name is expected at the end of a command line.
+fn find_position(line: &str) -> Option<NamePosition> {
+    let mut words: Vec<&str> = line.split_whitespace().skip(1).collect();
+    let prefix = if line.ends_with(char::is_whitespace) { "" } else { words.pop()? };
+    let mut root = Cli::command();
+    root.build();
+    let (mut command, mut noun, mut count) = (&root, "", 0);
+    let (mut pending, mut server) = (None, ServerOptions::default());
+    for word in words {
+        if let Some(option) = pending.take() {
+            select_server(&mut server, option, word);
+        } else if let Some(name) = word.strip_prefix('-') {
+            let (name, value) = name.split_once('=').map_or((name, None), |(name, value)| (name, Some(value)));
+            let option = find_option(command, name).filter(|option| option.get_action().takes_values());
+            match (option, value) {
+                (Some(option), Some(value)) => select_server(&mut server, option, value),
+                (option, _) => pending = option,
+            }
+        } else if let Some(below) = command.find_subcommand(word) {
+            noun = if noun.is_empty() { below.get_name() } else { noun };
+            (command, count) = (below, 0);
+        } else {
+            count += 1;
+        }
+    }
+    let argument = match pending {
+        Some(option) => option,
+        None if prefix.starts_with('-') => return None,
+        None => find_positional(command, count)?,
+    };
+    Some(NamePosition { object: classify_argument(argument, noun)?, prefix: prefix.to_owned(), server })
+}
+
+/// Finds an option by its name without the first hyphen: `-server`, or `o`.
+fn find_option<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
+    command.get_arguments().find(|option| match name.strip_prefix('-') {
+        Some(long) => option.get_long() == Some(long),
+        None => option.get_short().is_some() && option.get_short() == name.chars().last(),
+    })
+}
+
+/// Returns the positional argument with this index. The last argument may have several values.
+fn find_positional(command: &Command, index: usize) -> Option<&Arg> {
+    let last = command.get_positionals().last()?;
+    let is_repeated = last.get_num_args().is_some_and(|values| values.max_values() > 1);
+    command.get_positionals().nth(index).or_else(|| is_repeated.then_some(last))
+}
+
+fn select_server(server: &mut ServerOptions, option: &Arg, value: &str) {
+    match option.get_long() {
+        Some("server") => server.server = Some(value.to_owned()),
+        Some("context") => server.context = Some(value.to_owned()),
+        Some("token-file") => server.token_file = Some(PathBuf::from(value)),
+        _ => {}
+    }
+}
+
+/// Returns the type of object that an argument names. `noun` is the first word of the command.
+fn classify_argument(argument: &Arg, noun: &str) -> Option<NamedObject> {
+    let is_file = argument.get_value_names().is_some_and(|names| names.iter().any(|name| name.contains("FILE")));
+    match (argument.get_id().as_str(), noun) {
+        _ if is_file => None,
+        ("machine" | "machines" | "to", "machine" | "volume" | "site" | "plan") => Some(NamedObject::Machine),
+        ("image", "machine" | "image" | "site" | "plan") => Some(NamedObject::Image),
+        ("layout", "machine" | "site") | ("id", "layout") => Some(NamedObject::Layout),
+        ("context", _) | ("name", "config") => Some(NamedObject::Context),
+        _ => None,
+    }
+}
+
+fn find_names(position: &NamePosition) -> Result<Vec<String>> {
+    let mut names = match position.object {
+        NamedObject::Context => ClientConfig::read_file(&find_config_path()?)?.contexts.into_keys().collect(),
+        NamedObject::Machine => fetch_names(&position.server, "/v1/machines", &["name", "id"])?,
+        NamedObject::Image => fetch_names(&position.server, "/v1/image", &["id"])?,
+        NamedObject::Layout => fetch_names(&position.server, "/v1/filesystemlayout", &["id"])?,
+    };
+    names.retain(|name| name.starts_with(&position.prefix) && is_plain_name(name));
+    Ok(names)
+}
+
+/// Returns whether a shell reads a name as one word without special characters. Names come from the server, and shells insert
+/// completions without quotes.
+fn is_plain_name(name: &str) -> bool {
+    name.chars().all(|letter| letter.is_ascii_alphanumeric() || "._-+@/".contains(letter)) && !name.starts_with('-')
+}
+
+/// Requests a list, and returns the first of these fields that is not empty of each object.
+fn fetch_names(server: &ServerOptions, path: &str, fields: &[&str]) -> Result<Vec<String>> {
+    let client = OperatorClient::new(server)?;
+    let response = client.send_json::<Vec<Value>>(client.request(Method::GET, path).timeout(DEADLINE))?;
+    let OperatorResponse::Good(objects) = response else { return Ok(Vec::new()) };
+    let name = |object: &Value| {
+        let texts = fields.iter().filter_map(|field| object[*field].as_str());
+        texts.filter(|text| !text.is_empty()).map(str::to_owned).next()
+    };
+    Ok(objects.iter().filter_map(name).collect())
+}

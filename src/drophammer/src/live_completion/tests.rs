@@ -1,0 +1,79 @@
+use super::*;
+use std::net::TcpListener;
+
+#[test]
+fn positions_of_names_are_recognized() {
+    use NamedObject::{Context, Image, Layout, Machine};
+    for (line, expected) in [
+        ("drophammer machine show ", Some((Machine, ""))),
+        ("drophammer machine show sto", Some((Machine, "sto"))),
+        ("/usr/bin/drophammer machine logs -f sto", Some((Machine, "sto"))),
+        ("drophammer machine power cycle ", Some((Machine, ""))),
+        ("drophammer machine confirm a b ", Some((Machine, ""))),
+        ("drophammer machine reinstall a --image deb", Some((Image, "deb"))),
+        ("drophammer machine add --name a --layout ", Some((Layout, ""))),
+        ("drophammer machine --server http://h:1 show ", Some((Machine, ""))),
+        ("drophammer plan --machine ", Some((Machine, ""))),
+        ("drophammer volume delete ", Some((Machine, ""))),
+        ("drophammer layout show ", Some((Layout, ""))),
+        ("drophammer image show ", Some((Image, ""))),
+        ("drophammer config use ", Some((Context, ""))),
+        ("drophammer machine list --context ", Some((Context, ""))),
+        ("drophammer machine ", None),
+        ("drophammer machine power ", None),
+        ("drophammer machine show a ", None),
+        ("drophammer machine show --js", None),
+        ("drophammer plan --layout ", None),
+        ("drophammer machine plan a --out ", None),
+        ("drophammer machine nothing ", None),
+        ("drophammer", None),
+        ("", None),
+    ] {
+        let found = find_position(line);
+        let found = found.as_ref().map(|position| (position.object, position.prefix.as_str()));
+        assert_eq!(found, expected, "{line:?}");
+    }
+}
+
+#[test]
+fn the_server_of_the_command_line_is_asked() {
+    let line = "drophammer machine --server http://h:1 --context=c show --token-file /t ";
+    let server = find_position(line).unwrap().server;
+    assert_eq!((server.server.as_deref(), server.context.as_deref()), (Some("http://h:1"), Some("c")));
+    assert_eq!(server.token_file, Some(PathBuf::from("/t")));
+}
+
+#[test]
+fn names_that_a_shell_could_interpret_are_omitted() {
+    for (name, expected) in [
+        ("storage-7", true),
+        ("debian-12.0.20261101", true),
+        ("4c4c4544-0051-3010-8052-b4c04f4d0001", true),
+        ("$(reboot)", false),
+        ("a b", false),
+        ("a;b", false),
+        ("a\u{1b}[2J", false),
+        ("-rf", false),
+        ("ä", false),
+    ] {
+        assert_eq!(is_plain_name(name), expected, "{name:?}");
+    }
+}
+
+/// A server that accepts connections, but does not respond.
+#[test]
+fn a_server_that_does_not_respond_is_abandoned() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "t").unwrap();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let line =
+        |server: String| format!("drophammer machine --server http://{server} --token-file {} show ", token.display());
+    let address = silent.local_addr().unwrap().to_string();
+    for server in [address, "127.0.0.1:1".to_owned()] {
+        complete_line(&line(server.clone())).unwrap_err();
+        let began = std::time::Instant::now();
+        assert_eq!(print_names(&line(server)).unwrap(), CommandOutcome::Good);
+        assert!(began.elapsed() < 10 * DEADLINE);
+    }
+}

@@ -1,0 +1,74 @@
+//! Examples in the manual pages: those of `--help`, and further examples for commands whose help has none.
+
+use super::page_sections::is_exit_status;
+use clap::Command;
+
+/// Examples of commands that `--help` of the command above does not show.
+const FURTHER: [&str; 33] = [
+    "drophammer serve backup /srv/drophammer /backup/drophammer-2026-11-22",
+    "drophammer serve restore /srv/drophammer /backup/drophammer-2026-11-22",
+    "drophammer image list --all",
+    "drophammer machine list --filter phase=failed",
+    "drophammer machine events storage-7",
+    "drophammer machine history storage-7",
+    "drophammer machine plan storage-7 --image debian-13.1.20261101",
+    "drophammer machine modify web-1 -O track=testing",
+    "drophammer machine move storage-7 storage-8",
+    "drophammer machine adopt --waiting",
+    "drophammer machine boot-digest storage-7 --at https://install.rack:8443",
+    "drophammer machine confirm storage-7",
+    "drophammer layout create default.yaml",
+    "drophammer layout delete old",
+    "drophammer layout list",
+    "drophammer os list",
+    "drophammer os show web",
+    "drophammer volume list",
+    "drophammer volume show db-1",
+    "drophammer volume add web-1 volumes.yaml",
+    "drophammer config list",
+    "drophammer config use install.rack",
+    "drophammer config delete bench",
+    "drophammer template list",
+    "drophammer template show CUSTOM_MIRROR",
+    "drophammer size list --sort memory",
+    "drophammer size show c1-small",
+    "drophammer site check /srv/drophammer",
+    "drophammer site plan /srv/drophammer --image debian-13.1.20261101",
+    "drophammer check default.yaml",
+    "drophammer completion bash",
+    "drophammer man /usr/local/share/man/man1",
+    "drophammer schema machine",
+];
+
+/// Returns the text of the examples of the last command in `path`.
+pub(super) fn examples_of(path: &[&Command]) -> String {
+    let Some((command, above)) = path.split_last() else { return String::new() };
+    if let Some(own) = help_examples(command) {
+        return own;
+    }
+    let words: Vec<&str> = path.iter().map(|command| command.get_name()).collect();
+    let related = above.iter().copied().chain(command.get_subcommands());
+    let of_related: Vec<String> = related.filter_map(help_examples).collect();
+    let lines = of_related.iter().flat_map(|text| text.lines().map(str::trim)).chain(FURTHER);
+    let mut all: Vec<&str> = lines.filter(|line| is_example_of(line, &words)).collect();
+    all.dedup();
+    all.iter().map(|line| format!("  {line}\n")).collect()
+}
+
+/// Returns whether an example is a use of the command with these words, or of a command below it.
+fn is_example_of(line: &str, words: &[&str]) -> bool {
+    line.split_whitespace().take(words.len()).eq(words.iter().copied())
+}
+
+/// Returns the examples in the help of a command, with their titles.
+fn help_examples(command: &Command) -> Option<String> {
+    let help = command.get_after_help()?.to_string();
+    let is_example = |paragraph: &&str| !is_exit_status(paragraph) && !paragraph.starts_with("Files:");
+    let text = help.split("\n\n").filter(is_example).collect::<Vec<_>>().join("\n\n");
+    let text = ["Examples:", "Example:"].iter().find_map(|title| text.strip_prefix(title)).unwrap_or(&text);
+    let text = text.trim_start_matches([' ', '\n']);
+    (!text.is_empty()).then(|| match text.starts_with("drophammer ") {
+        true => format!("  {text}\n"),
+        false => format!("{text}\n"),
+    })
+}

@@ -1,0 +1,130 @@
+//! Plans that `plan --out` saves, and reinstalls that carry out exactly a saved plan.
+
+use super::reinstall::with_images;
+use super::*;
+use common::exit_status::CommandOutcome;
+use std::os::unix::fs::PermissionsExt;
+
+impl Running {
+    /// Installs machine `one`, and returns the path for a saved plan.
+    async fn installed_with_inventory(&self) -> String {
+        let token = self.registered(ONE).await;
+        self.allocated(ONE, &token).await;
+        assert_eq!(self.begin(&token, "").await, 200);
+        self.report(ONE, &token, "a1", true).await;
+        self.dir.path().join("one.plan").display().to_string()
+    }
+
+    async fn is_ordered(&self) -> bool {
+        !self.listed().await["order"].is_null()
+    }
+
+    async fn reinstall(&self, file: &str) -> CommandOutcome {
+        self.machine(&["reinstall", "--plan", file]).await.unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_saved_plan_is_ordered_and_approved() {
+    let server = Running::start_in(with_images()).await;
+    let file = server.installed_with_inventory().await;
+    let (text, outcome) = server.plan(&["--machine", "one", "--image", "debian-13", "--out", &file]).await.unwrap();
+    assert!(outcome == CommandOutcome::Good && text.starts_with("one: reinstall with debian-13"), "{text}");
+    assert!(text.lines().nth(1).unwrap().starts_with("Data lost: "), "{text}");
+    assert!(text.ends_with(&format!("drophammer machine reinstall --plan {file}\n")), "{text}");
+    let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert!(!server.is_ordered().await && !server.dir.path().join("approved").exists());
+
+    // The saved plan is printed without a server.
+    let (printed, _) = server.plan(&[&file]).await.unwrap();
+    assert!(text.starts_with(&printed), "{printed}");
+    let (json, _) = server.plan(&[&file, "--json"]).await.unwrap();
+    assert!(serde_json::from_str::<Value>(&json).unwrap()["disks"].is_array(), "{json}");
+
+    let sha256 = saved(&file)["approval"]["sha256"].as_str().unwrap().to_owned();
+    assert_eq!(server.machine(&["reinstall", "two", "--plan", &file]).await.unwrap(), CommandOutcome::Refused);
+    assert!(!server.is_ordered().await);
+    assert_eq!(server.reinstall(&file).await, CommandOutcome::Good);
+    assert_eq!(server.listed().await["order"]["image"], "debian-13");
+    let approval = std::fs::read_to_string(server.dir.path().join(format!("approved/{ONE}.yaml"))).unwrap();
+    assert!(approval.contains(&sha256), "{approval}");
+    // The approval is in force as soon as the order is placed.
+    let token = server.token(ONE).await;
+    let allocation = server.allocated(ONE, &token).await.allocation.unwrap();
+    assert_eq!(allocation.approved.unwrap().sha256, sha256);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plan_whose_inputs_have_changed_is_refused() {
+    let server = Running::start_in(with_images()).await;
+    let file = server.installed_with_inventory().await;
+    let save = async || server.plan(&["--machine", "one", "--image", "debian-13", "--out", &file]).await.unwrap();
+    let path = |name: &str| server.dir.path().join(name);
+    let machine = std::fs::read_to_string(path("machines/one.yaml")).unwrap();
+
+    save().await;
+    server.order("debian-12").await;
+    server.registered(ONE).await;
+    assert_eq!(server.machine(&["reinstall", "one", "--cancel"]).await.unwrap(), CommandOutcome::Good);
+    assert_eq!(server.reinstall(&file).await, CommandOutcome::Refused, "the machine has registered again");
+    save().await;
+    server.write("machines/one.yaml", &machine.replace("name: one", "name: other"));
+    while server.listed().await["name"] != "other" {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(server.reinstall(&file).await, CommandOutcome::Refused, "another name");
+    server.write("machines/one.yaml", &machine);
+    std::fs::remove_file(path("images/13.yaml")).unwrap();
+    assert_eq!(server.reinstall(&file).await, CommandOutcome::Refused, "the image no longer exists");
+    assert!(!server.is_ordered().await && !path("approved").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plan_that_was_edited_or_cannot_be_ordered_is_refused() {
+    let server = Running::start_in(with_images()).await;
+    let file = server.dir.path().join("one.plan").display().to_string();
+    let save = ["--machine", "one", "--image", "debian-13", "--out", &file];
+    let error = server.plan(&save).await.unwrap_err();
+    assert!(error.is_refusal() && error.to_string().contains("is not installed yet"), "{error}");
+    let file = server.installed_with_inventory().await;
+    server.plan(&save).await.unwrap();
+    let changes: [(&str, fn(&mut Value), &str); 4] = [
+        ("version", |plan| plan["version"] = 2.into(), "the version of the plan is 2, but must be 1"),
+        ("verdict", |plan| plan["approval"]["verdicts"]["disks"] = json!([]), "the approval is corrupt"),
+        ("input", |plan| plan["registered"]["inventory"]["disks"] = json!([]), "save the plan again"),
+        ("field", |plan| plan["other"] = 1.into(), "is not a plan that `drophammer plan --out` has saved"),
+    ];
+    let original = saved(&file);
+    for (what, change, words) in changes {
+        let mut plan = original.clone();
+        change(&mut plan);
+        std::fs::write(&file, plan.to_string()).unwrap();
+        for error in [
+            server.plan(&[&file]).await.unwrap_err(),
+            server.machine(&["reinstall", "--plan", &file]).await.unwrap_err(),
+        ] {
+            assert!(error.to_string().contains(words), "{what}: {error}");
+        }
+    }
+    assert!(!server.is_ordered().await);
+}
+
+/// The server checks the approval of a request from any client.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_approval_of_another_reinstall_is_refused() {
+    let server = Running::start_in(with_images()).await;
+    let file = server.installed_with_inventory().await;
+    server.plan(&["--machine", "one", "--image", "debian-13", "--out", &file]).await.unwrap();
+    let approved = saved(&file)["approval"].clone();
+    let answer = server.press(ONE, "debian-12", json!({ "approved": approved })).await;
+    assert!(answer.status == 409 && answer.text().contains("the plan is for image debian-13"), "{}", answer.text());
+    let corrupt = json!({ "approved": { "sha256": "sha256:0", "verdicts": approved["verdicts"] } });
+    let answer = server.press(ONE, "debian-13", corrupt).await;
+    assert!(answer.status == 400 && answer.text().contains("is corrupt"), "{}", answer.text());
+    assert!(!server.is_ordered().await && !server.dir.path().join("approved").exists());
+}
+
+fn saved(file: &str) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
+}
