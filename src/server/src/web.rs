@@ -2,8 +2,9 @@
 //! token.
 //!
 //! `session` manages logins, `form` parses submitted forms, and `page_frame` renders the frame of every page. `machines`
-//! renders the list of machines, and `machine` renders the page of one machine. This page contains the drawings of
-//! `disks`, the `history`, and the plan from `plan_preview`. `reinstall` orders reinstalls, and `add_machine` creates
+//! renders the list of machines, which `machine_list_query` filters and sorts, also by `hardware_identifiers`. `machine`
+//! renders the page of one machine. This page contains the drawings of `disks`, the `history`, and the plan from
+//! `plan_preview`. `reinstall` orders reinstalls, and `add_machine` creates
 //! machine files. `overviews` renders layouts, images and orders. `phase` summarizes a machine in one word,
 //! `live_updates` sends events, and `assets` contains the style sheet, the script and the icon.
 
@@ -12,9 +13,11 @@ mod allocation_differences;
 mod assets;
 mod disks;
 mod form;
+mod hardware_identifiers;
 mod history;
 pub(crate) mod live_updates;
 mod machine;
+mod machine_list_query;
 mod machines;
 mod overviews;
 pub(crate) mod page_frame;
@@ -31,6 +34,7 @@ use axum::extract::{RawQuery, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use hardware_identifiers::HardwareIdentifiers;
 use session::{LoggedIn, LoginSessions};
 use std::sync::Arc;
 
@@ -38,6 +42,7 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(crate) struct PageState {
     pub sessions: LoginSessions,
+    pub identifiers: HardwareIdentifiers,
 }
 
 pub(crate) fn web_routes() -> Router<Arc<AppState>> {

@@ -86,7 +86,7 @@ async fn build_page(
         @if let Some(report) = &report { (history::show_report(report)) }
         (history)
     };
-    Ok((directory.display_name(id).to_owned(), main))
+    Ok((format!("{}: {}", directory.display_name(id), row.phase.word), main))
 }
 
 /// Renders the page of a machine that has registered, but does not have a machine file.
@@ -178,7 +178,7 @@ fn show_header(person: &LoggedIn, machine: &MachineSpec, row: &MachineRow) -> Ma
         @if let Some(order) = &listed.order { (show_order(person, machine, order, listed.attempts)) }
         @if let Some(outcome) = &listed.outcome {
             p.words.problem[!outcome.success] {
-                "Last reinstall, with " (outcome.image) ", " (page_frame::show_time(&outcome.time)) ": "
+                "Last reinstall, with " (outcome.image) ", " (page_frame::show_age(&outcome.time)) ": "
                 @if !outcome.success { strong { "failed: " } } (outcome.message)
             }
         }
@@ -217,7 +217,7 @@ fn show_failure(row: &MachineRow) -> Markup {
             section.problem.failure role="alert" {
                 h2 { "Failed" @if let Some(stage) = &attempt.stage { " at " (stage) } }
                 p.words { (attempt.message) }
-                p { strong { "Next: " } (remedy) ". " span.faint { (page_frame::show_time(&attempt.time)) } }
+                p { strong { "Next: " } (remedy) ". " span.faint { (page_frame::show_age(&attempt.time)) } }
             }
         }
     }
@@ -274,8 +274,6 @@ fn show_warnings(machine: &MachineSpec, row: &MachineRow) -> Markup {
 
 fn show_facts(machine: &MachineSpec, row: &MachineRow) -> Markup {
     let listed = &row.listed;
-    let layout =
-        listed.layout.clone().or_else(|| Some(machine.allocation.as_ref()?.filesystemlayout.as_ref()?.to_string()));
     html! {
         dl.facts {
             dt { "Id" } dd { code { (machine.id) } }
@@ -287,9 +285,9 @@ fn show_facts(machine: &MachineSpec, row: &MachineRow) -> Markup {
                 dd { (image) @if listed.claimed { " (according to the adopted install marker)" } }
             }
             @if let Some(wanted) = row.wanted.as_ref().filter(|_| listed.image.is_none()) { dt { "Image" } dd { "wanted: " (wanted) } }
-            @if let Some(layout) = &layout { dt { "Layout" } dd { a href={ "/layouts#" (layout) } { (layout) } } }
+            @if let Some(layout) = &row.layout { dt { "Layout" } dd { a href={ "/layouts#" (layout) } { (layout) } } }
             @if let Some(address) = &listed.address { dt { "Registered from" } dd { code { (address) } } }
-            @if let Some(seen) = &listed.last_seen { dt { "Last seen (UTC)" } dd { (page_frame::show_time(seen)) } }
+            @if let Some(seen) = &listed.last_seen { dt { "Last seen" } dd { (page_frame::show_age(seen)) } }
         }
     }
 }
@@ -298,7 +296,7 @@ fn show_order(person: &LoggedIn, machine: &MachineSpec, order: &ReinstallOrder, 
     html! {
         div.head {
             p {
-                strong { "Reinstall ordered" } ": image " (order.image) ", " (page_frame::show_time(&order.created))
+                strong { "Reinstall ordered" } ": image " (order.image) ", " (page_frame::show_age(&order.created))
                 ", attempt " (order.attempts) " of " (attempts)
                 @if order.without_marker { ", without the marker" }
                 @if order.change_promise { ", with the layout of the machine file" }

@@ -103,12 +103,12 @@ pub(crate) async fn get_orders(State(app): State<Arc<AppState>>, person: LoggedI
         h1 { (format_count(open.len(), "open order", "open orders")) }
         @if !open.is_empty() {
             div.scroll { table {
-                tr { th { "Machine" } th { "Image" } th { "Ordered (UTC)" } th { "Attempts" } th { "State" } }
+                tr { th { "Machine" } th { "Image" } th { "Ordered" } th { "Attempts" } th { "State" } }
                 @for (machine, order) in &open {
                     tr {
                         td { a href={ "/machines/" (machine.id) } { (machine.name) @if machine.name.is_empty() { (machine.id) } } }
                         td { (order.image) }
-                        td { (page_frame::show_time(&order.created)) }
+                        td { (page_frame::show_age(&order.created)) }
                         td { (order.attempts) " of " (machine.attempts) }
                         td class=[order.given_up.then_some("bad")] { span.word { (match (order.given_up, order.begun) {
                             (true, _) => "abandoned: the machine waits at its console",
@@ -122,12 +122,12 @@ pub(crate) async fn get_orders(State(app): State<Arc<AppState>>, person: LoggedI
         h2 { "Results" }
         @if ended.is_empty() { p.faint { "none so far" } } @else {
             div.scroll { table {
-                tr { th { "Machine" } th { "Image" } th { "Ended (UTC)" } th { "Result" } }
+                tr { th { "Machine" } th { "Image" } th { "Ended" } th { "Result" } }
                 @for (machine, outcome) in &ended {
                     tr {
                         td { a href={ "/machines/" (machine.id) } { (machine.name) @if machine.name.is_empty() { (machine.id) } } }
                         td { (outcome.image) }
-                        td { (page_frame::show_time(&outcome.time)) }
+                        td { (page_frame::show_age(&outcome.time)) }
                         td class=(if outcome.success { "good" } else { "bad" }) {
                             span.word { (if outcome.success { "done" } else { "failed" }) } " " span.words { (outcome.message) }
                         }
