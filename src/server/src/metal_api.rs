@@ -12,6 +12,8 @@ pub(crate) mod images;
 pub(crate) mod layouts;
 mod machine_choice;
 pub(crate) mod machine_file;
+pub(crate) mod machine_file_replacement;
+pub(crate) mod machine_lock;
 pub(crate) mod machine_response;
 pub(crate) mod machines;
 pub mod os_definitions;

@@ -4,20 +4,25 @@
 //! `session` manages logins, `form` parses submitted forms, and `page_frame` renders the frame of every page. `machines`
 //! renders the list of machines, which `machine_list_query` filters and sorts, also by `hardware_identifiers`. `machine`
 //! renders the page of one machine. This page contains the drawings of `disks`, the `history`, and the plan from
-//! `plan_preview`. `reinstall` orders reinstalls, and `add_machine` creates
+//! `plan_preview`, and `machine_timeline`. `machine_actions` switches, locks and frees machines, `machine_file_editor` edits
+//! machine files, and `confirmation` contains the field for the name of the machine. `reinstall` orders reinstalls, and `add_machine` creates
 //! machine files. `overviews` renders layouts, images and orders. `phase` summarizes a machine in one word,
 //! `live_updates` sends events, and `assets` contains the style sheet, the script and the icon.
 
 mod add_machine;
 mod allocation_differences;
 mod assets;
+mod confirmation;
 mod disks;
 mod form;
 mod hardware_identifiers;
 mod history;
 pub(crate) mod live_updates;
 mod machine;
+mod machine_actions;
+mod machine_file_editor;
 mod machine_list_query;
+mod machine_timeline;
 mod machines;
 mod overviews;
 pub(crate) mod page_frame;
@@ -52,6 +57,11 @@ pub(crate) fn web_routes() -> Router<Arc<AppState>> {
         .route("/logout", post(session::post_logout))
         .route("/events", get(live_updates::get_events))
         .route("/machines/{id}", get(machine::get_machine))
+        .route("/machines/{id}/actions", get(machine_actions::get_actions))
+        .route("/machines/{id}/power", post(machine_actions::post_power))
+        .route("/machines/{id}/lock", post(machine_actions::post_lock))
+        .route("/machines/{id}/free", post(machine_actions::post_free))
+        .route("/machines/{id}/file", get(machine_file_editor::get_file).post(machine_file_editor::post_file))
         .route("/machines/{id}/add", get(add_machine::get_add).post(add_machine::post_add))
         .route("/machines/{id}/log", get(console_log::show_log))
         .route("/machines/{id}/row", get(machines::get_row))

@@ -32,7 +32,8 @@ pub(crate) struct EditRequest<T, const BYTES: usize> {
 }
 
 impl EditTurn {
-    async fn wait_for_turn(app: &Arc<AppState>, peer: ClientAddress, headers: HeaderMap) -> EditTurn {
+    /// Waits for the turn of a request whose authorization was checked.
+    pub(crate) async fn wait_for_turn(app: &Arc<AppState>, peer: ClientAddress, headers: HeaderMap) -> EditTurn {
         let turn = app.templates.lock_changes().await;
         EditTurn { app: app.clone(), peer, headers, directory: app.directory(), _turn: turn }
     }

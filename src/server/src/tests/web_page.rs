@@ -1,5 +1,7 @@
 //! Web pages: their authorization and contents, and escaping of text that machines send.
 
+mod actions;
+mod file_editor;
 mod live_updates;
 mod machine;
 mod reinstall;
@@ -61,7 +63,7 @@ impl Browser<'_> {
 }
 
 /// Paths of all pages that require a login.
-const PAGES: [&str; 9] = [
+const PAGES: [&str; 11] = [
     "/",
     "/orders",
     "/layouts",
@@ -71,6 +73,8 @@ const PAGES: [&str; 9] = [
     "/machines/4c4c4544-0051-3010-8052-b4c04f4d0001/log",
     "/machines/4c4c4544-0051-3010-8052-b4c04f4d0001/row",
     "/machines/4c4c4544-0051-3010-8052-b4c04f4d0001/reinstall",
+    "/machines/4c4c4544-0051-3010-8052-b4c04f4d0001/actions",
+    "/machines/4c4c4544-0051-3010-8052-b4c04f4d0001/file",
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

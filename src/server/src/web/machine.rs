@@ -5,13 +5,13 @@ use super::machines::MachineRow;
 use super::phase::ObjectFate;
 use super::plan_preview::{self, PlanPreview};
 use super::session::LoggedIn;
-use super::{disks, history, page_frame, volumes};
+use super::{disks, history, machine_timeline, page_frame, volumes};
 use crate::allocation_state;
 use crate::api_error::ApiError;
 use crate::base_url::BaseUrls;
 use crate::migration_requests::certificate_approval::CertificateTrust;
 use crate::operator::{self, MachineFailure, MachineSummary, ReinstallOrder};
-use crate::{AppState, metal_api};
+use crate::{AppState, machine_details, metal_api};
 use axum::extract::{Path, State};
 use axum::response::Response;
 use common::format::format_bytes;
@@ -70,6 +70,7 @@ async fn build_page(
     let of_kubernetes = metal_api::volumes::volumes_of(app, machine).await?;
     let report = read_last_report(app, machine).await?;
     let plan = pending_plan(app, base, machine, &row, report.is_some()).await?;
+    let timeline = machine_details::read_timeline(app, &row.listed).await?;
     let verdict = |device: &str| match &plan {
         Some(PlanPreview::Planned(planned, _)) => {
             let of_plan = planned.plan.iter().flat_map(|plan| &plan.disks);
@@ -79,11 +80,13 @@ async fn build_page(
     };
     let main = html! {
         div data-machine=(id) { (show_header(person, machine, &row)) }
+        (machine_timeline::show_timeline(&timeline))
         @if let Some(register) = &register { (show_hardware(register)) }
         @if let Some(inventory) = inventory { (show_disks(inventory, has_begun_since, verdict)) }
         (volumes::show_volumes(&of_kubernetes))
         @if let Some(plan) = &plan { (show_pending_plan(plan)) }
         @if let Some(report) = &report { (history::show_report(report)) }
+        (machine_timeline::show_history(&app.state.list_history(id).await?))
         (history)
     };
     Ok((format!("{}: {}", directory.display_name(id), row.phase.word), main))
@@ -167,8 +170,13 @@ fn show_header(person: &LoggedIn, machine: &MachineSpec, row: &MachineRow) -> Ma
     html! {
         div.head {
             h1 { (name) }
-            @if listed.installed && machine.locked.is_none() {
-                a.button href={ "/machines/" (machine.id) "/reinstall" } { "Reinstall…" }
+            p.actions {
+                @if listed.installed && machine.locked.is_none() {
+                    a.button href={ "/machines/" (machine.id) "/reinstall" } { "Reinstall…" } " "
+                }
+                a.button href={ "/machines/" (machine.id) "/file" } { "Edit file…" } " "
+                a.button href={ "/machines/" (machine.id) "/actions" } { "Power, lock, free…" } " "
+                a.button href={ "/machines/" (machine.id) "/log" } { "Console log" }
             }
         }
         (show_failure(row))

@@ -119,15 +119,13 @@
     if (one.textContent !== text) one.textContent = text;
   }), 10000);
 
-  // --- Typed name of the machine that confirms its reinstall
-  const guard = () => {
-    const typed = find("[data-name]");
-    const button = typed && find("button.danger", typed.form);
-    if (!button) return;
+  // --- Typed name of the machine that confirms a change
+  const guard = () => document.querySelectorAll("[data-name]").forEach((typed) => {
+    const button = find("button.danger", typed.form);
     const check = () => button.disabled = typed.value !== typed.dataset.name;
     typed.addEventListener("input", check);
     check();
-  };
+  });
   guard();
 
   // --- Scrolls logs to the end, unless the user has scrolled up

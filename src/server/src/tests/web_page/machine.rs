@@ -107,7 +107,16 @@ async fn a_machine_has_hardware_disks_plan_events_and_log() {
         "timings": [{ "step": "storage.wipe", "seconds": 1.5 }, { "step": "image.burn", "seconds": 4.5 }] });
     assert_eq!(server.call(&token, "POST", &format!("/v1/machine/{ONE}/report"), &report).await.status, 200);
     let page = browser.text(&path).await;
-    for words in ["  1  image.reach\n\nexactly  so", "75 %", "width=\"25.00%\"", "Reinstall…"] {
+    for words in [
+        "  1  image.reach\n\nexactly  so",
+        "75 %",
+        "width=\"25.00%\"",
+        "Reinstall…",
+        "Timeline of the last installation",
+        "<tr class=\"good\"><td><span class=\"word\">storage.wipe</span>",
+        "<h2>History</h2>",
+        "Console log",
+    ] {
         assert!(page.contains(words), "{words}: {page}");
     }
     assert!(!page.contains("Data lost"), "nothing is to be done: {page}");
