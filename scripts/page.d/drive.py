@@ -1,4 +1,4 @@
-"""Drives the page like a user. Called by scripts/page: PROGRAM DIR; pictures go to DIR/pictures."""
+"""Drives the page like a user. Called by scripts/page: PROGRAM DIR AXE; pictures go to DIR/pictures."""
 
 import json
 import os
@@ -14,7 +14,7 @@ HOSTILE = "\"'></pre><script>window.hacked = 1</script><img src=x onerror='windo
 STAGES = [("image.reach", 0.4), ("storage.lock", 0.1), ("storage.release", 0.2), ("storage.wipe", 2.8), ("storage.partition", 1.1),
           ("storage.format", 3.6), ("storage.mount", 0.3), ("image.burn", 14.2), ("target.files", 0.2), ("target.install", 8.9),
           ("boot.kexec", 0.6)]
-program, here = sys.argv[1:]
+program, here, axe = sys.argv[1:]
 passed = 0
 
 
@@ -207,6 +207,105 @@ def refusals():
     good("one that is not installed too", "is not installed yet" in browser.text())
 
 
+def sorting_and_filtering():
+    say("sort, filter, select")
+    browser.open(rack.url + "/")
+    names = "return [...document.querySelectorAll('#machines tr:not([hidden]) td.name')].map((one) => one.textContent)"
+    good("names are in natural order", browser.run(names)[:3] == ["storage-1", "storage-2", "storage-3"])
+    good("failures are counted in the title", browser.run("return document.title") == "(1) Machines · drophammer")
+    browser.click("thead th:nth-child(3) a")
+    until("sorted", lambda: "sort=phase" in browser.run("return location.search"))
+    good("failures are first in the order of phases", browser.run(names)[0] == "storage-5")
+    browser.type("#filter", "S45NNE0M00006 INSTALLED")
+    good("the filter finds serial numbers", browser.run(names) == ["storage-6"] and "1 of 12 machines" in browser.text())
+    until("the URL contains the filter", lambda: "q=S45NNE0M00006" in browser.run("return location.search"))
+    good("together with the order", "sort=phase" in browser.run("return location.search"))
+    browser.open(browser.run("return location.href"))
+    good("a bookmark shows the same machines", browser.run(names) == ["storage-6"])
+    until("all rows are loaded", lambda: browser.run("return document.querySelectorAll('#machines tr').length") == 12)
+    good("and the filter stays", browser.run(names) == ["storage-6"])
+    browser.run("const all = document.querySelector('#all'); all.click()")
+    good("the checkbox selects the machines in the list", "1 machine selected" in browser.text())
+    browser.run("document.querySelector('#filter').value = ''; document.querySelector('#filter').dispatchEvent(new Event('input'))")
+    good("a selection survives another filter", "1 machine selected" in browser.text() and len(browser.run(names)) == 12)
+    Agent(rack, 6, installed=True)
+    until("the row is fetched again", lambda: browser.run("return document.querySelector(`input[value='${arguments[0]}']`).checked", machine_id(6)))
+    browser.run("document.querySelector(`input[value='${arguments[0]}']`).click()", machine_id(4))
+    good("two machines are selected", "2 machines selected" in browser.text())
+    browser.run("document.querySelector('#bulk select[name=image]').value = 'debian-13.1.20261101'")
+    browser.click("#bulk button")
+    until("the review", lambda: "Type 1, the number of machines" in browser.text())
+    text = browser.text()
+    good("it names what is lost", "S45NNE0M00006" in text and "Data lost" in text)
+    good("and what is refused, with the reason", "skipped: 1" in text and "is not installed yet" in text)
+    button = "return document.querySelector('button.danger').disabled"
+    good("its button is off", browser.run(button))
+    picture("bulk")
+    browser.type("#count", "1")
+    good("and on with the number", not browser.run(button))
+    browser.click("button.danger")
+    until("the results", lambda: "1 of 1 machine changed" in browser.text())
+    rack.ask("DELETE", f"/v1/machine/{machine_id(6)}/reinstall", token=rack.operator)
+
+
+def editing():
+    say("edit a machine file")
+    browser.open(f"{rack.url}/machines/{machine_id(10)}/file")
+    browser.type("#text", "sizes: x\n")
+    browser.click("form.stack button")
+    until("refused", lambda: "Not valid, nothing was written" in browser.text())
+    good("an invalid text is refused with its position", "13:1" in browser.text() or "unknown field" in browser.text())
+    browser.open(f"{rack.url}/machines/{machine_id(10)}/file")
+    browser.type("#text", "# a comment\n")
+    browser.click("form.stack button")
+    until("checked", lambda: "The text is valid" in browser.text())
+    browser.type("#name", "storage-10")
+    browser.click("button.danger")
+    until("written", lambda: browser.run("return location.pathname") == f"/machines/{machine_id(10)}")
+    with open(f"{rack.dir}/machines/storage-10.yaml") as file:
+        good("a valid text is written", file.read().endswith("# a comment\n"))
+
+
+def accessible():
+    """Checks each type of page with axe-core, in light and dark colours."""
+    say("axe-core")
+    with open(axe) as file:
+        source = file.read()
+    run = """const done = arguments[0];
+        axe.run(document).then((found) => done(found.violations.map((one) => [one.impact, one.id, one.nodes.map((node) =>
+            node.target.join(" ") + ": " + (node.any.concat(node.all, node.none)[0] || {}).message)])));"""
+    one, failed, plan = machine_id(6), machine_id(5), f"/machines/{machine_id(7)}/reinstall?image=debian-13.1.20261101"
+    paths = ["/", "/?q=storage-1&sort=-seen", f"/machines/{one}", f"/machines/{failed}", f"/machines/{machine_id(2)}", plan,
+             f"/machines/{one}/actions", f"/machines/{machine_id(8)}/actions", f"/machines/{one}/file", "/orders", "/layouts", "/images",
+             "/machines/unknown"]
+    minor = {}
+    browser.ask("POST", "/timeouts", {"script": 120000})
+
+    def check(name):
+        for is_dark in (False, True):
+            browser.dark(is_dark)
+            browser.run(source)
+            found = browser.ask("POST", "/execute/async", {"script": run, "args": []})
+            severe = [one for one in found if one[0] in ("serious", "critical")]
+            for impact, rule, nodes in found:
+                minor[rule] = impact
+            good(f"{name}, {'dark' if is_dark else 'light'}: {len(severe)} serious or critical {severe or ''}", not severe)
+        browser.dark(False)
+    for path in paths:
+        browser.open(rack.url + path)
+        check(path)
+    browser.open(f"{rack.url}/machines/{one}/file")
+    browser.type("#text", "x: 1\n")
+    browser.click("form.stack button")
+    until("refused", lambda: "Not valid" in browser.text())
+    check("an invalid file")
+    browser.click("form[action='/logout'] button")
+    until("out", lambda: "Operator's token" in browser.text())
+    check("/login")
+    print(f"   other findings: {minor or 'none'}")
+    log_in(rack)
+
+
 def unreadable():
     say("an unreadable file, a missing folder")
     browser.open(rack.url + "/")
@@ -300,6 +399,23 @@ def many():
         frames = sorted(browser.ask("POST", "/execute/async", {"script": scroll, "args": []}))
         middle, late = frames[len(frames) // 2], frames[len(frames) * 99 // 100]
         print(f"   scrolled in {len(frames)} frames: half of them within {middle:.0f} ms, 99 of 100 within {late:.0f} ms")
+        filtering = """
+            const done = arguments[0], filter = document.querySelector("#filter"), times = [];
+            const texts = ["s", "st", "storage-1", "storage-19", "storage-199", "storage-1999", "storage-19", "", "52:54:00:00:07", "nothing", ""];
+            const next = () => {
+              if (texts.length === 0) return done(times);
+              const before = performance.now();
+              filter.value = texts.shift();
+              filter.dispatchEvent(new Event("input"));
+              // The second frame starts after the first was painted.
+              requestAnimationFrame(() => requestAnimationFrame(() => { times.push(performance.now() - before); next(); }));
+            };
+            scrollTo(0, 0);
+            next();"""
+        times = sorted(browser.ask("POST", "/execute/async", {"script": filtering, "args": []}))
+        print(f"   filtered in {len(times)} key strokes: half of them within {times[len(times) // 2]:.0f} ms, all within {times[-1]:.0f} ms")
+        good("the whole list is back", browser.run("return document.querySelector('#count').textContent") == "2000 machines")
+        browser.run("scrollTo(0, document.documentElement.scrollHeight)")
         last = "const all = document.querySelectorAll('#machines tr'); const box = all[all.length - 1].getBoundingClientRect();" \
                "return box.top < innerHeight && box.height > 10"
         good("the last one is reached", browser.run(last))
@@ -310,7 +426,7 @@ def many():
 browser = Browser(free())
 rack = Rack(program, f"{here}/rack", 12)
 try:
-    for part in (logging_in, watching, machine, reinstalling, refusals, unreadable, hostile, by_keys_and_without_script, many):
+    for part in (logging_in, watching, machine, reinstalling, refusals, sorting_and_filtering, editing, accessible, unreadable, hostile, by_keys_and_without_script, many):
         part()
     # Refusals are responses with an error status, which the browser logs.
     complaints = [line for line in browser.complaints() if "the server responded with a status of 4" not in line]

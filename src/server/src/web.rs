@@ -5,13 +5,15 @@
 //! renders the list of machines, which `machine_list_query` filters and sorts, also by `hardware_identifiers`. `machine`
 //! renders the page of one machine. This page contains the drawings of `disks`, the `history`, and the plan from
 //! `plan_preview`, and `machine_timeline`. `machine_actions` switches, locks and frees machines, `machine_file_editor` edits
-//! machine files, and `confirmation` contains the field for the name of the machine. `reinstall` orders reinstalls, and `add_machine` creates
+//! machine files, and `confirmation` contains the field for the name of the machine. `reinstall` orders reinstalls, `bulk_actions` orders or
+//! cancels them on several machines, and `add_machine` creates
 //! machine files. `overviews` renders layouts, images and orders. `phase` summarizes a machine in one word,
 //! `live_updates` sends events, and `assets` contains the style sheet, the script and the icon.
 
 mod add_machine;
 mod allocation_differences;
 mod assets;
+mod bulk_actions;
 mod confirmation;
 mod disks;
 mod form;
@@ -56,6 +58,8 @@ pub(crate) fn web_routes() -> Router<Arc<AppState>> {
         .route("/login", get(session::get_login).post(session::post_login))
         .route("/logout", post(session::post_logout))
         .route("/events", get(live_updates::get_events))
+        .route("/bulk/review", post(bulk_actions::post_review))
+        .route("/bulk/confirm", post(bulk_actions::post_confirm))
         .route("/machines/{id}", get(machine::get_machine))
         .route("/machines/{id}/actions", get(machine_actions::get_actions))
         .route("/machines/{id}/power", post(machine_actions::post_power))

@@ -1,6 +1,7 @@
 //! Web pages: their authorization and contents, and escaping of text that machines send.
 
 mod actions;
+mod bulk_actions;
 mod file_editor;
 mod live_updates;
 mod machine;

@@ -107,8 +107,12 @@ impl BulkAction {
         };
         let ReinstallPreview { plan, changes } = preview_reinstall(app, base, &self.request(&machine.id)).await?;
         match plan {
-            PlanPreview::Refused(why) => Err(ApiError::new(StatusCode::CONFLICT, format!("the plan is refused: {why}"))),
-            PlanPreview::Unknown(why) => Err(ApiError::new(StatusCode::CONFLICT, format!("the plan is unknown: {why}"))),
+            PlanPreview::Refused(why) => {
+                Err(ApiError::new(StatusCode::CONFLICT, format!("the plan is refused: {why}")))
+            }
+            PlanPreview::Unknown(why) => {
+                Err(ApiError::new(StatusCode::CONFLICT, format!("the plan is unknown: {why}")))
+            }
             PlanPreview::Planned(planned, _) => {
                 let wiped = planned.disks.iter().filter(|disk| disk.verdict == DiskVerdict::Wipe);
                 Ok(ReviewedMachine {
@@ -136,7 +140,9 @@ impl BulkAction {
         match self {
             BulkAction::Reinstall(_) => reinstalls::place_order(app, peer, &self.request(id)).await.map(drop),
             BulkAction::Cancel => {
-                reinstalls::cancel_reinstall(State(app.clone()), Path(id.to_owned()), OperatorAuth, peer).await.map(drop)
+                reinstalls::cancel_reinstall(State(app.clone()), Path(id.to_owned()), OperatorAuth, peer)
+                    .await
+                    .map(drop)
             }
         }
     }

@@ -69,6 +69,11 @@ impl SubmittedForm {
         SubmittedForm(serde_urlencoded::from_str(query.unwrap_or_default()).unwrap_or_default())
     }
 
+    /// Returns the values of all fields with this name, in the order of submission.
+    pub(crate) fn get_all(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(move |(field, _)| field == name).map(|(_, value)| value.as_str())
+    }
+
     /// Returns the value of a field, or an empty string.
     pub(crate) fn get(&self, name: &str) -> &str {
         self.0.iter().find(|(field, _)| field == name).map(|(_, value)| value.as_str()).unwrap_or_default()

@@ -93,6 +93,9 @@ impl MachineRow {
         let failed = outcome.as_ref().filter(|outcome| !outcome.success && order.is_none());
         html! {
             tr data-id=(id) data-find=(self.filter_text()) class=(self.phase.kind.css_class()) {
+                td.select { @if !self.listed.new {
+                    input type="checkbox" name="machine" value=(id) form="bulk" aria-label={ "Select " (self.name()) };
+                } }
                 td.name { a href={ "/machines/" (id) } { (self.name()) } }
                 td.phase {
                     span.word { (self.phase.word) }
@@ -150,7 +153,7 @@ pub(crate) async fn get_machines(
     query.sort_rows(&mut rows);
     let failed = rows.iter().filter(|row| row.phase.kind == ObjectFate::Bad).count();
     let title = if failed == 0 { "Machines".to_owned() } else { format!("({failed}) Machines") };
-    Ok(page_frame::render_page(&app, &person, &title, "/", show_list(&rows, &query)))
+    Ok(page_frame::render_page(&app, &person, &title, "/", show_list(&app, &person, &rows, &query)))
 }
 
 async fn list_rows(app: &AppState) -> Result<Vec<MachineRow>, ApiError> {
@@ -163,7 +166,7 @@ async fn list_rows(app: &AppState) -> Result<Vec<MachineRow>, ApiError> {
     Ok(rows.collect())
 }
 
-fn show_list(rows: &[MachineRow], query: &MachineListQuery) -> Markup {
+fn show_list(app: &AppState, person: &LoggedIn, rows: &[MachineRow], query: &MachineListQuery) -> Markup {
     let shown: Vec<&MachineRow> = rows.iter().filter(|row| query.matches(row)).collect();
     let all = format_count(rows.len(), "machine", "machines");
     html! {
@@ -180,12 +183,32 @@ fn show_list(rows: &[MachineRow], query: &MachineListQuery) -> Markup {
             }
         }
         p #phases data-phase=(query.phase) { (show_phases(rows, query)) }
+        (show_bulk_form(app, person))
         table.machines {
-            thead { tr { @for (name, column) in COLUMNS { (show_column(query, name, column)) } } }
+            thead { tr { th.select { input #all type="checkbox" aria-label="Select all machines in the list" hidden; } @for (name, column) in COLUMNS { (show_column(query, name, column)) } } }
             tbody #machines { @for row in shown { (row.markup()) } }
         }
         p #none hidden[!rows.is_empty()] {
             "No machines yet. A machine that boots over PXE registers, waits, and appears in this list as " em { "new" } "."
+        }
+    }
+}
+
+/// Shows the form for actions on the selected machines. The checkboxes in the rows belong to this form.
+fn show_bulk_form(app: &AppState, person: &LoggedIn) -> Markup {
+    html! {
+        form #bulk method="post" action="/bulk/review" {
+            (page_frame::form_token(person))
+            label.faint for="action" #selected { "Selected machines" }
+            select #action name="action" {
+                option value="reinstall" { "Reinstall with" }
+                option value="cancel" { "Cancel the order" }
+            }
+            select name="image" aria-label="Image of the reinstall" {
+                option value="" { "image" }
+                @for image in app.directory().known.listed_images() { option value=(image) { (image) } }
+            }
+            button.quiet { "Review…" }
         }
     }
 }

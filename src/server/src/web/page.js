@@ -97,6 +97,29 @@
     showPhases(counts);
   };
   const recount = seldom(1000, filterAll);
+  // --- Selection of machines, which survives updates of their rows
+  const all = find("#all");
+  const boxes = () => [...body.querySelectorAll("td.select input")];
+  const selectedIds = () => new Set(boxes().filter((box) => box.checked).map((box) => box.value));
+  const showSelection = () => {
+    const count = boxes().filter((box) => box.checked).length;
+    find("#selected").textContent = `${plural(count, "machine", "machines")} selected`;
+    find("#bulk button").disabled = count === 0;
+  };
+  const select = (ids) => {
+    for (const box of boxes()) if (ids.has(box.value)) box.checked = true;
+    showSelection();
+  };
+  if (body) {
+    all.hidden = false;
+    all.addEventListener("change", () => {
+      for (const box of boxes()) box.checked = all.checked && !box.closest("tr").hidden;
+      showSelection();
+    });
+    body.addEventListener("change", showSelection);
+    showSelection();
+  }
+
   const showQuery = seldom(300, () => {
     history.replaceState(null, "", listUrl({ q: filter.value.trim() }));
     for (const link of document.querySelectorAll("table.machines thead a")) {
@@ -142,7 +165,9 @@
     const fresh = text && find("#machines", new DOMParser().parseFromString(text, "text/html"));
     if (!fresh) return text;
     const focused = document.activeElement && document.activeElement.closest("#machines tr");
+    const selected = selectedIds();
     body.replaceChildren(...fresh.rows);
+    select(selected);
     if (focused && row(focused.dataset.id)) find("a", row(focused.dataset.id)).focus();
     isComplete = true;
     filterAll();
@@ -178,7 +203,9 @@
     template.innerHTML = text;
     const fresh = find("tr", template.content);
     const focused = old.contains(document.activeElement);
+    const box = find("td.select input", old);
     if (fresh) old.replaceWith(fresh);
+    if (box && box.checked) select(new Set([id]));
     if (fresh && focused) find("a", fresh).focus();
     recount();
     return text;
@@ -248,7 +275,7 @@
 
   // --- Keys: / focuses the filter, j and k move between machines
   addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input:not([type=checkbox]), select, textarea")) {
       if (event.key === "Escape" && event.target === filter) filter.blur();
       return;
     }

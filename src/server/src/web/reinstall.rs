@@ -42,13 +42,13 @@ fn parse_request(id: &str, form: &SubmittedForm) -> ReinstallRequest {
 }
 
 /// Plan of a reinstall, with its effects on the allocation.
-struct ReinstallPreview {
-    plan: PlanPreview,
-    changes: AllocationChanges,
+pub(super) struct ReinstallPreview {
+    pub(super) plan: PlanPreview,
+    pub(super) changes: AllocationChanges,
 }
 
 /// Returns the plan of the reinstall. The error is the reason why the reinstall cannot be ordered.
-async fn preview_reinstall(
+pub(super) async fn preview_reinstall(
     app: &AppState,
     base: &BaseUrls,
     asked: &ReinstallRequest,
@@ -74,7 +74,7 @@ async fn preview_reinstall(
 
 /// Returns a digest of the plan and the changes of the allocation. An order is refused if its digest differs from the
 /// digest of the preview that was shown.
-fn preview_digest(planned: &PreviewPlan, changes: &AllocationChanges) -> String {
+pub(super) fn preview_digest(planned: &PreviewPlan, changes: &AllocationChanges) -> String {
     let plan = planned.verdicts.as_ref().map_or("nothing".to_owned(), |verdicts| verdicts.digest());
     format!("{plan}{}", changes.digest())
 }
