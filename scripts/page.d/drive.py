@@ -228,8 +228,11 @@ def sorting_and_filtering():
     good("the checkbox selects the machines in the list", "1 machine selected" in browser.text())
     browser.run("document.querySelector('#filter').value = ''; document.querySelector('#filter').dispatchEvent(new Event('input'))")
     good("a selection survives another filter", "1 machine selected" in browser.text() and len(browser.run(names)) == 12)
+    body = {"id": machine_id(6), "imageid": "debian-12.0.20261101"}
+    rack.ask("POST", f"/v1/machine/{machine_id(6)}/reinstall", body, rack.operator)
     Agent(rack, 6, installed=True)
-    until("the row is fetched again", lambda: browser.run("return document.querySelector(`input[value='${arguments[0]}']`).checked", machine_id(6)))
+    until("the row is fetched again", lambda: browser.run("return document.querySelector(`input[value='${arguments[0]}']`).checked", machine_id(6))
+          and cell(6, ".word") != "installed")
     browser.run("document.querySelector(`input[value='${arguments[0]}']`).click()", machine_id(4))
     good("two machines are selected", "2 machines selected" in browser.text())
     browser.run("document.querySelector('#bulk select[name=image]').value = 'debian-13.1.20261101'")
@@ -276,9 +279,9 @@ def accessible():
             node.target.join(" ") + ": " + (node.any.concat(node.all, node.none)[0] || {}).message)])));"""
     one, failed, plan = machine_id(6), machine_id(5), f"/machines/{machine_id(7)}/reinstall?image=debian-13.1.20261101"
     paths = ["/", "/?q=storage-1&sort=-seen", f"/machines/{one}", f"/machines/{failed}", f"/machines/{machine_id(2)}", plan,
-             f"/machines/{one}/actions", f"/machines/{machine_id(8)}/actions", f"/machines/{one}/file", "/orders", "/layouts", "/images",
+             f"/machines/{one}/actions", f"/machines/{machine_id(8)}/actions", f"/machines/{one}/file", "/orders", "/layouts", "/images", "/sizes", "/templates", "/volumes",
              "/machines/unknown"]
-    minor = {}
+    minor, all_severe = {}, []
     browser.ask("POST", "/timeouts", {"script": 120000})
 
     def check(name):
@@ -289,7 +292,8 @@ def accessible():
             severe = [one for one in found if one[0] in ("serious", "critical")]
             for impact, rule, nodes in found:
                 minor[rule] = impact
-            good(f"{name}, {'dark' if is_dark else 'light'}: {len(severe)} serious or critical {severe or ''}", not severe)
+            print(f"   {name}, {'dark' if is_dark else 'light'}: {len(severe)} serious or critical {severe or ''}", flush=True)
+            all_severe.extend(severe)
         browser.dark(False)
     for path in paths:
         browser.open(rack.url + path)
@@ -302,7 +306,8 @@ def accessible():
     browser.click("form[action='/logout'] button")
     until("out", lambda: "Operator's token" in browser.text())
     check("/login")
-    print(f"   other findings: {minor or 'none'}")
+    print(f"   all findings: {minor or 'none'}")
+    good("axe-core finds nothing serious or critical", not all_severe)
     log_in(rack)
 
 
@@ -377,6 +382,19 @@ def by_keys_and_without_script():
     browser.script(True)
 
 
+# Replaces the text of the filter, and waits until the page is painted: the second frame starts after the first was painted.
+TYPING = """
+    const filter = document.querySelector("#filter"), done = arguments[1];
+    filter.value = arguments[0];
+    filter.dispatchEvent(new Event("input"));
+    requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(() => done(null), 0)));"""
+
+
+def busy():
+    """Returns the CPU time of the page's main thread in seconds, which does not depend on the load of this computer."""
+    return next(one["value"] for one in browser.cdp("Performance.getMetrics")["metrics"] if one["name"] == "TaskDuration")
+
+
 def many():
     say("2,000 machines")
     many = Rack(program, f"{here}/many", 2000)
@@ -396,24 +414,18 @@ def many():
             };
             requestAnimationFrame(step);"""
         browser.ask("POST", "/timeouts", {"script": 120000})
+        browser.cdp("Performance.enable", timeDomain="threadTicks")
+        before = busy()
         frames = sorted(browser.ask("POST", "/execute/async", {"script": scroll, "args": []}))
         middle, late = frames[len(frames) // 2], frames[len(frames) * 99 // 100]
         print(f"   scrolled in {len(frames)} frames: half of them within {middle:.0f} ms, 99 of 100 within {late:.0f} ms")
-        filtering = """
-            const done = arguments[0], filter = document.querySelector("#filter"), times = [];
-            const texts = ["s", "st", "storage-1", "storage-19", "storage-199", "storage-1999", "storage-19", "", "52:54:00:00:07", "nothing", ""];
-            const next = () => {
-              if (texts.length === 0) return done(times);
-              const before = performance.now();
-              filter.value = texts.shift();
-              filter.dispatchEvent(new Event("input"));
-              // The second frame starts after the first was painted.
-              requestAnimationFrame(() => requestAnimationFrame(() => { times.push(performance.now() - before); next(); }));
-            };
-            scrollTo(0, 0);
-            next();"""
-        times = sorted(browser.ask("POST", "/execute/async", {"script": filtering, "args": []}))
-        print(f"   filtered in {len(times)} key strokes: half of them within {times[len(times) // 2]:.0f} ms, all within {times[-1]:.0f} ms")
+        print(f"   which took {1000 * (busy() - before) / len(frames):.0f} ms of CPU time per frame")
+        strokes = []
+        for text in ("s", "st", "storage-1", "storage-19", "storage-1999", "", "52:54:00:00:07", "nothing", ""):
+            before = busy()
+            browser.ask("POST", "/execute/async", {"script": TYPING, "args": [text]})
+            strokes.append(1000 * (busy() - before))
+        print(f"   filtered with {len(strokes)} texts: {sorted(strokes)[len(strokes) // 2]:.0f} ms of CPU time each, at most {max(strokes):.0f} ms")
         good("the whole list is back", browser.run("return document.querySelector('#count').textContent") == "2000 machines")
         browser.run("scrollTo(0, document.documentElement.scrollHeight)")
         last = "const all = document.querySelectorAll('#machines tr'); const box = all[all.length - 1].getBoundingClientRect();" \

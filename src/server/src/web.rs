@@ -3,11 +3,12 @@
 //!
 //! `session` manages logins, `form` parses submitted forms, and `page_frame` renders the frame of every page. `machines`
 //! renders the list of machines, which `machine_list_query` filters and sorts, also by `hardware_identifiers`. `machine`
-//! renders the page of one machine. This page contains the drawings of `disks`, the `history`, and the plan from
+//! renders the page of one machine. This page contains the drawings of `disks` and `installed_disks`, the `history`, and the plan from
 //! `plan_preview`, and `machine_timeline`. `machine_actions` switches, locks and frees machines, `machine_file_editor` edits
 //! machine files, and `confirmation` contains the field for the name of the machine. `reinstall` orders reinstalls, `bulk_actions` orders or
 //! cancels them on several machines, and `add_machine` creates
-//! machine files. `overviews` renders layouts, images and orders. `phase` summarizes a machine in one word,
+//! machine files. `overviews` renders layouts, images and orders, and
+//! `site_objects` renders sizes, templates and volumes. `phase` summarizes a machine in one word,
 //! `live_updates` sends events, and `assets` contains the style sheet, the script and the icon.
 
 mod add_machine;
@@ -19,6 +20,7 @@ mod disks;
 mod form;
 mod hardware_identifiers;
 mod history;
+mod installed_disks;
 pub(crate) mod live_updates;
 mod machine;
 mod machine_actions;
@@ -32,6 +34,7 @@ pub(crate) mod phase;
 mod plan_preview;
 mod reinstall;
 pub(crate) mod session;
+mod site_objects;
 mod volumes;
 
 use super::base_url::BaseUrls;
@@ -67,6 +70,7 @@ pub(crate) fn web_routes() -> Router<Arc<AppState>> {
         .route("/machines/{id}/free", post(machine_actions::post_free))
         .route("/machines/{id}/file", get(machine_file_editor::get_file).post(machine_file_editor::post_file))
         .route("/machines/{id}/add", get(add_machine::get_add).post(add_machine::post_add))
+        .route("/machines/{id}/layout.svg", get(installed_disks::get_installed_diagram))
         .route("/machines/{id}/log", get(console_log::show_log))
         .route("/machines/{id}/row", get(machines::get_row))
         .route("/machines/{id}/reinstall", get(reinstall::get_reinstall).post(reinstall::post_reinstall))
@@ -74,6 +78,9 @@ pub(crate) fn web_routes() -> Router<Arc<AppState>> {
         .route("/layouts", get(overviews::get_layouts))
         .route("/layouts/{id}/picture.svg", get(overviews::get_diagram))
         .route("/images", get(overviews::get_images))
+        .route("/sizes", get(site_objects::get_sizes))
+        .route("/templates", get(site_objects::get_templates))
+        .route("/volumes", get(site_objects::get_volumes))
         .route("/orders", get(overviews::get_orders))
         .route("/page.css", get(assets::get_style))
         .route("/page.js", get(assets::get_script))

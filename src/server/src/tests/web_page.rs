@@ -6,6 +6,7 @@ mod file_editor;
 mod live_updates;
 mod machine;
 mod reinstall;
+mod site_objects;
 
 use super::plan_preview;
 use super::reinstall::with_images;
@@ -64,12 +65,15 @@ impl Browser<'_> {
 }
 
 /// Paths of all pages that require a login.
-const PAGES: [&str; 11] = [
+const PAGES: [&str; 14] = [
     "/",
     "/orders",
     "/layouts",
     "/layouts/default/picture.svg",
     "/images",
+    "/sizes",
+    "/templates",
+    "/volumes",
     "/machines/4c4c4544-0051-3010-8052-b4c04f4d0001",
     "/machines/4c4c4544-0051-3010-8052-b4c04f4d0001/log",
     "/machines/4c4c4544-0051-3010-8052-b4c04f4d0001/row",

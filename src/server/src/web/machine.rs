@@ -5,7 +5,7 @@ use super::machines::MachineRow;
 use super::phase::ObjectFate;
 use super::plan_preview::{self, PlanPreview};
 use super::session::LoggedIn;
-use super::{disks, history, machine_timeline, page_frame, volumes};
+use super::{disks, history, installed_disks, machine_timeline, page_frame, volumes};
 use crate::allocation_state;
 use crate::api_error::ApiError;
 use crate::base_url::BaseUrls;
@@ -71,17 +71,14 @@ async fn build_page(
     let report = read_last_report(app, machine).await?;
     let plan = pending_plan(app, base, machine, &row, report.is_some()).await?;
     let timeline = machine_details::read_timeline(app, &row.listed).await?;
-    let verdict = |device: &str| match &plan {
-        Some(PlanPreview::Planned(planned, _)) => {
-            let of_plan = planned.plan.iter().flat_map(|plan| &plan.disks);
-            of_plan.filter(|disk| disk.device == *device).map(|disk| disk.verdict).next()
-        }
-        _ => None,
-    };
+    let verdict = |device: &str| find_verdict(plan.as_ref()?, device);
     let main = html! {
         div data-machine=(id) { (show_header(person, machine, &row)) }
         (machine_timeline::show_timeline(&timeline))
         @if let Some(register) = &register { (show_hardware(register)) }
+        @if let Some(layout) = row.listed.layout.as_ref().filter(|_| row.listed.installed && has_begun_since) {
+            (installed_disks::show_installed_disks(id, layout))
+        }
         @if let Some(inventory) = inventory { (show_disks(inventory, has_begun_since, verdict)) }
         (volumes::show_volumes(&of_kubernetes))
         @if let Some(plan) = &plan { (show_pending_plan(plan)) }
@@ -90,6 +87,13 @@ async fn build_page(
         (history)
     };
     Ok((format!("{}: {}", directory.display_name(id), row.phase.word), main))
+}
+
+/// Returns the verdict of the plan about a disk.
+fn find_verdict(plan: &PlanPreview, device: &str) -> Option<DiskVerdict> {
+    let PlanPreview::Planned(planned, _) = plan else { return None };
+    let of_plan = planned.plan.iter().flat_map(|plan| &plan.disks);
+    of_plan.filter(|disk| disk.device == *device).map(|disk| disk.verdict).next()
 }
 
 /// Renders the page of a machine that has registered, but does not have a machine file.
@@ -352,7 +356,7 @@ fn show_hardware(register: &RegisterRequest) -> Markup {
 
 fn show_disks(inventory: &Inventory, has_begun_since: bool, verdict: impl Fn(&str) -> Option<DiskVerdict>) -> Markup {
     html! {
-        h2 { "Disks, as registered" }
+        h2 { "Disks, as registered" @if has_begun_since { " before the installation" } }
         @if has_begun_since { p.faint { "An installation has started since then: the contents of the disks have changed." } }
         (disks::draw_disks(inventory, verdict))
         @if inventory.disks.is_empty() { p.faint { "none" } }

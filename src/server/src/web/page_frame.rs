@@ -17,8 +17,15 @@ use time::format_description::well_known::Rfc3339;
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
      form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-const PLACES: [(&str, &str); 4] =
-    [("/", "Machines"), ("/orders", "Orders"), ("/layouts", "Layouts"), ("/images", "Images")];
+const PLACES: [(&str, &str); 7] = [
+    ("/", "Machines"),
+    ("/orders", "Orders"),
+    ("/layouts", "Layouts"),
+    ("/images", "Images"),
+    ("/sizes", "Sizes"),
+    ("/templates", "Templates"),
+    ("/volumes", "Volumes"),
+];
 
 /// Returns a complete page. `here` is the path of the navigation entry that is highlighted.
 pub(crate) fn render_page(app: &AppState, person: &LoggedIn, title: &str, here: &str, main: Markup) -> Response {
