@@ -7,8 +7,10 @@ import subprocess
 import sys
 import time
 
+from accessibility import find_violations
 from browser import Browser, until
 from rack import LAYOUT, Agent, Rack, inventory, machine_id
+from speed import measure_list
 
 HOSTILE = "\"'></pre><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
 STAGES = [("image.reach", 0.4), ("storage.lock", 0.1), ("storage.release", 0.2), ("storage.wipe", 2.8), ("storage.partition", 1.1),
@@ -61,15 +63,17 @@ def printed(number):
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.rstrip()
 
 
-def install(number):
-    """Simulates a complete installation and its report."""
+def install(number, speed=0.001):
+    """Simulates a complete installation and its report. Its stages take `speed` times the time in the report."""
     agent = Agent(rack, number)
     agent.begin()
     agent.log("drophammer: hardware is up after 9.31 s: 61 modules; disks: sda sdb sdc; network cards: eth0\n"
               "drophammer: eth0: 10.0.0.117/24, router 10.0.0.1\nPreparing           drophammer 0.1.0\n"
               "Waiting             for an allocation\nInstalling          debian-12.0.20261101 as storage-6\n\n" + printed(number) + "\n")
     for stage, seconds in STAGES:
-        agent.event("Installing", f"{stage} is done", step=stage, seconds=seconds)
+        agent.event("Installing", "begins", step=stage)
+        time.sleep(seconds * speed)
+        agent.event("Installing", f"{stage} is done", step=stage, seconds=seconds * speed)
         agent.log(f"Installing          {stage}\nInstalling          {stage} took {seconds} s\n")
     timings = [{"step": stage, "seconds": seconds} for stage, seconds in STAGES]
     same = {"guid": "11111111-2222-4333-8444-555555555555", "partition 1": "2048-7812939775 varlib"}
@@ -97,8 +101,9 @@ def logging_in():
 
 def watching():
     say("watch installations move")
-    for number in (6, 7, 8):
-        install(number)
+    install(6, 0.25)
+    install(7)
+    install(8)
     agents = [Agent(rack, number) for number in (1, 2, 3)]
     for agent in agents:
         agent.begin()
@@ -270,44 +275,8 @@ def editing():
 
 
 def accessible():
-    """Checks each type of page with axe-core, in light and dark colours."""
     say("axe-core")
-    with open(axe) as file:
-        source = file.read()
-    run = """const done = arguments[0];
-        axe.run(document).then((found) => done(found.violations.map((one) => [one.impact, one.id, one.nodes.map((node) =>
-            node.target.join(" ") + ": " + (node.any.concat(node.all, node.none)[0] || {}).message)])));"""
-    one, failed, plan = machine_id(6), machine_id(5), f"/machines/{machine_id(7)}/reinstall?image=debian-13.1.20261101"
-    paths = ["/", "/?q=storage-1&sort=-seen", f"/machines/{one}", f"/machines/{failed}", f"/machines/{machine_id(2)}", plan,
-             f"/machines/{one}/actions", f"/machines/{machine_id(8)}/actions", f"/machines/{one}/file", "/orders", "/layouts", "/images", "/sizes", "/templates", "/volumes",
-             "/machines/unknown"]
-    minor, all_severe = {}, []
-    browser.ask("POST", "/timeouts", {"script": 120000})
-
-    def check(name):
-        for is_dark in (False, True):
-            browser.dark(is_dark)
-            browser.run(source)
-            found = browser.ask("POST", "/execute/async", {"script": run, "args": []})
-            severe = [one for one in found if one[0] in ("serious", "critical")]
-            for impact, rule, nodes in found:
-                minor[rule] = impact
-            print(f"   {name}, {'dark' if is_dark else 'light'}: {len(severe)} serious or critical {severe or ''}", flush=True)
-            all_severe.extend(severe)
-        browser.dark(False)
-    for path in paths:
-        browser.open(rack.url + path)
-        check(path)
-    browser.open(f"{rack.url}/machines/{one}/file")
-    browser.type("#text", "x: 1\n")
-    browser.click("form.stack button")
-    until("refused", lambda: "Not valid" in browser.text())
-    check("an invalid file")
-    browser.click("form[action='/logout'] button")
-    until("out", lambda: "Operator's token" in browser.text())
-    check("/login")
-    print(f"   all findings: {minor or 'none'}")
-    good("axe-core finds nothing serious or critical", not all_severe)
+    good("axe-core finds nothing serious or critical", not find_violations(browser, rack, axe))
     log_in(rack)
 
 
@@ -382,55 +351,12 @@ def by_keys_and_without_script():
     browser.script(True)
 
 
-# Replaces the text of the filter, and waits until the page is painted: the second frame starts after the first was painted.
-TYPING = """
-    const filter = document.querySelector("#filter"), done = arguments[1];
-    filter.value = arguments[0];
-    filter.dispatchEvent(new Event("input"));
-    requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(() => done(null), 0)));"""
-
-
-def busy():
-    """Returns the CPU time of the page's main thread in seconds, which does not depend on the load of this computer."""
-    return next(one["value"] for one in browser.cdp("Performance.getMetrics")["metrics"] if one["name"] == "TaskDuration")
-
-
 def many():
     say("2,000 machines")
     many = Rack(program, f"{here}/many", 2000)
     try:
         log_in(many)
-        began = time.monotonic()
-        browser.open(many.url + "/")
-        took = time.monotonic() - began
-        good("all of them are there", browser.run("return document.querySelectorAll('#machines tr').length") == 2000)
-        print(f"   loaded in {took:.2f} s, {browser.run('return document.documentElement.outerHTML.length') >> 10} KiB")
-        scroll = """
-            const done = arguments[0], frames = [], end = document.documentElement.scrollHeight;
-            let at = 0, before = performance.now();
-            const step = (now) => {
-              frames.push(now - before); before = now; at += 600; scrollTo(0, at);
-              if (at < document.documentElement.scrollHeight) requestAnimationFrame(step); else done(frames);
-            };
-            requestAnimationFrame(step);"""
-        browser.ask("POST", "/timeouts", {"script": 120000})
-        browser.cdp("Performance.enable", timeDomain="threadTicks")
-        before = busy()
-        frames = sorted(browser.ask("POST", "/execute/async", {"script": scroll, "args": []}))
-        middle, late = frames[len(frames) // 2], frames[len(frames) * 99 // 100]
-        print(f"   scrolled in {len(frames)} frames: half of them within {middle:.0f} ms, 99 of 100 within {late:.0f} ms")
-        print(f"   which took {1000 * (busy() - before) / len(frames):.0f} ms of CPU time per frame")
-        strokes = []
-        for text in ("s", "st", "storage-1", "storage-19", "storage-1999", "", "52:54:00:00:07", "nothing", ""):
-            before = busy()
-            browser.ask("POST", "/execute/async", {"script": TYPING, "args": [text]})
-            strokes.append(1000 * (busy() - before))
-        print(f"   filtered with {len(strokes)} texts: {sorted(strokes)[len(strokes) // 2]:.0f} ms of CPU time each, at most {max(strokes):.0f} ms")
-        good("the whole list is back", browser.run("return document.querySelector('#count').textContent") == "2000 machines")
-        browser.run("scrollTo(0, document.documentElement.scrollHeight)")
-        last = "const all = document.querySelectorAll('#machines tr'); const box = all[all.length - 1].getBoundingClientRect();" \
-               "return box.top < innerHeight && box.height > 10"
-        good("the last one is reached", browser.run(last))
+        measure_list(browser, many, good)
     finally:
         many.end()
 

@@ -219,6 +219,15 @@
     set(".rate", moved.rate);
     set(".left", moved.left);
     set(".percent", moved.percent === null ? "" : `${moved.percent} %`);
+    const seen = find(".seen", at);
+    if (seen) {
+      const time = document.createElement("time");
+      time.className = "age";
+      time.dateTime = new Date().toISOString();
+      time.title = `${time.dateTime.slice(0, 19).replace("T", " ")} UTC`;
+      time.textContent = "now";
+      seen.replaceChildren(time);
+    }
     const bar = find("progress", at);
     if (bar) {
       bar.hidden = moved.percent === null;

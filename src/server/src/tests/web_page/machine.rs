@@ -82,6 +82,21 @@ async fn nothing_that_a_machine_says_becomes_markup() {
     }
 }
 
+/// Checks the pages of layouts, images and orders after the installation of machine one.
+async fn assert_overviews(browser: &Browser<'_>) {
+    for (path, words) in [
+        ("/layouts", "/layouts/default/picture.svg"),
+        ("/layouts/default/picture.svg", "Layout default"),
+        ("/images", "<a href=\"/?q=debian-12\">1 machine</a>"),
+        ("/images", "<td class=\"number\">10 B</td>"),
+        ("/orders", "0 open orders"),
+    ] {
+        let text = browser.text(path).await;
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert_eq!(browser.get("/layouts/nobody/picture.svg").await.status, 404);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_has_hardware_disks_plan_events_and_log() {
     let server = Running::start_in(with_images()).await;
@@ -128,15 +143,5 @@ async fn a_machine_has_hardware_disks_plan_events_and_log() {
     let drawn = browser.get(&diagram).await;
     assert_eq!((drawn.status, drawn.headers["content-type"].as_str()), (200, "image/svg+xml"), "{}", drawn.text());
     assert!(drawn.headers["content-security-policy"].contains("default-src 'none'") && drawn.text().contains("sda"));
-    for (path, words) in [
-        ("/layouts", "/layouts/default/picture.svg"),
-        ("/layouts/default/picture.svg", "Layout default"),
-        ("/images", "<a href=\"/?q=debian-12\">1 machine</a>"),
-        ("/images", "<td class=\"number\">10 B</td>"),
-        ("/orders", "0 open orders"),
-    ] {
-        let text = browser.text(path).await;
-        assert!(text.contains(words), "{words}: {text}");
-    }
-    assert_eq!(browser.get("/layouts/nobody/picture.svg").await.status, 404);
+    assert_overviews(&browser).await;
 }
