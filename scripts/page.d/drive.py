@@ -1,4 +1,4 @@
-"""Drives the page like a user. Called by scripts/page: PROGRAM DIR; pictures go to DIR/pictures."""
+"""Drives the page like a user. Called by scripts/page: PROGRAM DIR AXE; pictures go to DIR/pictures."""
 
 import json
 import os
@@ -7,14 +7,16 @@ import subprocess
 import sys
 import time
 
+from accessibility import find_violations
 from browser import Browser, until
 from rack import LAYOUT, Agent, Rack, inventory, machine_id
+from speed import measure_list
 
 HOSTILE = "\"'></pre><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
 STAGES = [("image.reach", 0.4), ("storage.lock", 0.1), ("storage.release", 0.2), ("storage.wipe", 2.8), ("storage.partition", 1.1),
           ("storage.format", 3.6), ("storage.mount", 0.3), ("image.burn", 14.2), ("target.files", 0.2), ("target.install", 8.9),
           ("boot.kexec", 0.6)]
-program, here = sys.argv[1:]
+program, here, axe = sys.argv[1:]
 passed = 0
 
 
@@ -61,15 +63,17 @@ def printed(number):
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.rstrip()
 
 
-def install(number):
-    """Simulates a complete installation and its report."""
+def install(number, speed=0.001):
+    """Simulates a complete installation and its report. Its stages take `speed` times the time in the report."""
     agent = Agent(rack, number)
     agent.begin()
     agent.log("drophammer: hardware is up after 9.31 s: 61 modules; disks: sda sdb sdc; network cards: eth0\n"
               "drophammer: eth0: 10.0.0.117/24, router 10.0.0.1\nPreparing           drophammer 0.1.0\n"
               "Waiting             for an allocation\nInstalling          debian-12.0.20261101 as storage-6\n\n" + printed(number) + "\n")
     for stage, seconds in STAGES:
-        agent.event("Installing", f"{stage} is done", step=stage, seconds=seconds)
+        agent.event("Installing", "begins", step=stage)
+        time.sleep(seconds * speed)
+        agent.event("Installing", f"{stage} is done", step=stage, seconds=seconds * speed)
         agent.log(f"Installing          {stage}\nInstalling          {stage} took {seconds} s\n")
     timings = [{"step": stage, "seconds": seconds} for stage, seconds in STAGES]
     same = {"guid": "11111111-2222-4333-8444-555555555555", "partition 1": "2048-7812939775 varlib"}
@@ -97,8 +101,9 @@ def logging_in():
 
 def watching():
     say("watch installations move")
-    for number in (6, 7, 8):
-        install(number)
+    install(6, 0.25)
+    install(7)
+    install(8)
     agents = [Agent(rack, number) for number in (1, 2, 3)]
     for agent in agents:
         agent.begin()
@@ -207,6 +212,74 @@ def refusals():
     good("one that is not installed too", "is not installed yet" in browser.text())
 
 
+def sorting_and_filtering():
+    say("sort, filter, select")
+    browser.open(rack.url + "/")
+    names = "return [...document.querySelectorAll('#machines tr:not([hidden]) td.name')].map((one) => one.textContent)"
+    good("names are in natural order", browser.run(names)[:3] == ["storage-1", "storage-2", "storage-3"])
+    good("failures are counted in the title", browser.run("return document.title") == "(1) Machines · drophammer")
+    browser.click("thead th:nth-child(3) a")
+    until("sorted", lambda: "sort=phase" in browser.run("return location.search"))
+    good("failures are first in the order of phases", browser.run(names)[0] == "storage-5")
+    browser.type("#filter", "S45NNE0M00006 INSTALLED")
+    good("the filter finds serial numbers", browser.run(names) == ["storage-6"] and "1 of 12 machines" in browser.text())
+    until("the URL contains the filter", lambda: "q=S45NNE0M00006" in browser.run("return location.search"))
+    good("together with the order", "sort=phase" in browser.run("return location.search"))
+    browser.open(browser.run("return location.href"))
+    good("a bookmark shows the same machines", browser.run(names) == ["storage-6"])
+    until("all rows are loaded", lambda: browser.run("return document.querySelectorAll('#machines tr').length") == 12)
+    good("and the filter stays", browser.run(names) == ["storage-6"])
+    browser.run("const all = document.querySelector('#all'); all.click()")
+    good("the checkbox selects the machines in the list", "1 machine selected" in browser.text())
+    browser.run("document.querySelector('#filter').value = ''; document.querySelector('#filter').dispatchEvent(new Event('input'))")
+    good("a selection survives another filter", "1 machine selected" in browser.text() and len(browser.run(names)) == 12)
+    body = {"id": machine_id(6), "imageid": "debian-12.0.20261101"}
+    rack.ask("POST", f"/v1/machine/{machine_id(6)}/reinstall", body, rack.operator)
+    Agent(rack, 6, installed=True)
+    until("the row is fetched again", lambda: browser.run("return document.querySelector(`input[value='${arguments[0]}']`).checked", machine_id(6))
+          and cell(6, ".word") != "installed")
+    browser.run("document.querySelector(`input[value='${arguments[0]}']`).click()", machine_id(4))
+    good("two machines are selected", "2 machines selected" in browser.text())
+    browser.run("document.querySelector('#bulk select[name=image]').value = 'debian-13.1.20261101'")
+    browser.click("#bulk button")
+    until("the review", lambda: "Type 1, the number of machines" in browser.text())
+    text = browser.text()
+    good("it names what is lost", "S45NNE0M00006" in text and "Data lost" in text)
+    good("and what is refused, with the reason", "skipped: 1" in text and "is not installed yet" in text)
+    button = "return document.querySelector('button.danger').disabled"
+    good("its button is off", browser.run(button))
+    picture("bulk")
+    browser.type("#count", "1")
+    good("and on with the number", not browser.run(button))
+    browser.click("button.danger")
+    until("the results", lambda: "1 of 1 machine changed" in browser.text())
+    rack.ask("DELETE", f"/v1/machine/{machine_id(6)}/reinstall", token=rack.operator)
+
+
+def editing():
+    say("edit a machine file")
+    browser.open(f"{rack.url}/machines/{machine_id(10)}/file")
+    browser.type("#text", "sizes: x\n")
+    browser.click("form.stack button")
+    until("refused", lambda: "Not valid, nothing was written" in browser.text())
+    good("an invalid text is refused with its position", "13:1" in browser.text() or "unknown field" in browser.text())
+    browser.open(f"{rack.url}/machines/{machine_id(10)}/file")
+    browser.type("#text", "# a comment\n")
+    browser.click("form.stack button")
+    until("checked", lambda: "The text is valid" in browser.text())
+    browser.type("#name", "storage-10")
+    browser.click("button.danger")
+    until("written", lambda: browser.run("return location.pathname") == f"/machines/{machine_id(10)}")
+    with open(f"{rack.dir}/machines/storage-10.yaml") as file:
+        good("a valid text is written", file.read().endswith("# a comment\n"))
+
+
+def accessible():
+    say("axe-core")
+    good("axe-core finds nothing serious or critical", not find_violations(browser, rack, axe))
+    log_in(rack)
+
+
 def unreadable():
     say("an unreadable file, a missing folder")
     browser.open(rack.url + "/")
@@ -283,26 +356,7 @@ def many():
     many = Rack(program, f"{here}/many", 2000)
     try:
         log_in(many)
-        began = time.monotonic()
-        browser.open(many.url + "/")
-        took = time.monotonic() - began
-        good("all of them are there", browser.run("return document.querySelectorAll('#machines tr').length") == 2000)
-        print(f"   loaded in {took:.2f} s, {browser.run('return document.documentElement.outerHTML.length') >> 10} KiB")
-        scroll = """
-            const done = arguments[0], frames = [], end = document.documentElement.scrollHeight;
-            let at = 0, before = performance.now();
-            const step = (now) => {
-              frames.push(now - before); before = now; at += 600; scrollTo(0, at);
-              if (at < document.documentElement.scrollHeight) requestAnimationFrame(step); else done(frames);
-            };
-            requestAnimationFrame(step);"""
-        browser.ask("POST", "/timeouts", {"script": 120000})
-        frames = sorted(browser.ask("POST", "/execute/async", {"script": scroll, "args": []}))
-        middle, late = frames[len(frames) // 2], frames[len(frames) * 99 // 100]
-        print(f"   scrolled in {len(frames)} frames: half of them within {middle:.0f} ms, 99 of 100 within {late:.0f} ms")
-        last = "const all = document.querySelectorAll('#machines tr'); const box = all[all.length - 1].getBoundingClientRect();" \
-               "return box.top < innerHeight && box.height > 10"
-        good("the last one is reached", browser.run(last))
+        measure_list(browser, many, good)
     finally:
         many.end()
 
@@ -310,7 +364,7 @@ def many():
 browser = Browser(free())
 rack = Rack(program, f"{here}/rack", 12)
 try:
-    for part in (logging_in, watching, machine, reinstalling, refusals, unreadable, hostile, by_keys_and_without_script, many):
+    for part in (logging_in, watching, machine, reinstalling, refusals, sorting_and_filtering, editing, accessible, unreadable, hostile, by_keys_and_without_script, many):
         part()
     # Refusals are responses with an error status, which the browser logs.
     complaints = [line for line in browser.complaints() if "the server responded with a status of 4" not in line]

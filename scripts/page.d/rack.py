@@ -42,7 +42,7 @@ def disk(name, gigabytes, model, serial, partitions):
     guid = f"11111111-2222-4333-8444-{zlib.crc32((name + serial).encode()):012x}"
     table = {"kind": "gpt", "guid": guid, "partitions": parts} if parts else None
     return {"name": name, "device": f"/dev/{name}", "size_bytes": gigabytes * 10**9, "sector_bytes": 512, "model": model,
-            "serial": serial, "transport": "sata", "rotational": gigabytes > 2000, "table": table, "blank": not parts}
+            "serial": serial, "transport": "sata", "rotational": gigabytes > 4000, "table": table, "blank": not parts}
 
 
 def inventory(number, installed=False):
@@ -52,7 +52,7 @@ def inventory(number, installed=False):
     old = [("efi", 0.524, "vfat"), ("root", 470, "ext4")] if installed else []
     data = [("varlib", 3800, "ext4")] if installed else []
     disks = [disk("sda", 480, "SAMSUNG MZ7LH480", f"S45NNE0M{number:05d}", old),
-             disk("sdb", 3840, "KIOXIA KCD6", f"9150A0{number:05d}", data),
+             disk("sdb", 3840, "SAMSUNG MZ7L33T8", f"9150A0{number:05d}", data),
              disk("sdc", 8001, "ST8000NM000A", f"ZA1B{number:05d}", [("archive", 8000, "xfs")])]
     return {"system": system, "cpus": [cpu, cpu], "memory_bytes": 384 << 30, "disks": disks,
             "nics": [{"name": "eth0", "mac": mac(number), "driver": "i40e", "link": True}]}

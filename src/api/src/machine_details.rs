@@ -110,7 +110,6 @@ pub(crate) async fn get_details(
         Some(row) => app.planner.run_job(&id, move || HardwareDetails::parse(&row)).await?,
         None => None,
     };
-    let running = app.watch.live.last_event(&id).map(|(event, _)| event);
     let file = directory.machine_files.get(&id).map(|path| path.strip_prefix(&app.dir).unwrap_or(path));
     Ok(Json(MachineDetails {
         file: file.map(|path| path.display().to_string()),
@@ -118,7 +117,7 @@ pub(crate) async fn get_details(
         hardware,
         // A report of another version may have another format.
         report: report.and_then(|report| serde_json::from_str(&report).ok()),
-        timeline: build_timeline(&read_events(&app, &id).await?, running.as_ref(), summary.ended),
+        timeline: read_timeline(&app, &summary).await?,
         summary,
     }))
 }
@@ -186,6 +185,15 @@ pub(crate) async fn get_log(
     let log = app.state.read_log(&id).await?;
     let next = log.last().map_or(after, |chunk| chunk.number);
     Ok(Json(ConsoleText { text: console_log::format_log_after(&log, after), next }))
+}
+
+/// Returns the timeline of the machine's last installation.
+///
+/// # Errors
+/// Returns an error if the database fails.
+pub async fn read_timeline(app: &AppState, machine: &MachineSummary) -> Result<Vec<TimelineEntry>, ApiError> {
+    let running = app.watch.live.last_event(&machine.id).map(|(event, _)| event);
+    Ok(build_timeline(&read_events(app, &machine.id).await?, running.as_ref(), machine.ended))
 }
 
 async fn read_events(app: &AppState, id: &str) -> Result<Vec<StoredEvent>, ApiError> {

@@ -6,12 +6,14 @@
 
 mod allocation_response;
 mod edit_turn;
-pub(crate) mod edited_files;
+pub mod edited_files;
 pub(crate) mod image_states;
 pub(crate) mod images;
 pub(crate) mod layouts;
 mod machine_choice;
 pub(crate) mod machine_file;
+pub mod machine_file_replacement;
+pub mod machine_lock;
 pub(crate) mod machine_response;
 pub mod machines;
 pub mod os_definitions;
@@ -21,5 +23,6 @@ mod refusal;
 pub(crate) mod sizes;
 pub mod volumes;
 
-pub(crate) use edit_turn::{EditRequest, EditTurn};
-pub(crate) use refusal::{ApiRefusal, RefusalBody};
+pub use edit_turn::{EditRequest, EditTurn};
+pub use refusal::ApiRefusal;
+pub(crate) use refusal::RefusalBody;

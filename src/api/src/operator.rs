@@ -187,7 +187,7 @@ pub(crate) async fn adopt_machine(
 ///
 /// # Errors
 /// Returns an error if the machine does not exist or is not allocated.
-pub(crate) fn find_allocated(app: &AppState, id: &str) -> Result<(MachineSpec, String), ApiError> {
+pub fn find_allocated(app: &AppState, id: &str) -> Result<(MachineSpec, String), ApiError> {
     let machine = find_machine(app, id)?;
     let none = || invalid_reinstall(format!("the file of machine {id} does not contain an allocation"));
     let allocation = machine.allocation.as_ref().ok_or_else(none)?.id.to_string();

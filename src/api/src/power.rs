@@ -31,9 +31,23 @@ pub(crate) async fn post_power(
 ) -> Result<Json<PowerRequest>, ApiError> {
     let PowerRequest { action } = read_operator_document(&app, peer, body, EVENT_BYTES).await?;
     let id = id.to_lowercase();
-    switch_machine(&app, &id, action).await?;
-    app.watch.log_note(format!("{}: {action}, as requested by {peer}", app.directory().display_name(&id)));
+    switch_as_requested(&app, &id, action, peer).await?;
     Ok(Json(PowerRequest { action }))
+}
+
+/// Performs the action that an operator has requested, and logs it.
+///
+/// # Errors
+/// The file does not name a controller, or the controller fails.
+pub async fn switch_as_requested(
+    app: &AppState,
+    id: &str,
+    action: PowerAction,
+    peer: ClientAddress,
+) -> Result<(), ApiError> {
+    switch_machine(app, id, action).await?;
+    app.watch.log_note(format!("{}: {action}, as requested by {peer}", app.directory().display_name(id)));
+    Ok(())
 }
 
 /// Performs the action through the management controller in the machine file.

@@ -172,6 +172,16 @@ pub fn format_seconds(seconds: f64) -> String {
     }
 }
 
+/// Formats the age of an event: `59 s ago`, `3 min ago`, `47 h ago`, `2 d ago`.
+pub fn format_age(seconds: u64) -> String {
+    match seconds {
+        ..60 => format!("{seconds} s ago"),
+        60..3_600 => format!("{} min ago", seconds / 60),
+        3_600..172_800 => format!("{} h ago", seconds / 3_600),
+        _ => format!("{} d ago", seconds / 86_400),
+    }
+}
+
 /// Returns a sort key that compares runs of digits by their numeric value, so that 6.9 precedes 6.10.
 pub fn natural_sort_key(name: &str) -> Vec<(usize, &[u8])> {
     let runs = name.as_bytes().chunk_by(|one, next| one.is_ascii_digit() == next.is_ascii_digit());
@@ -188,6 +198,20 @@ pub fn natural_sort_key(name: &str) -> Vec<(usize, &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ages_have_one_unit() {
+        for (seconds, text) in [
+            (0, "0 s ago"),
+            (59, "59 s ago"),
+            (60, "1 min ago"),
+            (3_599, "59 min ago"),
+            (172_799, "47 h ago"),
+            (172_800, "2 d ago"),
+        ] {
+            assert_eq!(format_age(seconds), text);
+        }
+    }
 
     #[test]
     fn what_is_long_goes_on_in_the_next_line() {

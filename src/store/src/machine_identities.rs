@@ -29,6 +29,22 @@ impl ServerState {
         })
         .await
     }
+
+    /// Returns the ids of all machines that have registered. Each id is paired with the version of the machine's registration,
+    /// which changes with every registration.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read or written.
+    pub async fn list_registration_versions(&self) -> Result<Vec<(String, String)>> {
+        self.run_job(|connection| {
+            let mut select = connection.prepare_cached(
+                "SELECT id, coalesce(registered_at, '') || ' ' || length(registered) FROM machines
+                 WHERE registered IS NOT NULL",
+            )?;
+            select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+        })
+        .await
+    }
 }
 
 /// Reads the identity from the machine's last registration. After the machine was renamed, the UUID column is empty,

@@ -24,7 +24,7 @@ fn draw_disk(disk: &InventoryDisk, verdict: Option<DiskVerdict>) -> Markup {
         Some(DiskVerdict::Volumes) => (" kept", "volumes"),
         None => ("", ""),
     };
-    let kind = if disk.rotational { "rotating" } else { "" };
+    let kind = if is_rotating(disk) { "rotating" } else { "" };
     let signatures = describe_content(&disk.signatures, &disk.uses);
     let nothing = if disk.blank { "blank" } else { "no partition table" };
     let bare = if signatures.is_empty() { nothing } else { &signatures };
@@ -55,6 +55,11 @@ fn draw_disk(disk: &InventoryDisk, verdict: Option<DiskVerdict>) -> Markup {
             }
         }
     }
+}
+
+/// Returns whether the disk rotates. Some virtual machines report NVMe disks as rotational.
+fn is_rotating(disk: &InventoryDisk) -> bool {
+    disk.rotational && disk.transport != "nvme"
 }
 
 fn format_percent(part: f64) -> String {
@@ -111,6 +116,21 @@ fn describe_disk(disk: &InventoryDisk) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_nvme_disk_is_not_rotating() {
+        for (transport, rotational, expected) in [
+            ("sata", true, true),
+            ("sata", false, false),
+            ("nvme", true, false),
+            ("nvme", false, false),
+            ("", true, true),
+        ] {
+            let disk = InventoryDisk { transport: transport.to_owned(), rotational, ..InventoryDisk::default() };
+            assert_eq!(is_rotating(&disk), expected, "{transport} {rotational}");
+            assert_eq!(draw_disk(&disk, None).0.contains("rotating"), expected, "{transport} {rotational}");
+        }
+    }
 
     #[test]
     fn partitions_are_seen_in_their_order_and_stay_on_the_disk() {

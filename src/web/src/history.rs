@@ -136,7 +136,7 @@ pub(crate) fn show_events(events: &[(String, String)], log: &PageLog) -> Markup 
     html! {
         h2 { "Events" }
         @if steps.is_empty() { p.faint { "none so far" } } @else {
-            div.scroll.log { table {
+            div.scroll.log tabindex="0" role="region" aria-label="Events" { table {
                 tr { th { "Time (UTC)" } th { "Event" } th { "Step" } th.number { "Took" } th { "Message" } }
                 @for (at, event) in steps.iter().rev() {
                     tr {

@@ -2,26 +2,39 @@
 //! token.
 //!
 //! `session` manages logins, `form` parses submitted forms, and `page_frame` renders the frame of every page. `machines`
-//! renders the list of machines, and `machine` renders the page of one machine. This page contains the drawings of
-//! `disks`, the `history`, and the plan from `plan_preview`. `reinstall` orders reinstalls, and `add_machine` creates
-//! machine files. `overviews` renders layouts, images and orders. `phase` summarizes a machine in one word,
+//! renders the list of machines, which `machine_list_query` filters and sorts, also by `hardware_identifiers`. `machine`
+//! renders the page of one machine. This page contains the drawings of `disks` and `installed_disks`, the `history`, and the plan from
+//! `plan_preview`, and `machine_timeline`. `machine_actions` switches, locks and frees machines, `machine_file_editor` edits
+//! machine files, and `confirmation` contains the field for the name of the machine. `reinstall` orders reinstalls, `bulk_actions` orders or
+//! cancels them on several machines, and `add_machine` creates
+//! machine files. `overviews` renders layouts, images and orders, and
+//! `site_objects` renders sizes, templates and volumes. `phase` summarizes a machine in one word,
 //! `live_updates` sends events, and `assets` contains the style sheet, the script and the icon.
 
 mod add_machine;
 mod allocation_differences;
 mod assets;
+mod bulk_actions;
+mod confirmation;
 mod disks;
 mod form;
+mod hardware_identifiers;
 mod history;
+mod installed_disks;
 mod live_updates;
 mod machine;
+mod machine_actions;
+mod machine_file_editor;
+mod machine_list_query;
 mod machine_log;
+mod machine_timeline;
 mod machines;
 mod overviews;
 mod page_frame;
 mod plan_preview;
 mod reinstall;
 mod session;
+mod site_objects;
 mod volumes;
 
 use api::base_url::BaseUrls;
@@ -31,6 +44,7 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
+use hardware_identifiers::HardwareIdentifiers;
 use session::{LoggedIn, LoginSessions};
 use std::sync::Arc;
 
@@ -41,8 +55,16 @@ pub fn web_routes() -> Router<Arc<AppState>> {
         .route("/login", get(session::get_login).post(session::post_login))
         .route("/logout", post(session::post_logout))
         .route("/events", get(live_updates::get_events))
+        .route("/bulk/review", post(bulk_actions::post_review))
+        .route("/bulk/confirm", post(bulk_actions::post_confirm))
         .route("/machines/{id}", get(machine::get_machine))
+        .route("/machines/{id}/actions", get(machine_actions::get_actions))
+        .route("/machines/{id}/power", post(machine_actions::post_power))
+        .route("/machines/{id}/lock", post(machine_actions::post_lock))
+        .route("/machines/{id}/free", post(machine_actions::post_free))
+        .route("/machines/{id}/file", get(machine_file_editor::get_file).post(machine_file_editor::post_file))
         .route("/machines/{id}/add", get(add_machine::get_add).post(add_machine::post_add))
+        .route("/machines/{id}/layout.svg", get(installed_disks::get_installed_diagram))
         .route("/machines/{id}/log", get(machine_log::show_log))
         .route("/machines/{id}/row", get(machines::get_row))
         .route("/machines/{id}/reinstall", get(reinstall::get_reinstall).post(reinstall::post_reinstall))
@@ -50,16 +72,21 @@ pub fn web_routes() -> Router<Arc<AppState>> {
         .route("/layouts", get(overviews::get_layouts))
         .route("/layouts/{id}/picture.svg", get(overviews::get_diagram))
         .route("/images", get(overviews::get_images))
+        .route("/sizes", get(site_objects::get_sizes))
+        .route("/templates", get(site_objects::get_templates))
+        .route("/volumes", get(site_objects::get_volumes))
         .route("/orders", get(overviews::get_orders))
         .route("/page.css", get(assets::get_style))
         .route("/page.js", get(assets::get_script))
         .route("/page.svg", get(assets::get_icon))
         .layer(Extension(LoginSessions::default()))
+        .layer(Extension(HardwareIdentifiers::default()))
 }
 
 /// Handles `GET /`: returns the web page to browsers, and the API versions to OpenStack clients.
 async fn get_root(
     app: State<Arc<AppState>>,
+    identifiers: Extension<HardwareIdentifiers>,
     base: BaseUrls,
     person: Result<LoggedIn, Response>,
     query: RawQuery,
@@ -69,7 +96,7 @@ async fn get_root(
         return deploy_templates::show_root(headers, base).await;
     }
     match person {
-        Ok(person) => machines::get_machines(app, person, query).await.into_response(),
+        Ok(person) => machines::get_machines(app, identifiers, person, query).await.into_response(),
         Err(response) => response,
     }
 }

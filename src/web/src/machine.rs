@@ -4,13 +4,12 @@ use super::allocation_differences::AllocationChanges;
 use super::machines::MachineRow;
 use super::plan_preview::{self, PlanPreview};
 use super::session::LoggedIn;
-use super::{disks, history, page_frame, volumes};
-use api::allocation_state;
+use super::{disks, history, installed_disks, machine_timeline, page_frame, volumes};
 use api::base_url::BaseUrls;
 use api::display_phase::ObjectFate;
 use api::migration_requests::certificate_approval::CertificateTrust;
 use api::operator::{self, MachineFailure, MachineSummary, ReinstallOrder};
-use api::{AppState, metal_api};
+use api::{AppState, allocation_state, machine_details, metal_api};
 use axum::extract::{Path, State};
 use axum::response::Response;
 use common::format::format_bytes;
@@ -70,23 +69,30 @@ async fn build_page(
     let of_kubernetes = metal_api::volumes::volumes_of(app, machine).await?;
     let report = read_last_report(app, machine).await?;
     let plan = pending_plan(app, base, machine, &row, report.is_some()).await?;
-    let verdict = |device: &str| match &plan {
-        Some(PlanPreview::Planned(planned, _)) => {
-            let of_plan = planned.plan.iter().flat_map(|plan| &plan.disks);
-            of_plan.filter(|disk| disk.device == *device).map(|disk| disk.verdict).next()
-        }
-        _ => None,
-    };
+    let timeline = machine_details::read_timeline(app, &row.listed).await?;
+    let verdict = |device: &str| find_verdict(plan.as_ref()?, device);
     let main = html! {
         div data-machine=(id) { (show_header(person, machine, &row)) }
+        (machine_timeline::show_timeline(&timeline))
         @if let Some(register) = &register { (show_hardware(register)) }
+        @if let Some(layout) = row.listed.layout.as_ref().filter(|_| row.listed.installed && has_begun_since) {
+            (installed_disks::show_installed_disks(id, layout))
+        }
         @if let Some(inventory) = inventory { (show_disks(inventory, has_begun_since, verdict)) }
         (volumes::show_volumes(&of_kubernetes))
         @if let Some(plan) = &plan { (show_pending_plan(plan)) }
         @if let Some(report) = &report { (history::show_report(report)) }
+        (machine_timeline::show_history(&app.state.list_history(id).await?))
         (history)
     };
-    Ok((directory.display_name(id).to_owned(), main))
+    Ok((format!("{}: {}", directory.display_name(id), row.phase.word), main))
+}
+
+/// Returns the verdict of the plan about a disk.
+fn find_verdict(plan: &PlanPreview, device: &str) -> Option<DiskVerdict> {
+    let PlanPreview::Planned(planned, _) = plan else { return None };
+    let of_plan = planned.plan.iter().flat_map(|plan| &plan.disks);
+    of_plan.filter(|disk| disk.device == *device).map(|disk| disk.verdict).next()
 }
 
 /// Renders the page of a machine that has registered, but does not have a machine file.
@@ -167,8 +173,13 @@ fn show_header(person: &LoggedIn, machine: &MachineSpec, row: &MachineRow) -> Ma
     html! {
         div.head {
             h1 { (name) }
-            @if listed.installed && machine.locked.is_none() {
-                a.button href={ "/machines/" (machine.id) "/reinstall" } { "Reinstall…" }
+            p.actions {
+                @if listed.installed && machine.locked.is_none() {
+                    a.button href={ "/machines/" (machine.id) "/reinstall" } { "Reinstall…" } " "
+                }
+                a.button href={ "/machines/" (machine.id) "/file" } { "Edit file…" } " "
+                a.button href={ "/machines/" (machine.id) "/actions" } { "Power, lock, free…" } " "
+                a.button href={ "/machines/" (machine.id) "/log" } { "Console log" }
             }
         }
         (show_failure(row))
@@ -178,7 +189,7 @@ fn show_header(person: &LoggedIn, machine: &MachineSpec, row: &MachineRow) -> Ma
         @if let Some(order) = &listed.order { (show_order(person, machine, order, listed.attempts)) }
         @if let Some(outcome) = &listed.outcome {
             p.words.problem[!outcome.success] {
-                "Last reinstall, with " (outcome.image) ", " (page_frame::show_time(&outcome.time)) ": "
+                "Last reinstall, with " (outcome.image) ", " (page_frame::show_age(&outcome.time)) ": "
                 @if !outcome.success { strong { "failed: " } } (outcome.message)
             }
         }
@@ -217,7 +228,7 @@ fn show_failure(row: &MachineRow) -> Markup {
             section.problem.failure role="alert" {
                 h2 { "Failed" @if let Some(stage) = &attempt.stage { " at " (stage) } @if let Some(code) = &attempt.code { ": " (code) } }
                 p.words { (attempt.message) }
-                p { strong { "Next: " } (remedy) ". " span.faint { (page_frame::show_time(&attempt.time)) } }
+                p { strong { "Next: " } (remedy) ". " span.faint { (page_frame::show_age(&attempt.time)) } }
             }
         }
     }
@@ -274,8 +285,6 @@ fn show_warnings(machine: &MachineSpec, row: &MachineRow) -> Markup {
 
 fn show_facts(machine: &MachineSpec, row: &MachineRow) -> Markup {
     let listed = &row.listed;
-    let layout =
-        listed.layout.clone().or_else(|| Some(machine.allocation.as_ref()?.filesystemlayout.as_ref()?.to_string()));
     html! {
         dl.facts {
             dt { "Id" } dd { code { (machine.id) } }
@@ -287,9 +296,9 @@ fn show_facts(machine: &MachineSpec, row: &MachineRow) -> Markup {
                 dd { (image) @if listed.claimed { " (according to the adopted install marker)" } }
             }
             @if let Some(wanted) = row.wanted.as_ref().filter(|_| listed.image.is_none()) { dt { "Image" } dd { "wanted: " (wanted) } }
-            @if let Some(layout) = &layout { dt { "Layout" } dd { a href={ "/layouts#" (layout) } { (layout) } } }
+            @if let Some(layout) = &row.layout { dt { "Layout" } dd { a href={ "/layouts#" (layout) } { (layout) } } }
             @if let Some(address) = &listed.address { dt { "Registered from" } dd { code { (address) } } }
-            @if let Some(seen) = &listed.last_seen { dt { "Last seen (UTC)" } dd { (page_frame::show_time(seen)) } }
+            @if let Some(seen) = &listed.last_seen { dt { "Last seen" } dd { (page_frame::show_age(seen)) } }
         }
     }
 }
@@ -298,7 +307,7 @@ fn show_order(person: &LoggedIn, machine: &MachineSpec, order: &ReinstallOrder, 
     html! {
         div.head {
             p {
-                strong { "Reinstall ordered" } ": image " (order.image) ", " (page_frame::show_time(&order.created))
+                strong { "Reinstall ordered" } ": image " (order.image) ", " (page_frame::show_age(&order.created))
                 ", attempt " (order.attempts) " of " (attempts)
                 @if order.without_marker { ", without the marker" }
                 @if order.change_promise { ", with the layout of the machine file" }
@@ -346,7 +355,7 @@ fn show_hardware(register: &RegisterRequest) -> Markup {
 
 fn show_disks(inventory: &Inventory, has_begun_since: bool, verdict: impl Fn(&str) -> Option<DiskVerdict>) -> Markup {
     html! {
-        h2 { "Disks, as registered" }
+        h2 { "Disks, as registered" @if has_begun_since { " before the installation" } }
         @if has_begun_since { p.faint { "An installation has started since then: the contents of the disks have changed." } }
         (disks::draw_disks(inventory, verdict))
         @if inventory.disks.is_empty() { p.faint { "none" } }

@@ -1,16 +1,18 @@
-//! `/`: the list of machines, with one row per machine.
+//! `/`: the list of machines, with one row per machine. `machine_list_query` filters and sorts the rows.
 
-use super::form::SubmittedForm;
+use super::hardware_identifiers::{HardwareIdentifiers, read_identifiers};
 use super::live_updates::MachineUpdate;
+use super::machine_list_query::{MachineListQuery, SortColumn};
 use super::page_frame;
 use super::session::LoggedIn;
 use api::AppState;
-use api::display_phase::{self, DisplayPhase, ObjectFate};
+use api::display_phase::{DisplayPhase, ObjectFate};
 use api::operator::{self, MachineFailure, MachineSummary};
+use axum::Extension;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use common::format::{format_count, natural_sort_key};
+use common::format::format_count;
 use http_server::api_error::ApiError;
 use maud::{Markup, html};
 use std::collections::BTreeMap;
@@ -20,23 +22,41 @@ use std::sync::Arc;
 /// agent sends an event every second.
 const FRESH_SECONDS: u64 = 30;
 
+/// Titles of the columns, each with the column by which the title sorts the list.
+const COLUMNS: [(&str, Option<SortColumn>); 7] = [
+    ("Machine", Some(SortColumn::Name)),
+    ("Phase", Some(SortColumn::Phase)),
+    ("Image", Some(SortColumn::Image)),
+    ("Progress", Some(SortColumn::Progress)),
+    ("Rate", None),
+    ("Left", None),
+    ("Last seen", Some(SortColumn::Seen)),
+];
+
 /// Contents of a machine's row.
 pub(crate) struct MachineRow {
     pub listed: MachineSummary,
     /// Id of the image in the machine file.
     pub wanted: Option<String>,
+    /// Id of the installed layout or, without an installation, of the layout in the machine file.
+    pub layout: Option<String>,
     pub phase: DisplayPhase,
     /// Progress of a running operation, or the last event of a failed one.
     pub moved: Option<MachineUpdate>,
     /// Description of the machine's open migration; `None` if no migration is open.
     pub moving: Option<String>,
+    /// MAC addresses and serial numbers, by which the list can be filtered.
+    pub identifiers: Vec<String>,
 }
 
 impl MachineRow {
     pub(crate) fn new(app: &AppState, listed: MachineSummary) -> MachineRow {
-        let machine = app.directory();
-        let wanted = machine.find_machine(&listed.id).and_then(|machine| machine.allocation.as_ref());
+        let directory = app.directory();
+        let machine = directory.find_machine(&listed.id);
+        let wanted = machine.and_then(|machine| machine.allocation.as_ref());
+        let layout = listed.layout.clone().or_else(|| Some(wanted?.filesystemlayout.as_ref()?.to_string()));
         let wanted = wanted.map(|allocation| allocation.image.as_str().to_owned());
+        let identifiers = machine.map(|machine| machine.macs.clone()).unwrap_or_default();
         let live = app.watch.live.last_event(&listed.id);
         let phase = DisplayPhase::current(app, &listed);
         let moved = live.filter(|_| matches!(phase.kind, ObjectFate::Busy | ObjectFate::Bad)).map(|(event, ago)| {
@@ -49,11 +69,17 @@ impl MachineRow {
                 }
             }
         });
-        let moving = listed.moving.as_ref().map(|moving| moving.describe(machine.display_name(&moving.other)));
-        MachineRow { listed, wanted, phase, moved, moving }
+        let moving = listed.moving.as_ref().map(|moving| moving.describe(directory.display_name(&moving.other)));
+        MachineRow { listed, wanted, layout, phase, moved, moving, identifiers }
     }
 
-    fn name(&self) -> &str {
+    /// Adds identifiers of the registered hardware to those in the machine file.
+    fn with_identifiers(mut self, registered: Vec<String>) -> MachineRow {
+        self.identifiers.extend(registered);
+        self
+    }
+
+    pub(crate) fn name(&self) -> &str {
         self.listed.display_name()
     }
 
@@ -62,20 +88,15 @@ impl MachineRow {
         self.listed.failure.as_ref().filter(|_| self.phase.kind != ObjectFate::Busy)
     }
 
-    fn matches_filter(&self, text: &str, phase: &str) -> bool {
-        let text = text.to_lowercase();
-        let MachineSummary { id, name, image, .. } = &self.listed;
-        let all = [Some(id), Some(name), image.as_ref(), self.wanted.as_ref()];
-        let has = all.into_iter().flatten().any(|field| field.to_lowercase().contains(&text));
-        has && (phase.is_empty() || phase == self.phase.word)
-    }
-
     pub(crate) fn markup(&self) -> Markup {
         let MachineSummary { id, image, order, last_seen, locked, outcome, .. } = &self.listed;
         let moved = self.moved.clone().unwrap_or_default();
         let failed = outcome.as_ref().filter(|outcome| !outcome.success && order.is_none());
         html! {
             tr data-id=(id) data-find=(self.filter_text()) class=(self.phase.kind.css_class()) {
+                td.select { @if !self.listed.new {
+                    input type="checkbox" name="machine" value=(id) form="bulk" aria-label={ "Select " (self.name()) };
+                } }
                 td.name { a href={ "/machines/" (id) } { (self.name()) } }
                 td.phase {
                     span.word { (self.phase.word) }
@@ -101,72 +122,122 @@ impl MachineRow {
                 }
                 td.rate { (moved.rate) }
                 td.left { (moved.left) }
-                td.seen { @if let Some(seen) = last_seen { (page_frame::show_time(seen)) } }
+                td.seen { @if let Some(seen) = last_seen { (page_frame::show_age(seen)) } }
             }
         }
     }
 
-    /// Returns the text that the page's filter searches, in lower case.
-    fn filter_text(&self) -> String {
-        let MachineSummary { id, name, image, .. } = &self.listed;
-        let all = [Some(id), Some(name), image.as_ref(), self.wanted.as_ref()];
-        all.into_iter().flatten().map(|text| text.to_lowercase()).collect::<Vec<_>>().join(" ")
+    /// Returns the text that the page's filter searches, in lower case and without duplicates.
+    pub(crate) fn filter_text(&self) -> String {
+        let MachineSummary { id, name, image, wanted, address, size, .. } = &self.listed;
+        let known = [image, &self.wanted, wanted, &self.layout, address, size].into_iter().flatten();
+        let all = [name, id].into_iter().chain(known).chain(&self.identifiers).map(|text| text.to_lowercase());
+        let mut words: Vec<String> = Vec::new();
+        for text in all.chain([self.phase.word.to_lowercase()]).filter(|text| !text.is_empty()) {
+            if !words.contains(&text) {
+                words.push(text);
+            }
+        }
+        words.join(" ")
     }
 }
 
 /// `GET /`: shows the list of machines.
 pub(crate) async fn get_machines(
     State(app): State<Arc<AppState>>,
+    Extension(identifiers): Extension<HardwareIdentifiers>,
     person: LoggedIn,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Response> {
     let refused = |error: ApiError| page_frame::render_error(&app, Some(&person), error);
-    let query = SubmittedForm::parse_query(query.as_deref());
-    let (text, phase) = (query.get("q").trim(), display_phase::current_word(query.get("phase")));
-    let rows = operator::list_with_new_machines(&app).await.map_err(refused)?;
-    let mut rows: Vec<MachineRow> = rows.into_iter().map(|listed| MachineRow::new(&app, listed)).collect();
-    rows.sort_by(|one, other| natural_sort_key(one.name()).cmp(&natural_sort_key(other.name())));
-    let mut phases: BTreeMap<&str, (usize, ObjectFate)> = BTreeMap::new();
-    for row in &rows {
-        phases.entry(row.phase.word).or_insert((0, row.phase.kind)).0 += 1;
-    }
-    let main = html! {
+    let query = MachineListQuery::parse(query.as_deref());
+    let mut rows = list_rows(&app, &identifiers).await.map_err(refused)?;
+    query.sort_rows(&mut rows);
+    let failed = rows.iter().filter(|row| row.phase.kind == ObjectFate::Bad).count();
+    let title = if failed == 0 { "Machines".to_owned() } else { format!("({failed}) Machines") };
+    Ok(page_frame::render_page(&app, &person, &title, "/", show_list(&app, &person, &rows, &query)))
+}
+
+async fn list_rows(app: &AppState, identifiers: &HardwareIdentifiers) -> Result<Vec<MachineRow>, ApiError> {
+    let mut identifiers = identifiers.list_all(app).await?;
+    let listed = operator::list_with_new_machines(app).await?;
+    let rows = listed.into_iter().map(|listed| {
+        let identifiers = identifiers.remove(&listed.id).unwrap_or_default();
+        MachineRow::new(app, listed).with_identifiers(identifiers)
+    });
+    Ok(rows.collect())
+}
+
+fn show_list(app: &AppState, person: &LoggedIn, rows: &[MachineRow], query: &MachineListQuery) -> Markup {
+    let shown: Vec<&MachineRow> = rows.iter().filter(|row| query.matches(row)).collect();
+    let all = format_count(rows.len(), "machine", "machines");
+    html! {
         div.head {
-            h1 { (format_count(rows.len(), "machine", "machines")) }
+            h1 #count { @if shown.len() < rows.len() { (shown.len()) " of " } (all) }
             form.filter role="search" action="/" {
                 label.faint for="filter" { "Filter" }
-                input #filter type="search" name="q" value=(text) autocomplete="off" aria-keyshortcuts="/";
+                input #filter type="search" name="q" value=(query.text) autocomplete="off" aria-keyshortcuts="/"
+                    placeholder="name, MAC, serial, IP, image, …";
+                @for (name, value) in [("phase", query.phase.as_str()), ("sort", &query.sort_word())] {
+                    @if !value.is_empty() { input type="hidden" name=(name) value=(value); }
+                }
                 button.quiet { "Filter" }
             }
         }
-        p #phases {
-            @if !phase.is_empty() { a href="/" { "all" } " · " }
-            @for (word, (count, kind)) in &phases {
-                a.phase.(kind.css_class()) href={ "/?" (phase_query(word)) } { span.word { (word) } " " (count) } " "
-            }
-        }
+        p #phases data-phase=(query.phase) { (show_phases(rows, query)) }
+        (show_bulk_form(app, person))
         table.machines {
-            thead {
-                tr {
-                    @for name in ["Machine", "Phase", "Image", "Progress", "Rate", "Left", "Last seen (UTC)"] {
-                        th scope="col" { (name) }
-                    }
-                }
-            }
-            tbody #machines {
-                @for row in rows.iter().filter(|row| row.matches_filter(text, phase)) { (row.markup()) }
-            }
+            thead { tr { th.select { input #all type="checkbox" aria-label="Select all machines in the list" hidden; } @for (name, column) in COLUMNS { (show_column(query, name, column)) } } }
+            tbody #machines { @for row in shown { (row.markup()) } }
         }
-        @if rows.is_empty() {
-            p { "No machines yet. A machine that boots over PXE registers, waits, and appears in this list as "
-                em { "new" } "." }
+        p #none hidden[!rows.is_empty()] {
+            "No machines yet. A machine that boots over PXE registers, waits, and appears in this list as " em { "new" } "."
         }
-    };
-    Ok(page_frame::render_page(&app, &person, "Machines", "/", main))
+    }
 }
 
-fn phase_query(phase: &str) -> String {
-    serde_urlencoded::to_string([("phase", phase)]).unwrap_or_default()
+/// Shows the form for actions on the selected machines. The checkboxes in the rows belong to this form.
+fn show_bulk_form(app: &AppState, person: &LoggedIn) -> Markup {
+    html! {
+        form #bulk method="post" action="/bulk/review" {
+            (page_frame::form_token(person))
+            label.faint for="action" #selected { "Selected machines" }
+            select #action name="action" {
+                option value="reinstall" { "Reinstall with" }
+                option value="cancel" { "Cancel the order" }
+            }
+            select name="image" aria-label="Image of the reinstall" {
+                option value="" { "image" }
+                @for image in app.directory().known.listed_images() { option value=(image) { (image) } }
+            }
+            button.quiet { "Review…" }
+        }
+    }
+}
+
+/// Shows the number of machines in each phase, as links to the lists of these machines. Counts the machines that match
+/// the filter.
+fn show_phases(rows: &[MachineRow], query: &MachineListQuery) -> Markup {
+    let mut phases: BTreeMap<&str, (usize, ObjectFate)> = BTreeMap::new();
+    for row in rows.iter().filter(|row| query.matches_text(row)) {
+        phases.entry(row.phase.word).or_insert((0, row.phase.kind)).0 += 1;
+    }
+    html! {
+        @if !query.phase.is_empty() { a href=(query.url_with_phase("")) { "all" } " · " }
+        @for (word, (count, kind)) in &phases {
+            a.phase.(kind.css_class()) href=(query.url_with_phase(word)) aria-current=[(*word == query.phase).then_some("true")] {
+                span.word { (word) } " " (count)
+            } " "
+        }
+    }
+}
+
+fn show_column(query: &MachineListQuery, name: &str, column: Option<SortColumn>) -> Markup {
+    html! {
+        th scope="col" aria-sort=[column.and_then(|column| query.aria_sort(column))] {
+            @if let Some(column) = column { a href=(query.url_sorted_by(column)) { (name) } } @else { (name) }
+        }
+    }
 }
 
 /// `GET /machines/{id}/row`: a single row. The page requests the row when more than the progress of the machine has
@@ -184,6 +255,7 @@ pub(crate) async fn get_row(
         Some(machine) => operator::summarize_machine(&app, machine).await,
         None => operator::summarize_new_machine(&app, &id).await.and_then(|listed| listed.ok_or_else(unknown)),
     };
-    let listed = listed.map_err(refused)?;
-    Ok(page_frame::html_response(StatusCode::OK, &MachineRow::new(&app, listed).markup()))
+    let identifiers = read_identifiers(&app, &id).await.map_err(refused)?;
+    let row = MachineRow::new(&app, listed.map_err(refused)?).with_identifiers(identifiers);
+    Ok(page_frame::html_response(StatusCode::OK, &row.markup()))
 }

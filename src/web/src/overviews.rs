@@ -1,18 +1,22 @@
 //! Pages of layouts, images and orders.
 
-use super::page_frame;
+use super::page_frame::{self, show_age};
 use super::session::LoggedIn;
 use api::{AppState, operator};
 use axum::extract::{Path, State};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use common::encoding::percent_encode;
-use common::format::{format_count, without_secrets};
+use common::format::{format_bytes, format_count, without_secrets};
 use http_server::api_error::ApiError;
-use maud::html;
+use maud::{Markup, html};
 use model::layout::graph::LayoutGraph;
 use site::operator_files::{ImageLocation, ImageSpec};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::SystemTime;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 /// Content security policy of a diagram, which must not load files or run scripts.
 const PICTURE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'";
@@ -53,7 +57,11 @@ pub(crate) async fn get_diagram(
             ApiError::not_found(format!("there is no layout {id:?} in layouts/")),
         );
     };
-    let drawn = diagram::draw_svg(&LayoutGraph::from_layout(layout));
+    svg_response(diagram::draw_svg(&LayoutGraph::from_layout(layout)))
+}
+
+/// Returns a response with a diagram.
+pub(crate) fn svg_response(drawn: String) -> Response {
     let mut response = ([(header::CONTENT_TYPE, "image/svg+xml")], drawn).into_response();
     response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(PICTURE_POLICY));
     page_frame::with_headers(response)
@@ -69,26 +77,47 @@ pub(crate) async fn get_images(State(app): State<Arc<AppState>>, person: LoggedI
         ImageLocation::Url(url) => without_secrets(url),
         ImageLocation::File(file) => format!("images/{file}"),
     };
+    let mut files = BTreeMap::new();
+    for (id, (_, image)) in &directory.images {
+        if let ImageLocation::File(file) = &image.at
+            && let Ok(metadata) = tokio::fs::metadata(app.images.join(file)).await
+        {
+            files.insert(id, metadata);
+        }
+    }
     let main = html! {
         h1 { (format_count(directory.known.images.len(), "image", "images")) }
         div.scroll { table {
-            tr { th { "Image" } th { "Name" } th { "Location" } th { "Digest" } th.number { "Runs on" } }
+            tr { th { "Image" } th { "Name" } th { "Location" } th.number { "Size" } th { "Changed" } th { "Digest" } th.number { "Runs on" } }
             @for (id, image) in &directory.known.images {
                 tr {
                     td { strong { (id) } }
                     @if let Some(image) = image {
                         td { (image.name) }
                         td { (place(image)) }
+                        td.number { @if let Some(file) = files.get(id) { (format_bytes(file.len())) } }
+                        td { @if let Some(changed) = files.get(id).and_then(|file| file.modified().ok()) { (show_age(&to_rfc3339(changed))) } }
                         td.mono { (image.digest.as_deref().unwrap_or("none: a URL")) }
                     } @else {
-                        td colspan="3" { span.tag.bad { "digest pending, or file unreadable" } }
+                        td colspan="5" { span.tag.bad { "digest pending, or file unreadable" } }
                     }
-                    td.number { (format_count(runs(id), "machine", "machines")) }
+                    td.number { (show_use(id, runs(id))) }
                 }
             }
         } }
     };
     Ok(page_frame::render_page(&app, &person, "Images", "/images", main))
+}
+
+/// Shows the number of machines that run an image, with a link to their list.
+fn show_use(id: &str, machines: usize) -> Markup {
+    let count = format_count(machines, "machine", "machines");
+    let query = serde_urlencoded::to_string([("q", id)]).unwrap_or_default();
+    html! { @if machines == 0 { (count) } @else { a href={ "/?" (query) } { (count) } } }
+}
+
+fn to_rfc3339(time: SystemTime) -> String {
+    OffsetDateTime::from(time).format(&Rfc3339).unwrap_or_default()
 }
 
 /// `GET /orders`: shows the open orders, and the result of each machine's last reinstall.
@@ -103,12 +132,12 @@ pub(crate) async fn get_orders(State(app): State<Arc<AppState>>, person: LoggedI
         h1 { (format_count(open.len(), "open order", "open orders")) }
         @if !open.is_empty() {
             div.scroll { table {
-                tr { th { "Machine" } th { "Image" } th { "Ordered (UTC)" } th { "Attempts" } th { "State" } }
+                tr { th { "Machine" } th { "Image" } th { "Ordered" } th { "Attempts" } th { "State" } }
                 @for (machine, order) in &open {
                     tr {
                         td { a href={ "/machines/" (machine.id) } { (machine.name) @if machine.name.is_empty() { (machine.id) } } }
                         td { (order.image) }
-                        td { (page_frame::show_time(&order.created)) }
+                        td { (page_frame::show_age(&order.created)) }
                         td { (order.attempts) " of " (machine.attempts) }
                         td class=[order.given_up.then_some("bad")] { span.word { (match (order.given_up, order.begun) {
                             (true, _) => "abandoned: the machine waits at its console",
@@ -122,12 +151,12 @@ pub(crate) async fn get_orders(State(app): State<Arc<AppState>>, person: LoggedI
         h2 { "Results" }
         @if ended.is_empty() { p.faint { "none so far" } } @else {
             div.scroll { table {
-                tr { th { "Machine" } th { "Image" } th { "Ended (UTC)" } th { "Result" } }
+                tr { th { "Machine" } th { "Image" } th { "Ended" } th { "Result" } }
                 @for (machine, outcome) in &ended {
                     tr {
                         td { a href={ "/machines/" (machine.id) } { (machine.name) @if machine.name.is_empty() { (machine.id) } } }
                         td { (outcome.image) }
-                        td { (page_frame::show_time(&outcome.time)) }
+                        td { (page_frame::show_age(&outcome.time)) }
                         td class=(if outcome.success { "good" } else { "bad" }) {
                             span.word { (if outcome.success { "done" } else { "failed" }) } " " span.words { (outcome.message) }
                         }

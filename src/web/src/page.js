@@ -47,21 +47,108 @@
     return answer.status >= 500 || answer.status === 429 ? null : "";
   };
 
-  // --- Filter while typing
+  // --- The list: filters while the user types, counts machines, and shows the number of failures in the title of the tab
   const filter = find("#filter");
-  const matches = (row) => row.hidden = !row.dataset.find.includes(filter.value.trim().toLowerCase());
-  const filterAll = () => body && filter && !new URLSearchParams(location.search).get("q") && [...body.rows].forEach(matches);
-  if (filter && body) filter.addEventListener("input", filterAll);
+  const phases = find("#phases");
+  const KINDS = ["bad", "busy", "good", "idle"];
+  const plural = (count, one, many) => `${count} ${count === 1 ? one : many}`;
+  // Returns the URL of the list with these changes of its query.
+  const listUrl = (changes) => {
+    const query = new URLSearchParams(location.search);
+    for (const [name, value] of Object.entries(changes)) value ? query.set(name, value) : query.delete(name);
+    return query.size ? `/?${query}` : "/";
+  };
+  // The server omits the rows that do not match the query. These rows are loaded at the start.
+  let isComplete = body && !filter.value && !phases.dataset.phase;
+  const showPhases = (counts) => {
+    const link = (phase, kind, count) => {
+      const to = document.createElement("a");
+      to.href = listUrl({ q: filter.value.trim(), phase });
+      if (phase === phases.dataset.phase) to.setAttribute("aria-current", "true");
+      const word = document.createElement("span");
+      if (kind) { to.className = `phase ${kind}`; word.className = "word"; }
+      word.textContent = phase || "all";
+      to.append(word, count ? ` ${count}` : "");
+      return to;
+    };
+    const links = [...counts].sort().map(([phase, { kind, count }]) => link(phase, kind, count));
+    const all = phases.dataset.phase ? [link("", "", 0), " · "] : [];
+    phases.replaceChildren(...all, ...links.flatMap((one) => [one, " "]));
+  };
+  const filterAll = () => {
+    if (!isComplete) return;
+    const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const counts = new Map();
+    let [shown, failed] = [0, 0];
+    for (const one of body.rows) {
+      const phase = find(".word", one).textContent;
+      const kind = KINDS.find((name) => one.classList.contains(name));
+      const has = words.every((word) => one.dataset.find.includes(word) || phase.toLowerCase().includes(word));
+      const isShown = has && (!phases.dataset.phase || phases.dataset.phase === phase);
+      if (one.hidden === isShown) one.hidden = !isShown;
+      if (isShown) shown += 1;
+      if (kind === "bad") failed += 1;
+      if (has) counts.set(phase, { kind, count: (counts.get(phase) || { count: 0 }).count + 1 });
+    }
+    const all = plural(body.rows.length, "machine", "machines");
+    find("#count").textContent = shown < body.rows.length ? `${shown} of ${all}` : all;
+    find("#none").hidden = body.rows.length > 0;
+    document.title = `${failed ? `(${failed}) ` : ""}Machines · drophammer`;
+    showPhases(counts);
+  };
+  const recount = seldom(1000, filterAll);
+  // --- Selection of machines, which survives updates of their rows
+  const all = find("#all");
+  const boxes = () => [...body.querySelectorAll("td.select input")];
+  const selectedIds = () => new Set(boxes().filter((box) => box.checked).map((box) => box.value));
+  const showSelection = () => {
+    const count = boxes().filter((box) => box.checked).length;
+    find("#selected").textContent = `${plural(count, "machine", "machines")} selected`;
+    find("#bulk button").disabled = count === 0;
+  };
+  const select = (ids) => {
+    for (const box of boxes()) if (ids.has(box.value)) box.checked = true;
+    showSelection();
+  };
+  if (body) {
+    all.hidden = false;
+    all.addEventListener("change", () => {
+      for (const box of boxes()) box.checked = all.checked && !box.closest("tr").hidden;
+      showSelection();
+    });
+    body.addEventListener("change", showSelection);
+    showSelection();
+  }
 
-  // --- Typed name of the machine that confirms its reinstall
-  const guard = () => {
-    const typed = find("[data-name]");
-    const button = typed && find("button.danger", typed.form);
-    if (!button) return;
+  const showQuery = seldom(300, () => {
+    history.replaceState(null, "", listUrl({ q: filter.value.trim() }));
+    for (const link of document.querySelectorAll("table.machines thead a")) {
+      const query = new URLSearchParams(link.search);
+      filter.value.trim() ? query.set("q", filter.value.trim()) : query.delete("q");
+      link.search = query;
+    }
+  });
+  if (body) filter.addEventListener("input", () => { filterAll(); showQuery(); });
+
+  // --- Relative times
+  const age = (milliseconds) => {
+    const minutes = Math.floor(milliseconds / 60000);
+    if (minutes < 1) return "now";
+    if (minutes < 60) return `${minutes} min ago`;
+    return minutes < 2880 ? `${Math.floor(minutes / 60)} h ago` : `${Math.floor(minutes / 1440)} d ago`;
+  };
+  setInterval(() => document.querySelectorAll("time.age").forEach((one) => {
+    const text = age(Date.now() - Date.parse(one.dateTime));
+    if (one.textContent !== text) one.textContent = text;
+  }), 10000);
+
+  // --- Typed name of the machine that confirms a change
+  const guard = () => document.querySelectorAll("[data-name]").forEach((typed) => {
+    const button = find("button.danger", typed.form);
     const check = () => button.disabled = typed.value !== typed.dataset.name;
     typed.addEventListener("input", check);
     check();
-  };
+  });
   guard();
 
   // --- Scrolls logs to the end, unless the user has scrolled up
@@ -73,7 +160,21 @@
   follow();
 
   // --- Refresh of the whole page
+  const refreshList = async () => {
+    const text = await fetched(listUrl({ q: "", phase: "" }));
+    const fresh = text && find("#machines", new DOMParser().parseFromString(text, "text/html"));
+    if (!fresh) return text;
+    const focused = document.activeElement && document.activeElement.closest("#machines tr");
+    const selected = selectedIds();
+    body.replaceChildren(...fresh.rows);
+    select(selected);
+    if (focused && row(focused.dataset.id)) find("a", row(focused.dataset.id)).focus();
+    isComplete = true;
+    filterAll();
+    return text;
+  };
   const again = async () => {
+    if (body && !document.hidden) return refreshList();
     const within = document.activeElement && document.activeElement.closest("#main form");
     if (within || document.hidden) { renew(); return ""; }
     const text = await fetched(location.href);
@@ -85,8 +186,8 @@
     main.replaceChildren(...fresh.childNodes);
     follow(scrolled);
     main.querySelectorAll("details").forEach((one, index) => { if (open[index] !== undefined) one.open = open[index]; });
+    document.title = page.title;
     guard();
-    filterAll();
     return text;
   };
   const load = oneByOne(again);
@@ -102,10 +203,11 @@
     template.innerHTML = text;
     const fresh = find("tr", template.content);
     const focused = old.contains(document.activeElement);
+    const box = find("td.select input", old);
     if (fresh) old.replaceWith(fresh);
-    if (fresh && filter) matches(fresh);
+    if (box && box.checked) select(new Set([id]));
     if (fresh && focused) find("a", fresh).focus();
-    if (!location.search) recount();
+    recount();
     return text;
   });
   const show = (at, moved) => {
@@ -117,6 +219,15 @@
     set(".rate", moved.rate);
     set(".left", moved.left);
     set(".percent", moved.percent === null ? "" : `${moved.percent} %`);
+    const seen = find(".seen", at);
+    if (seen) {
+      const time = document.createElement("time");
+      time.className = "age";
+      time.dateTime = new Date().toISOString();
+      time.title = `${time.dateTime.slice(0, 19).replace("T", " ")} UTC`;
+      time.textContent = "now";
+      seen.replaceChildren(time);
+    }
     const bar = find("progress", at);
     if (bar) {
       bar.hidden = moved.percent === null;
@@ -129,13 +240,13 @@
       const at = row(one.id);
       if (at) show(at, one);
     }
-    if (body && !location.search) recount();
+    if (body) recount();
     if (machine) {
       const own = all.filter((one) => one.id === machine.dataset.machine).pop();
       const progress = find("[data-progress]");
       if (own && !own.whole && progress) show(progress, own);
       if (own && (own.whole || own.log || !own.percent)) renew();
-    } else if (body && (whole.length > 20 || (!location.search && whole.some((one) => !row(one.id))))) {
+    } else if (body && (whole.length > 20 || whole.some((one) => !row(one.id)))) {
       // A machine without a row is new.
       renew();
     } else if (body) {
@@ -143,26 +254,7 @@
     }
   };
 
-  // --- Number of machines by phase
-  const phases = find("#phases");
-  const recount = seldom(1000, () => {
-    const counts = new Map();
-    for (const one of body.rows) {
-      const word = find(".word", one).textContent;
-      const kind = ["busy", "good", "bad", "idle"].find((name) => one.classList.contains(name));
-      counts.set(word, { kind, count: (counts.get(word) || { count: 0 }).count + 1 });
-    }
-    phases.replaceChildren(...[...counts].sort().map(([word, { kind, count }]) => {
-      const link = document.createElement("a");
-      link.className = `phase ${kind}`;
-      link.href = `/?${new URLSearchParams({ phase: word })}`;
-      const name = document.createElement("span");
-      name.className = "word";
-      name.textContent = word;
-      link.append(name, ` ${count}`);
-      return link;
-    }));
-  });
+  if (body && !isComplete) load("list");
 
   // --- Live updates
   if (main && live && window.EventSource) {
@@ -177,7 +269,7 @@
       const section = find("#problems");
       const problems = JSON.parse(event.data).problems;
       section.hidden = problems.length === 0;
-      find("summary", section).textContent = problems.length === 1 ? "1 problem" : `${problems.length} problems`;
+      find("summary", section).textContent = plural(problems.length, "problem", "problems");
       find("ul", section).replaceChildren(...problems.map((problem) => {
         const item = document.createElement("li");
         item.textContent = problem;
@@ -192,7 +284,7 @@
 
   // --- Keys: / focuses the filter, j and k move between machines
   addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input:not([type=checkbox]), select, textarea")) {
       if (event.key === "Escape" && event.target === filter) filter.blur();
       return;
     }

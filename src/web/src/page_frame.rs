@@ -6,18 +6,27 @@ use super::session::LoggedIn;
 use api::AppState;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use common::format::format_count;
 use common::format::metal_api_wording::reword_metal_phrases;
+use common::format::{format_age, format_count};
 use http_server::api_error::{ApiError, set_retry_after};
 use http_server::server_health::{ErrorMessage, ServerHealth};
 use maud::{DOCTYPE, Markup, html};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 /// Content security policy of pages: only files of this server, no inline scripts or styles, and no framing by other sites.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
      form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-const PLACES: [(&str, &str); 4] =
-    [("/", "Machines"), ("/orders", "Orders"), ("/layouts", "Layouts"), ("/images", "Images")];
+const PLACES: [(&str, &str); 7] = [
+    ("/", "Machines"),
+    ("/orders", "Orders"),
+    ("/layouts", "Layouts"),
+    ("/images", "Images"),
+    ("/sizes", "Sizes"),
+    ("/templates", "Templates"),
+    ("/volumes", "Volumes"),
+];
 
 /// Returns a complete page. `here` is the path of the navigation entry that is highlighted.
 pub(crate) fn render_page(app: &AppState, person: &LoggedIn, title: &str, here: &str, main: Markup) -> Response {
@@ -145,8 +154,37 @@ pub(crate) fn with_headers(mut response: Response) -> Response {
     response
 }
 
+/// Shows how long ago an event happened, to the minute, with its time as a tooltip. Shows a time that cannot be parsed unchanged.
+pub(crate) fn show_age(text: &str) -> Markup {
+    let Ok(time) = OffsetDateTime::parse(text, &Rfc3339) else { return show_time(text) };
+    let seconds = u64::try_from((OffsetDateTime::now_utc() - time).whole_seconds()).unwrap_or_default();
+    let age = if seconds < 60 { "now".to_owned() } else { format_age(seconds) };
+    html! { time.age datetime=(text) title={ (to_second(text)) " UTC" } { (age) } }
+}
+
 /// Formats a time in UTC, to the second.
 pub(crate) fn show_time(text: &str) -> Markup {
-    let minute = text.get(..19).map_or_else(|| text.to_owned(), |minute| minute.replace('T', " "));
-    html! { time datetime=(text) title="UTC" { (minute) } }
+    html! { time datetime=(text) title="UTC" { (to_second(text)) } }
+}
+
+fn to_second(text: &str) -> String {
+    text.get(..19).map_or_else(|| text.to_owned(), |second| second.replace('T', " "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_have_the_exact_time_as_a_tooltip() {
+        let shown = show_age("2020-01-02T03:04:05.678Z").0;
+        assert!(shown.starts_with("<time class=\"age\" datetime=\"2020-01-02T03:04:05.678Z\""), "{shown}");
+        assert!(shown.contains("title=\"2020-01-02 03:04:05 UTC\"") && shown.ends_with(" d ago</time>"), "{shown}");
+        for future in ["2999-01-02T03:04:05Z", &OffsetDateTime::now_utc().format(&Rfc3339).unwrap()] {
+            assert!(show_age(future).0.ends_with(">now</time>"), "{future}");
+        }
+        for invalid in ["yesterday", "", "2020-01-02"] {
+            assert!(show_age(invalid).0.ends_with(&format!(">{invalid}</time>")), "{invalid}");
+        }
+    }
 }

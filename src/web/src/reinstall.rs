@@ -2,6 +2,7 @@
 //! preserved, and confirms the plan by typing the machine's name.
 
 use super::allocation_differences::AllocationChanges;
+use super::confirmation::{confirmation_name, require_name, show_name_field};
 use super::form::SubmittedForm;
 use super::page_frame;
 use super::plan_preview::{self, PlanPreview};
@@ -41,13 +42,13 @@ fn parse_request(id: &str, form: &SubmittedForm) -> ReinstallRequest {
 }
 
 /// Plan of a reinstall, with its effects on the allocation.
-struct ReinstallPreview {
-    plan: PlanPreview,
-    changes: AllocationChanges,
+pub(super) struct ReinstallPreview {
+    pub(super) plan: PlanPreview,
+    pub(super) changes: AllocationChanges,
 }
 
 /// Returns the plan of the reinstall. The error is the reason why the reinstall cannot be ordered.
-async fn preview_reinstall(
+pub(super) async fn preview_reinstall(
     app: &AppState,
     base: &BaseUrls,
     asked: &ReinstallRequest,
@@ -66,14 +67,9 @@ async fn preview_reinstall(
 
 /// Returns a digest of the plan and the changes of the allocation. An order is refused if its digest differs from the
 /// digest of the preview that was shown.
-fn preview_digest(planned: &PreviewPlan, changes: &AllocationChanges) -> String {
+pub(super) fn preview_digest(planned: &PreviewPlan, changes: &AllocationChanges) -> String {
     let plan = planned.verdicts.as_ref().map_or("nothing".to_owned(), |verdicts| verdicts.digest());
     format!("{plan}{}", changes.digest())
-}
-
-/// Returns the text that the operator must type to confirm: the machine's name, or its id if it has no name.
-fn confirmation_name(machine: &MachineSpec) -> &str {
-    if machine.name.is_empty() { &machine.id } else { &machine.name }
 }
 
 /// `GET /machines/{id}/reinstall`: shows the options and, once they are submitted, the plan. Nothing is ordered.
@@ -189,8 +185,7 @@ fn show_order_form(person: &LoggedIn, machine: &MachineSpec, asked: &ReinstallRe
         form.stack method="post" {
             (page_frame::form_token(person))
             @for (field, value) in &fields { input type="hidden" name=(field) value=(value); }
-            label for="name" { "Type " strong { (confirmation_name(machine)) } " to confirm" }
-            input #name name="name" data-name=(confirmation_name(machine)) autocomplete="off" autocapitalize="off" spellcheck="false" required;
+            (show_name_field(machine, "name"))
             button.danger { "Reinstall " (confirmation_name(machine)) " with " (asked.imageid) }
         }
     }
@@ -211,13 +206,7 @@ pub(crate) async fn post_reinstall(
         let form = SubmittedForm::read_verified(&app, &person, peer, &headers, body).await?;
         let machine = find_machine(&app, &id.to_lowercase())?;
         let asked = parse_request(&machine.id, &form);
-        if form.get("name").trim() != confirmation_name(&machine) {
-            let typed = form.get("name");
-            return Err(ApiError::bad_request(format!(
-                "nothing was ordered: {typed:?} was typed, but the machine is named {:?}",
-                confirmation_name(&machine)
-            )));
-        }
+        require_name(&machine, form.get("name"), "nothing was ordered")?;
         let outlook = preview_reinstall(&app, &base, &asked).await?;
         let is_shown = matches!(&outlook.plan, PlanPreview::Planned(planned, _) if preview_digest(planned, &outlook.changes) == form.get("shown"));
         if !is_shown {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use tokio::sync::OwnedMutexGuard;
 
 /// Exclusive right of one operator request to make changes, until this value is dropped. Extractor for requests without a body.
-pub(crate) struct EditTurn {
+pub struct EditTurn {
     pub app: Arc<AppState>,
     pub peer: ClientAddress,
     pub headers: HeaderMap,
@@ -26,13 +26,14 @@ pub(crate) struct EditTurn {
 
 /// Like [`EditTurn`], but for requests with a document of at most `BYTES` bytes. The document is read before the turn
 /// starts, so that a slow client does not block other requests.
-pub(crate) struct EditRequest<T, const BYTES: usize> {
+pub struct EditRequest<T, const BYTES: usize> {
     pub asked: T,
     pub turn: EditTurn,
 }
 
 impl EditTurn {
-    async fn wait_for_turn(app: &Arc<AppState>, peer: ClientAddress, headers: HeaderMap) -> EditTurn {
+    /// Waits for the turn of a request whose authorization was checked.
+    pub async fn wait_for_turn(app: &Arc<AppState>, peer: ClientAddress, headers: HeaderMap) -> EditTurn {
         let turn = app.templates.lock_changes().await;
         EditTurn { app: app.clone(), peer, headers, directory: app.directory(), _turn: turn }
     }

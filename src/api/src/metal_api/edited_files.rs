@@ -59,7 +59,7 @@ pub(crate) fn file_path(folder: &Path, id: &str) -> PathBuf {
 }
 
 /// Returns a digest that identifies a version of a file.
-pub(crate) fn hex_digest(bytes: &[u8]) -> String {
+pub fn hex_digest(bytes: &[u8]) -> String {
     encode_hex(Sha256::digest(bytes))
 }
 

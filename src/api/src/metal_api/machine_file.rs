@@ -60,7 +60,11 @@ pub(super) async fn rewrite_machine_file(
 
 /// Checks that the machine's allocation can be installed. The inner error lists all problems, with their positions in
 /// the machine file.
-async fn check_allocation(app: &AppState, machine: &MachineSpec, known: &SiteObjects) -> ApiResult<Result<(), String>> {
+pub(super) async fn check_allocation(
+    app: &AppState,
+    machine: &MachineSpec,
+    known: &SiteObjects,
+) -> ApiResult<Result<(), String>> {
     let Some(allocation) = &machine.allocation else { return Ok(Ok(())) };
     let mut machine = machine.clone();
     if let Some(own) = &mut machine.allocation {

@@ -258,7 +258,7 @@ fn requested_field(path: &str) -> String {
 
 /// `DELETE /v1/machine/{id}/free`: removes the allocation from the machine file, and powers the machine off if its management controller
 /// is known. At its next boot over PXE, the machine boots the ramdisk and waits. Its disks are preserved.
-pub(crate) async fn free_machine(
+pub async fn free_machine(
     Path(id): Path<String>,
     base: BaseUrls,
     turn: EditTurn,

@@ -83,7 +83,7 @@ impl ApiRefusal {
     }
 
     /// Returns status and message as an error without details.
-    pub(crate) fn into_error(self) -> ApiError {
+    pub fn into_error(self) -> ApiError {
         ApiError::new(self.status, self.message)
     }
 

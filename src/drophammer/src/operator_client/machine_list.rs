@@ -76,13 +76,7 @@ fn describe_last_seen(machine: &MachineSummary, now: OffsetDateTime) -> ListCell
     let Some(time) = machine.last_seen.as_deref().filter(|time| !time.is_empty()) else { return ListCell::default() };
     let Ok(seen) = OffsetDateTime::parse(time, &Rfc3339) else { return ListCell::from(time) };
     let seconds = u64::try_from((now - seen).whole_seconds()).unwrap_or_default();
-    let text = match seconds {
-        ..60 => format!("{seconds} s ago"),
-        60..3_600 => format!("{} min ago", seconds / 60),
-        3_600..172_800 => format!("{} h ago", seconds / 3_600),
-        _ => format!("{} d ago", seconds / 86_400),
-    };
-    ListCell { order: Some(seconds.to_string()), ..ListCell::from(text) }
+    ListCell { order: Some(seconds.to_string()), ..ListCell::from(format::format_age(seconds)) }
 }
 
 /// Returns the most important information about the machine: the reason for a failure, the stage of a running

@@ -6,7 +6,7 @@ use control::api_types::RegisterRequest;
 use model::inventory::{FirmwareType, Inventory};
 
 /// Returns the field of a machine file that names this controller.
-fn bmc_field(controller: &RedfishDouble) -> String {
+pub(super) fn bmc_field(controller: &RedfishDouble) -> String {
     format!("bmc: {{url: '{}{SYSTEM}', username: admin, password: hunter2}}\n", controller.url())
 }
 

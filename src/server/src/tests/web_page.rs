@@ -1,9 +1,14 @@
 //! Web pages: their authorization and contents, and escaping of text that machines send.
 
+mod actions;
+mod bulk_actions;
+mod file_editor;
 mod live_updates;
 mod machine;
 mod reinstall;
+mod site_objects;
 
+use super::plan_preview;
 use super::reinstall::with_images;
 use super::*;
 
@@ -60,16 +65,21 @@ impl Browser<'_> {
 }
 
 /// Paths of all pages that require a login.
-const PAGES: [&str; 9] = [
+const PAGES: [&str; 14] = [
     "/",
     "/orders",
     "/layouts",
     "/layouts/default/picture.svg",
     "/images",
+    "/sizes",
+    "/templates",
+    "/volumes",
     "/machines/4c4c4544-0051-3010-8052-b4c04f4d0001",
     "/machines/4c4c4544-0051-3010-8052-b4c04f4d0001/log",
     "/machines/4c4c4544-0051-3010-8052-b4c04f4d0001/row",
     "/machines/4c4c4544-0051-3010-8052-b4c04f4d0001/reinstall",
+    "/machines/4c4c4544-0051-3010-8052-b4c04f4d0001/actions",
+    "/machines/4c4c4544-0051-3010-8052-b4c04f4d0001/file",
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -168,9 +178,56 @@ async fn the_list_has_phase_image_and_progress() {
     assert_eq!(names("q=TWO").await, [false, true]);
     assert_eq!(names("phase=installing").await, [true, false]);
     assert_eq!(names("q=%22%3E%3Cscript%3E").await, [false, false]);
+    assert_eq!(names("q=52:54:00:00:00:02").await, [false, true]);
+    assert_eq!(names("q=installing+default").await, [true, false]);
+    assert_eq!(names("q=installing+two").await, [false, false]);
+    let page = browser.text("/?q=two&sort=-seen").await;
+    for words in [
+        "1 of 2 machines",
+        "href=\"/?q=two\"",
+        "href=\"/?q=two&amp;sort=seen\"",
+        "aria-sort=\"descending\"",
+        "href=\"/?q=two&amp;phase=free&amp;sort=-seen\"",
+    ] {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+    let crashed = json!({ "event": "Crashed", "message": "no answer" });
+    assert!(browser.text("/").await.contains("<title>Machines · "));
+    assert_eq!(server.call(&token, "POST", &format!("/v1/machine/{ONE}/event"), &crashed).await.status, 200);
+    assert!(
+        browser.text("/?q=two").await.contains("<title>(1) Machines · "),
+        "failures that are filtered out are counted"
+    );
+    assert!(browser.text(&format!("/machines/{ONE}")).await.contains("<title>one: failed · "));
     server.report(ONE, &token, "a1", true).await;
     let row = browser.text(&format!("/machines/{ONE}/row")).await;
     assert!(row.contains("installed") && row.contains("hidden"), "{row}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_list_is_filtered_by_serial_numbers_and_addresses_of_registered_machines() {
+    let server = Running::start_in(with_images()).await;
+    let browser = server.browser().await;
+    let names = async |text: &str| {
+        let query = serde_urlencoded::to_string([("q", text)]).unwrap();
+        let page = browser.text(&format!("/?{query}")).await;
+        [">one</a>", STRANGER].map(|words| page.contains(words))
+    };
+    let serial = plan_preview::inventory().disks[0].serial.clone();
+    assert_eq!(names(&serial).await, [false, false]);
+    server.registered(ONE).await;
+    assert_eq!(names(&serial.to_lowercase()).await, [true, false]);
+    assert_eq!(names("127.0.0.1").await, [true, false]);
+    let token = token_of(&server.boot(&format!("uuid={STRANGER}")).await.text());
+    let mut register = registration(STRANGER);
+    register["hardware"]["nics"] = json!([{ "mac": "52:54:00:00:00:99", "name": "eth0" }]);
+    assert_eq!(server.call(&token, "POST", "/v1/machine/register", &register).await.status, 200);
+    assert_eq!(names("52:54:00:00:00:99").await, [false, true]);
+    register["hardware"]["nics"] = json!([{ "mac": "52:54:00:00:00:98", "name": "eth0" }]);
+    let token = token_of(&server.boot(&format!("uuid={STRANGER}")).await.text());
+    assert_eq!(server.call(&token, "POST", "/v1/machine/register", &register).await.status, 200);
+    assert_eq!(names("52:54:00:00:00:99").await, [false, false], "the last registration counts");
+    assert_eq!(names("52:54:00:00:00:98").await, [false, true]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -82,6 +82,21 @@ async fn nothing_that_a_machine_says_becomes_markup() {
     }
 }
 
+/// Checks the pages of layouts, images and orders after the installation of machine one.
+async fn assert_overviews(browser: &Browser<'_>) {
+    for (path, words) in [
+        ("/layouts", "/layouts/default/picture.svg"),
+        ("/layouts/default/picture.svg", "Layout default"),
+        ("/images", "<a href=\"/?q=debian-12\">1 machine</a>"),
+        ("/images", "<td class=\"number\">10 B</td>"),
+        ("/orders", "0 open orders"),
+    ] {
+        let text = browser.text(path).await;
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert_eq!(browser.get("/layouts/nobody/picture.svg").await.status, 404);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_has_hardware_disks_plan_events_and_log() {
     let server = Running::start_in(with_images()).await;
@@ -103,22 +118,30 @@ async fn a_machine_has_hardware_disks_plan_events_and_log() {
     // After the point of no return, the page still shows the plan that the agent carries out.
     assert_eq!(server.begin(&token, "").await, 200);
     assert!(browser.text(&path).await.contains("── point of no return"));
+    let diagram = format!("{path}/layout.svg");
+    assert_eq!(browser.get(&diagram).await.status, 404, "the machine is not installed yet");
     let report = json!({ "success": true, "message": "m", "allocationuuid": "a1", "plan": "  1  image.reach\n\nexactly  so",
         "timings": [{ "step": "storage.wipe", "seconds": 1.5 }, { "step": "image.burn", "seconds": 4.5 }] });
     assert_eq!(server.call(&token, "POST", &format!("/v1/machine/{ONE}/report"), &report).await.status, 200);
     let page = browser.text(&path).await;
-    for words in ["  1  image.reach\n\nexactly  so", "75 %", "width=\"25.00%\"", "Reinstall…"] {
+    for words in [
+        "  1  image.reach\n\nexactly  so",
+        "75 %",
+        "width=\"25.00%\"",
+        "Reinstall…",
+        "Timeline of the last installation",
+        "<tr class=\"good\"><td><span class=\"word\">storage.wipe</span>",
+        "<h2>History</h2>",
+        "Console log",
+    ] {
         assert!(page.contains(words), "{words}: {page}");
     }
     assert!(!page.contains("Data lost"), "nothing is to be done: {page}");
-    for (path, words) in [
-        ("/layouts", "/layouts/default/picture.svg"),
-        ("/layouts/default/picture.svg", "Layout default"),
-        ("/images", "1 machine"),
-        ("/orders", "0 open orders"),
-    ] {
-        let text = browser.text(path).await;
-        assert!(text.contains(words), "{words}: {text}");
-    }
-    assert_eq!(browser.get("/layouts/nobody/picture.svg").await.status, 404);
+    let headings = ["<h2>Disks, as installed</h2>", "<h2>Disks, as registered before the installation</h2>"];
+    let positions = headings.map(|heading| page.find(heading).unwrap_or_else(|| panic!("{heading}: {page}")));
+    assert!(positions[0] < positions[1] && page.contains(&format!("src=\"{diagram}\"")), "{page}");
+    let drawn = browser.get(&diagram).await;
+    assert_eq!((drawn.status, drawn.headers["content-type"].as_str()), (200, "image/svg+xml"), "{}", drawn.text());
+    assert!(drawn.headers["content-security-policy"].contains("default-src 'none'") && drawn.text().contains("sda"));
+    assert_overviews(&browser).await;
 }

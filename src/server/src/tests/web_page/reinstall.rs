@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn value<'a>(page: &'a str, name: &str) -> &'a str {
+pub(super) fn value<'a>(page: &'a str, name: &str) -> &'a str {
     let (_, rest) = page.split_once(&format!("name=\"{name}\" value=\"")).unwrap_or_else(|| panic!("{name}: {page}"));
     rest.split('"').next().unwrap()
 }

@@ -1,0 +1,50 @@
+"""Measures how fast a long list of machines is shown, scrolled and filtered."""
+
+import time
+
+# Scrolls to the end of the list, and returns the duration of each frame.
+SCROLLING = """
+    const done = arguments[0], frames = [], end = document.documentElement.scrollHeight;
+    let at = 0, before = performance.now();
+    const step = (now) => {
+      frames.push(now - before); before = now; at += 600; scrollTo(0, at);
+      if (at < document.documentElement.scrollHeight) requestAnimationFrame(step); else done(frames);
+    };
+    requestAnimationFrame(step);"""
+# Replaces the text of the filter, and waits until the page is painted: the second frame starts after the first was painted.
+TYPING = """
+    const filter = document.querySelector("#filter"), done = arguments[1];
+    filter.value = arguments[0];
+    filter.dispatchEvent(new Event("input"));
+    requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(() => done(null), 0)));"""
+
+
+def busy(browser):
+    """Returns the CPU time of the page's main thread in seconds, which does not depend on the load of this computer."""
+    return next(one["value"] for one in browser.cdp("Performance.getMetrics")["metrics"] if one["name"] == "TaskDuration")
+
+
+def measure_list(browser, rack, good):
+    began = time.monotonic()
+    browser.open(rack.url + "/")
+    took = time.monotonic() - began
+    good("all of them are there", browser.run("return document.querySelectorAll('#machines tr').length") == 2000)
+    print(f"   loaded in {took:.2f} s, {browser.run('return document.documentElement.outerHTML.length') >> 10} KiB")
+    browser.ask("POST", "/timeouts", {"script": 120000})
+    browser.cdp("Performance.enable", timeDomain="threadTicks")
+    before = busy(browser)
+    frames = sorted(browser.ask("POST", "/execute/async", {"script": SCROLLING, "args": []}))
+    middle, late = frames[len(frames) // 2], frames[len(frames) * 99 // 100]
+    print(f"   scrolled in {len(frames)} frames: half of them within {middle:.0f} ms, 99 of 100 within {late:.0f} ms")
+    print(f"   which took {1000 * (busy(browser) - before) / len(frames):.0f} ms of CPU time per frame")
+    strokes = []
+    for text in ("s", "st", "storage-1", "storage-19", "storage-1999", "", "52:54:00:00:07", "nothing", ""):
+        before = busy(browser)
+        browser.ask("POST", "/execute/async", {"script": TYPING, "args": [text]})
+        strokes.append(1000 * (busy(browser) - before))
+    print(f"   filtered with {len(strokes)} texts: {sorted(strokes)[len(strokes) // 2]:.0f} ms of CPU time each, at most {max(strokes):.0f} ms")
+    good("the whole list is back", browser.run("return document.querySelector('#count').textContent") == "2000 machines")
+    browser.run("scrollTo(0, document.documentElement.scrollHeight)")
+    last = "const all = document.querySelectorAll('#machines tr'); const box = all[all.length - 1].getBoundingClientRect();" \
+           "return box.top < innerHeight && box.height > 10"
+    good("the last one is reached", browser.run(last))

@@ -1,0 +1,113 @@
+//! Actions on several machines: the review, the typed number, the checks of each machine, and partial failures.
+
+use super::*;
+
+impl Browser<'_> {
+    async fn bulk(&self, path: &str, fields: &[(&str, &str)]) -> Answer {
+        let token = self.token().await;
+        self.post(path, &[], &[&[("form", token.as_str())], fields].concat()).await
+    }
+
+    /// Returns the page that reviews this action on both machines.
+    async fn review(&self, action: &str, image: &str) -> String {
+        let fields = [("action", action), ("image", image), ("machine", ONE), ("machine", TWO)];
+        let answer = self.bulk("/bulk/review", &fields).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.text()
+    }
+}
+
+/// Returns the values of all hidden fields with this name.
+fn values<'a>(page: &'a str, name: &str) -> Vec<&'a str> {
+    let field = format!("type=\"hidden\" name=\"{name}\" value=\"");
+    let parts = page.split(&field).skip(1);
+    parts.map(|rest| rest.split('"').next().unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_machines_are_reinstalled_after_a_review_and_the_typed_number() {
+    let server = Running::start_in(with_images()).await;
+    let browser = server.browser().await;
+    let page = browser.text("/").await;
+    assert!(page.contains(&format!("name=\"machine\" value=\"{ONE}\" form=\"bulk\"")), "{page}");
+    let page = browser.review("reinstall", "debian-13").await;
+    assert!(page.contains("is not installed yet") && !page.contains("button class=\"danger\""), "{page}");
+    server.installed().await;
+    let page = browser.review("reinstall", "debian-13").await;
+    assert!(page.contains("the plan is unknown: the machine has never registered"), "{page}");
+    assert_eq!(server.press(ONE, "debian-12", json!({ "without_marker": true })).await.status, 200);
+    let token = server.registered(ONE).await;
+    server.allocated(ONE, &token).await;
+    let page = browser.review("reinstall", "debian-12").await;
+    assert!(page.contains("Machines that will be skipped: "), "{page}");
+    let page = browser.review("cancel", "").await;
+    for words in ["Cancel the orders of 1 machine", "Machines that will be skipped: 1", "no reinstall is ordered"] {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+    let (machines, shown) = (values(&page, "machine"), values(&page, "shown"));
+    assert_eq!((machines.as_slice(), shown.len()), (&[ONE][..], 1));
+    let confirm = async |shown: &str, count: &str, more: &[(&str, &str)]| {
+        let fields = [("action", "cancel"), ("machine", ONE), ("shown", shown), ("count", count)];
+        browser.bulk("/bulk/confirm", &[&fields[..], more].concat()).await
+    };
+    for count in ["", "2", "one"] {
+        let answer = confirm(shown[0], count, &[]).await;
+        assert!(answer.status == 400 && answer.text().contains("nothing was changed"), "{}", answer.text());
+    }
+    let answer = confirm("another order", "1", &[]).await;
+    let text = answer.text();
+    assert!(answer.status == 200 && text.contains("0 of 1 machine changed") && text.contains("has changed"), "{text}");
+    assert!(server.listed().await["order"].is_object(), "nothing was canceled so far");
+    // A failure on one machine does not affect the others.
+    let answer = confirm(shown[0], "2", &[("machine", TWO), ("shown", "")]).await.text();
+    for words in ["1 of 2 machines changed", "Unchanged machines: 1", "Order canceled: 1", "no reinstall is ordered"] {
+        assert!(answer.contains(words), "{words}: {answer}");
+    }
+    assert!(server.listed().await["order"].is_null());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_planned_reinstall_shows_what_the_machine_loses() {
+    let server = Running::start_in(with_images()).await;
+    let browser = server.browser().await;
+    let token = server.registered(ONE).await;
+    server.allocated(ONE, &token).await;
+    assert_eq!(server.begins_first(ONE, &token, "a1").await, 200);
+    server.report(ONE, &token, "a1", true).await;
+    let page = browser.review("reinstall", "debian-13").await;
+    for words in ["Reinstall 1 machine with debian-13", "Data lost", "/dev/sda", "Type <strong>1</strong>"] {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+    let shown = values(&page, "shown")[0];
+    let fields = [("action", "reinstall"), ("image", "debian-13"), ("machine", ONE), ("shown", shown), ("count", "1")];
+    let text = browser.bulk("/bulk/confirm", &fields).await.text();
+    assert!(text.contains("Reinstall ordered: 1"), "{text}");
+    assert_eq!(server.listed().await["order"]["image"], "debian-13");
+    let text =
+        browser.bulk("/bulk/confirm", &[&fields[..1], &[("image", "debian-12")], &fields[2..]].concat()).await.text();
+    assert!(text.contains("0 of 1 machine changed"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forms_without_action_machine_or_token_are_refused() {
+    let server = Running::start_in(with_images()).await;
+    let browser = server.browser().await;
+    for (fields, words) in [
+        (vec![("machine", ONE)], "no action"),
+        (vec![("action", "reinstall"), ("machine", ONE)], "no image is selected"),
+        (vec![("action", "cancel")], "no machine is selected"),
+    ] {
+        for path in ["/bulk/review", "/bulk/confirm"] {
+            let answer = browser.bulk(path, &fields).await;
+            assert!(answer.status == 400 && answer.text().contains(words), "{path} {words}: {}", answer.text());
+        }
+    }
+    let many: Vec<String> = (0..501).map(|number| format!("m{number}")).collect();
+    let fields = [("action", "cancel")].into_iter().chain(many.iter().map(|id| ("machine", id.as_str())));
+    let answer = browser.bulk("/bulk/review", &fields.collect::<Vec<_>>()).await;
+    assert!(answer.status == 400 && answer.text().contains("at most 500"), "{}", answer.text());
+    for path in ["/bulk/review", "/bulk/confirm"] {
+        assert_eq!(browser.post(path, &[], &[("action", "cancel"), ("machine", ONE)]).await.status, 403);
+        assert_eq!(server.post(path, &[], &[("action", "cancel"), ("machine", ONE)]).await.status, 401);
+    }
+}

@@ -1,0 +1,102 @@
+//! Editor of machine files: the check, the plan, the confirmation by name, and concurrent changes.
+
+use super::reinstall::value;
+use super::*;
+
+impl Browser<'_> {
+    /// Submits a text with the hidden fields of the page.
+    async fn submit(&self, page: &str, text: &str, name: &str) -> Answer {
+        let shown = if page.contains("name=\"shown\"") { value(page, "shown") } else { "" };
+        let fields = [("base", value(page, "base")), ("text", text), ("name", name), ("shown", shown)];
+        let token = self.token().await;
+        self.post(&path(), &[], &[&[("form", token.as_str())], &fields[..]].concat()).await
+    }
+}
+
+fn path() -> String {
+    format!("/machines/{ONE}/file")
+}
+
+fn text(allocation: &str, more: &str) -> String {
+    machine_file(ONE, "one", "52:54:00:00:00:01", allocation, more)
+}
+
+fn file(server: &Running) -> String {
+    std::fs::read_to_string(server.dir.path().join("machines/one.yaml")).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_text_is_written_only_after_a_check_and_with_the_name() {
+    let server = Running::start_in(with_images()).await;
+    server.installed().await;
+    let browser = server.browser().await;
+    let page = browser.text(&path()).await;
+    assert!(page.contains("hostname: h") && page.contains("may contain passwords"), "{page}");
+    assert!(!page.contains("Write the file"), "{page}");
+    let new = text("a1", "consoles: [ttyS1] # new\n");
+    let answer = browser.submit(&page, &new, "one").await;
+    assert_eq!(answer.status, 200, "an unchecked text is not written: {}", answer.text());
+    let checked = answer.text();
+    for words in ["The text is valid.", "does not cause an installation", "Type <strong>one</strong>", "# new"] {
+        assert!(checked.contains(words), "{words}: {checked}");
+    }
+    let other = browser.submit(&checked, &text("a1", "consoles: [ttyS2]\n"), "one").await;
+    assert_eq!(other.status, 200, "a text that differs from the checked text is not written: {}", other.text());
+    assert_eq!(browser.submit(&checked, &new, "two").await.status, 400);
+    assert_eq!(browser.post(&path(), &[], &[("text", &new)]).await.status, 403);
+    assert_eq!(file(&server), text("a1", ""));
+    // Browsers submit lines that end with CRLF.
+    let token = browser.token().await;
+    let crlf = new.replace('\n', "\r\n");
+    let fields = [("base", value(&checked, "base")), ("text", &crlf), ("shown", value(&checked, "shown"))];
+    let answer =
+        browser.post(&path(), &[], &[&[("form", token.as_str()), ("name", "one")], &fields[..]].concat()).await;
+    assert_eq!(answer.status, 303, "{}", answer.text());
+    assert_eq!(file(&server), new);
+    server.heard("one: 127.0.0.1 changed ").await;
+    let answer = browser.submit(&checked, &text("a1", ""), "one").await;
+    assert!(answer.status == 409 && answer.text().contains("has changed since"), "{}", answer.text());
+    assert_eq!(file(&server), new);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_invalid_text_is_refused_with_all_problems() {
+    let server = Running::start_in(with_images()).await;
+    let browser = server.browser().await;
+    let page = browser.text(&path()).await;
+    for (new, words) in [
+        (text("a1", "macss: []\n"), "macss"),
+        (format!("id: {ONE}\nname: one\nmacs: [5, x]\nlocked: yes\n"), "3:8: "),
+        ("id: [\n".to_owned(), "Not valid"),
+        (format!("id: {TWO}\nname: one\n"), "machine rename"),
+        (format!("id: {ONE}\nname: two\n"), "already has the name &quot;two&quot;"),
+        (format!("id: {ONE}\nname: one\nmacs: ['52:54:00:00:00:02']\n"), "already lists 52:54:00:00:00:02"),
+        (text("a1", "").replace("debian-12", "debian-99"), "debian-99"),
+        (text("a1", "# </textarea><script>alert(1)</script>\nx: 1\n"), "&lt;/textarea&gt;&lt;script&gt;"),
+    ] {
+        let answer = browser.submit(&page, &new, "one").await;
+        let shown = answer.text();
+        assert!(answer.status == 422 && shown.contains(words), "{words}: {} {shown}", answer.status);
+        assert!(shown.contains("nothing was written") && !shown.contains("Write the file"), "{shown}");
+    }
+    assert_eq!(file(&server), text("a1", ""));
+    assert_eq!(browser.get(&format!("/machines/{STRANGER}/file")).await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_text_that_causes_an_installation_shows_its_plan() {
+    let server = Running::start_in(with_images()).await;
+    let browser = server.browser().await;
+    let page = browser.text(&path()).await;
+    let answer = browser.submit(&page, &text("a2", ""), "").await;
+    assert!(answer.status == 200 && answer.text().contains("Its disks are unknown"), "{}", answer.text());
+    let token = server.registered(ONE).await;
+    server.allocated(ONE, &token).await;
+    let answer = browser.submit(&page, &text("a2", ""), "").await;
+    let checked = answer.text();
+    for words in ["the machine will be installed", "Data lost", "── point of no return", "Write the file of one"] {
+        assert!(checked.contains(words), "{words}: {checked}");
+    }
+    assert_eq!(browser.submit(&checked, &text("a2", ""), "one").await.status, 303);
+    assert_eq!(file(&server), text("a2", ""));
+}
