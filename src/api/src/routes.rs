@@ -48,14 +48,11 @@ pub fn build_router(calls: Vec<ApiRoute>) -> Router<Arc<AppState>> {
 
 /// Returns the endpoints for agents. Files that firmware loads are not included, since they are not JSON.
 pub fn machine_routes() -> Vec<ApiRoute> {
-    let running = get_route(
-        "/boot.json",
-        netboot::boot_json,
-        "Boot information for a running machine that is about to carry out its reinstall",
-    )
-    .with_token(RequiredToken::None)
-    .with_query(&["uuid", "mac"])
-    .with_response(response_schema::<NextBoot>);
+    let running =
+        get_route("/boot.json", netboot::boot_json, "Boot information for a running machine before its reinstall")
+            .with_token(RequiredToken::None)
+            .with_query(&["uuid", "mac"])
+            .with_response(response_schema::<NextBoot>);
     let with_token = [allocation_routes(), installation_routes()].into_iter().flatten();
     with_token.map(|call| call.with_token(RequiredToken::Machine)).chain([running]).collect()
 }

@@ -79,13 +79,13 @@ pub fn resolve_allocation(
     standing: &InstallState,
     known: &SiteObjects,
 ) -> Result<Option<ResolvedAllocation>, String> {
-    let Some(resolved) = resolve_before_approval(machine, standing, known)? else { return Ok(None) };
-    let approved = match known.approvals.approval_for_agent(&machine.id, standing) {
-        Ok(approved) => approved.filter(|_| resolved.installs),
-        Err(why) if resolved.installs => return Err(why),
-        Err(_) => None,
-    };
-    Ok(Some(ResolvedAllocation { approved, ..resolved }))
+    resolve_with_approval(machine, standing, known, |installs| {
+        match known.approvals.approval_for_agent(&machine.id, standing) {
+            Ok(approved) => Ok(approved.filter(|_| installs)),
+            Err(why) if installs => Err(why),
+            Err(_) => Ok(None),
+        }
+    })
 }
 
 /// Resolves the machine's allocation without regard to approvals, for a plan that the operator has not approved yet.
@@ -96,6 +96,18 @@ pub fn resolve_before_approval(
     machine: &MachineSpec,
     standing: &InstallState,
     known: &SiteObjects,
+) -> Result<Option<ResolvedAllocation>, String> {
+    resolve_with_approval(machine, standing, known, |_| Ok(None))
+}
+
+/// Resolves the machine's allocation. `find_approval` receives whether the allocation will be installed. The approval is
+/// checked before the objects that the allocation names, so that an invalid approval is reported even while the machine
+/// waits for one of these objects.
+fn resolve_with_approval(
+    machine: &MachineSpec,
+    standing: &InstallState,
+    known: &SiteObjects,
+    find_approval: impl FnOnce(bool) -> Result<Option<ApprovedPlan>, String>,
 ) -> Result<Option<ResolvedAllocation>, String> {
     let Some(in_file) = &machine.allocation else {
         return check_enabled_templates(machine, standing, known).map(|()| None);
@@ -109,10 +121,11 @@ pub fn resolve_before_approval(
     if installs && matches!(allocation.definition, DefinitionState::Verifying) {
         return Ok(None);
     }
+    let approved = find_approval(installs)?;
     let Some(parts) = resolve_parts(machine, &allocation, standing, known, installs)? else { return Ok(None) };
     let AllocationParts { image, layout: (layout_id, layout), steps: AllocationSteps { steps, out_of_band, .. } } =
         parts;
-    Ok(Some(ResolvedAllocation { allocation, image, layout_id, layout, steps, out_of_band, installs, approved: None }))
+    Ok(Some(ResolvedAllocation { allocation, image, layout_id, layout, steps, out_of_band, installs, approved }))
 }
 
 /// Returns the reason why the allocation must not be used although all its references are valid, or `None` if it may be

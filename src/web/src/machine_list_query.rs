@@ -148,8 +148,8 @@ impl MachineListQuery {
 
 #[cfg(test)]
 mod tests {
-    use api::display_phase::DisplayPhase;
     use super::*;
+    use api::display_phase::DisplayPhase;
     use api::operator::MachineSummary;
 
     fn row(name: &str, phase: (&'static str, ObjectFate), image: Option<&str>, seen: Option<&str>) -> MachineRow {

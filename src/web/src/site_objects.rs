@@ -2,8 +2,8 @@
 
 use super::page_frame;
 use super::session::LoggedIn;
-use api::{AppState, operator};
 use api::metal_api::volumes::volumes_of;
+use api::{AppState, operator};
 use axum::extract::State;
 use axum::response::Response;
 use common::format::{format_bytes, format_count};

@@ -68,12 +68,7 @@ pub async fn check_machine_text(app: &AppState, id: &str, text: &str) -> ApiResu
 ///
 /// # Errors
 /// Returns an error if the text of the file is no longer `old`, or the file cannot be written.
-pub async fn replace_machine_text(
-    turn: &EditTurn,
-    id: &str,
-    file: &MachineFileText,
-    new: &str,
-) -> ApiResult<()> {
+pub async fn replace_machine_text(turn: &EditTurn, id: &str, file: &MachineFileText, new: &str) -> ApiResult<()> {
     let EditTurn { app, peer, directory, .. } = turn;
     let mut published = app.directory.clone();
     published.mark_unchanged();

@@ -258,11 +258,7 @@ fn requested_field(path: &str) -> String {
 
 /// `DELETE /v1/machine/{id}/free`: removes the allocation from the machine file, and powers the machine off if its management controller
 /// is known. At its next boot over PXE, the machine boots the ramdisk and waits. Its disks are preserved.
-pub async fn free_machine(
-    Path(id): Path<String>,
-    base: BaseUrls,
-    turn: EditTurn,
-) -> ApiResult<Json<MachineResponse>> {
+pub async fn free_machine(Path(id): Path<String>, base: BaseUrls, turn: EditTurn) -> ApiResult<Json<MachineResponse>> {
     let (id, EditTurn { app, peer, directory, .. }) = (id.to_lowercase(), &turn);
     let machine = directory.find_machine(&id).ok_or_else(|| ApiRefusal::not_found(KIND, &id))?;
     if let Some(reason) = &machine.locked {
