@@ -109,7 +109,11 @@ impl StatusLog {
     }
 
     /// Starts a log that is written in the format of `--json`, but to a destination other than standard output.
+    ///
+    /// # Panics
+    /// Panics if the thread that writes the log cannot be started.
     #[cfg(any(test, feature = "testing"))]
+    #[expect(clippy::unwrap_used, reason = "only tests call this function")]
     pub fn json_into(out: impl std::io::Write + Send + 'static) -> StatusLog {
         StatusLog::with_output(JsonOutput { out }).unwrap().0
     }

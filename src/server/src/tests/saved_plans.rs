@@ -24,6 +24,9 @@ impl Running {
     }
 }
 
+/// Change of a saved plan.
+type Change = fn(&mut Value);
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_saved_plan_is_ordered_and_approved() {
     let server = Running::start_in(with_images()).await;
@@ -89,7 +92,7 @@ async fn a_plan_that_was_edited_or_cannot_be_ordered_is_refused() {
     assert!(error.is_refusal() && error.to_string().contains("is not installed yet"), "{error}");
     let file = server.installed_with_inventory().await;
     server.plan(&save).await.unwrap();
-    let changes: [(&str, fn(&mut Value), &str); 4] = [
+    let changes: [(&str, Change, &str); 4] = [
         ("version", |plan| plan["version"] = 2.into(), "the version of the plan is 2, but must be 1"),
         ("verdict", |plan| plan["approval"]["verdicts"]["disks"] = json!([]), "the approval is corrupt"),
         ("input", |plan| plan["registered"]["inventory"]["disks"] = json!([]), "save the plan again"),
