@@ -165,7 +165,10 @@ pub(super) fn describe_wait(missing: &[KnownDisk]) -> String {
     let missing: Vec<String> = missing.iter().map(KnownDisk::to_string).collect();
     match missing.is_empty() {
         true => "for an allocation".to_owned(),
-        false => format!("for an allocation; disks not found and not erased: {}", missing.join(", ")),
+        false => format!(
+            "for an allocation; the following disks were not found and therefore not erased: {}",
+            missing.join(", ")
+        ),
     }
 }
 

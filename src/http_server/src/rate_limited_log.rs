@@ -42,7 +42,7 @@ struct MinuteQuota {
     printed: HashSet<u64>,
     hasher: RandomState,
     sources: HashMap<Option<IpAddr>, LineCounts>,
-    /// Number of printed lines of all addresses.
+    /// Number of lines printed so far, summed over all addresses.
     total: u32,
     /// Number of dropped lines of addresses beyond [`ADDRESSES`].
     dropped: u64,

@@ -18,7 +18,7 @@ pub struct BootEntries {
     /// partition by its index in this list.
     pub esps: Vec<Esp>,
     pub order: BootOrder,
-    /// True if entries are registered only for an image without an installer. An installer registers its own entries.
+    /// If true, entries are registered only if the image has no installer, because an installer registers its own entries.
     pub unless_installer: bool,
 }
 

@@ -78,7 +78,7 @@ fn describe_erasure(disk: &WipeDisk) -> String {
             )
         }
     };
-    format!("{methods}zero and read back signature areas of the disk and of its partitions, old and new")
+    format!("{methods}zero and read back signature areas of the disk and of its old and new partitions")
 }
 
 fn describe_method(method: EraseMethod) -> &'static str {

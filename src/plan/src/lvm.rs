@@ -169,7 +169,7 @@ impl<'a> PlanDecider<'a> {
             self.refuse_without_physical(group, below);
         } else if !degraded.is_empty() {
             let there = describe_group(kept);
-            self.warn(format!("vg:{} is kept DEGRADED: no redundancy for {degraded}: {there}", group.name));
+            self.warn(format!("vg:{} is kept DEGRADED: {degraded} without redundancy ({there})", group.name));
         } else if below.absent().next().is_some() {
             self.warn(format!(
                 "vg:{} is kept, although it lacks a physical volume: {}",

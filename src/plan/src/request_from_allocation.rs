@@ -82,8 +82,8 @@ fn discarded_disks(allocation: &Allocation) -> Vec<String> {
     }
 }
 
-/// Clears `begun` and returns true if the old installation is still complete. In this case, an earlier attempt
-/// announced its start, but did not receive the response, and therefore wrote nothing.
+/// If the old installation is still complete, clears `begun` and returns true: an earlier attempt announced its start,
+/// did not receive the response, and therefore wrote nothing.
 pub fn clear_begun_if_intact(
     machine: &str,
     allocation: &mut Allocation,

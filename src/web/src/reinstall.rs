@@ -129,7 +129,7 @@ fn show_options(app: &AppState, machine: &MachineSpec, asked: &ReinstallRequest,
             }
             details open[asked.without_marker || asked.change_promise || asked.replace_newer || asked.apply_allocation || !asked.give_up.is_empty()] {
                 summary { "More options" }
-                p { label { input type="checkbox" name="without_marker" value="yes" checked[asked.without_marker]; " The disk with / was replaced: proceed without its install marker" } }
+                p { label { input type="checkbox" name="without_marker" value="yes" checked[asked.without_marker]; " The disk of the root filesystem was replaced: proceed although the new disk has no install marker" } }
                 p { label { input type="checkbox" name="change_promise" value="yes" checked[asked.change_promise]; " Use the layout of the machine file, even if it wipes a disk that was preserved so far" } }
                 p { label { input type="checkbox" name="replace_newer" value="yes" checked[asked.replace_newer]; " Replace the installation on the disks even if it is newer than the server's record" } }
                 p { label { input type="checkbox" name="apply_allocation" value="yes" checked[asked.apply_allocation]; " Apply the allocation of the machine file (hostname, keys, user data, …), instead of keeping the installed allocation" } }

@@ -273,7 +273,7 @@ fn two_legs(kind: LvmType) -> (Layout, Inventory) {
 fn a_group_goes_on_without_a_disk_while_all_data_are_there() {
     let (layout, mut inventory) = two_legs(LvmType::Raid1);
     let plan = make(&layout, &inventory, InstallMode::Reinstall).unwrap();
-    let said = "vg:vg00 is kept DEGRADED: no redundancy for varlib, srv: vg:vg00 on /dev/sdc, a missing device (volumes: varlib, srv)";
+    let said = "vg:vg00 is kept DEGRADED: varlib, srv without redundancy (vg:vg00 on /dev/sdc, a missing device (volumes: varlib, srv))";
     assert!(plan.warnings.iter().any(|warning| warning == said), "{:#?}", plan.warnings);
     let activate = Operation::Device(DeviceOp::ActivateGroup(ActivateGroup {
         name: "vg00".to_owned(),

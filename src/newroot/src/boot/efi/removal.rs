@@ -90,7 +90,9 @@ fn shorten_orders(directory: &Path, removed: &[(LoadOptionClass, u16)]) -> Vec<S
         if shorter.len() == order.len() {
             return None;
         }
-        write_order(directory, name, &shorter).err().map(|error| format!("numbers from {name}: {error}"))
+        write_order(directory, name, &shorter)
+            .err()
+            .map(|error| format!("cannot remove entry numbers from {name}: {error}"))
     };
     LoadOptionClass::ALL.into_iter().filter_map(shorten).collect()
 }
