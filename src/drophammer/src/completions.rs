@@ -69,9 +69,8 @@ fn completion_script(shell: CompletionShell) -> String {
 mod tests {
     use super::*;
     use linux::process::ToolCommand;
-    use std::fs::Permissions;
-    use std::os::unix::fs::PermissionsExt;
     use std::time::Duration;
+    use testing::executables::write_executable;
 
     /// Deadline for a shell, far longer than any shell needs.
     const DEADLINE: Duration = Duration::from_secs(60);
@@ -120,8 +119,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             std::fs::write(folder.path().join(name), completion_script(shell)).unwrap();
             std::fs::write(folder.path().join("asks"), asks).unwrap();
-            std::fs::write(folder.path().join("drophammer"), STUB).unwrap();
-            std::fs::set_permissions(folder.path().join("drophammer"), Permissions::from_mode(0o755)).unwrap();
+            write_executable(&folder.path().join("drophammer"), STUB);
             let program = format!("{shell:?}").to_lowercase();
             // The home directory is temporary, because some shells write files to it at every start.
             let command = ToolCommand::new(&program).args(options).arg(folder.path().join("asks")).arg(folder.path());

@@ -3,8 +3,9 @@
 use super::NewRoot;
 use linux::process::ToolCommand;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use tempfile::TempDir;
+use testing::executables::write_executable;
 
 /// Creates a target with busybox.
 pub(crate) fn busybox() -> (TempDir, NewRoot) {
@@ -33,6 +34,5 @@ pub(crate) fn busybox() -> (TempDir, NewRoot) {
 pub(crate) fn script(root: &NewRoot, path: &str, script: &str) {
     let path = root.path().join(path);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    write_executable(&path, &format!("#!/bin/sh\n{script}\n"));
 }

@@ -1,6 +1,7 @@
 //! Test doubles, fuzzing, and access to documentation and sources, for the tests of the other crates.
 
 pub mod docs;
+pub mod executables;
 pub mod fuzzing;
 pub mod http;
 pub mod images;

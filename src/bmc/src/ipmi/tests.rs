@@ -6,9 +6,9 @@ use model::bmc::BmcAddress;
 use model::inventory::FirmwareType;
 use model::registry_auth::SecretText;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use tempfile::TempDir;
+use testing::executables::write_executable;
 
 const GUID: &str = "4c4c4544-0051-3010-8031-b2c04f333633";
 
@@ -38,9 +38,7 @@ fn controller(power: &str, quirk: &str) -> TempDir {
     }
     let script =
         format!("#!/bin/sh\ncd {}\necho \"$IPMI_PASSWORD $*\" >>log\n{quirk}\n{CONTROLLER}", dir.path().display());
-    let program = dir.path().join("ipmitool");
-    fs::write(&program, script).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    write_executable(&dir.path().join("ipmitool"), &script);
     dir
 }
 

@@ -2,13 +2,12 @@
 
 use super::*;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use testing::executables::write_executable;
 
 fn write(dir: &Path, name: &str, text: &str) {
     let path = dir.join("os/web").join(name);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(&path, text).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    write_executable(&path, text);
 }
 
 fn with_definition(parameters: &str) -> TempDir {
