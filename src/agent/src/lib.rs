@@ -37,6 +37,7 @@ use model::cmdline::{AgentSettings, ControlPlaneSource};
 use model::install_report::EventName;
 use model::inventory::Inventory;
 use model::inventory::lldp::NicNeighbours;
+use model::layout::ParsedLayout;
 use model::machine_migration::MigrationSide;
 use model::recorded_disks::ConnectedDisk;
 use operations::StageName;
@@ -209,13 +210,7 @@ impl InstallAgent {
 
     fn make_plan(&self, machine: &AssignedMachine, allocation: &mut Allocation) -> Result<Plan, Box<InstallFailure>> {
         let failure = |error| Box::new(InstallFailure::new_before_plan("plan", error));
-        let parsed = allocation.parse_layout().map_err(|problems| {
-            let message = format!("invalid layout; nothing was written:\n{}", diagnostic::join_problems(&problems));
-            failure(Error::new(Phase::Layout, message))
-        })?;
-        for note in &parsed.notes {
-            tracing::info!("layout: {note}");
-        }
+        let parsed = parse_layout(allocation).map_err(failure)?;
         preflight::wait_for_layout_disks(&parsed.layout).map_err(failure)?;
         self.erase_newcomers(allocation)?;
         unlock_preserved::read_ramdisk_key(&parsed.layout, allocation).map_err(failure)?;
@@ -310,6 +305,16 @@ impl InstallAgent {
         };
         InstallFailure::from_plan_failure(failure, allocation, text)
     }
+}
+
+/// Parses the layout of the allocation, and logs the notes about it.
+fn parse_layout(allocation: &Allocation) -> Result<ParsedLayout> {
+    let parsed = allocation.parse_layout().map_err(|problems| {
+        let message = format!("invalid layout; nothing was written:\n{}", diagnostic::join_problems(&problems));
+        Error::new(Phase::Layout, message)
+    })?;
+    parsed.notes.iter().for_each(|note| tracing::info!("layout: {note}"));
+    Ok(parsed)
 }
 
 /// Describes the requested operation for operators.

@@ -287,14 +287,7 @@ async fn carry_out(
             return Ok(false);
         }
         (RunAction::Complete, step) => {
-            let message = progress::describe_completed(&run, step, &system);
-            let next = OutOfBandRun { completed: run.completed + 1, restarts: 0, ..run.with_phase(RunPhase::Ready) };
-            app.watch.log_note(format!("{name}: {message}"));
-            let is_recorded = app.state.replace_run(&run, Some(next)).await?;
-            if is_recorded {
-                record_event(app, &run.machine, EventName::Preparing, message).await;
-            }
-            return Ok(is_recorded);
+            return complete_step(app, &run, progress::describe_completed(&run, step, &system)).await;
         }
         (RunAction::Restart, _) => {
             let restarting =
@@ -321,6 +314,17 @@ async fn carry_out(
     let restarted = if next == RunPhase::Restarting { now() } else { recorded.restarted.clone() };
     let next = OutOfBandRun { restarted, ..recorded.with_phase(next) };
     Ok(app.state.replace_run(&recorded, Some(next)).await?)
+}
+
+/// Records that the current step is completed. Returns false if the run has changed in the meantime.
+async fn complete_step(app: &AppState, run: &OutOfBandRun, message: String) -> Result<bool, ApiError> {
+    let next = OutOfBandRun { completed: run.completed + 1, restarts: 0, ..run.with_phase(RunPhase::Ready) };
+    app.watch.log_note(format!("{}: {message}", app.directory().display_name(&run.machine)));
+    let is_recorded = app.state.replace_run(run, Some(next)).await?;
+    if is_recorded {
+        record_event(app, &run.machine, EventName::Preparing, message).await;
+    }
+    Ok(is_recorded)
 }
 
 /// Sends the requests of an action, and reads the values that take effect without a restart.

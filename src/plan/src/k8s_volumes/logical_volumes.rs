@@ -235,22 +235,16 @@ impl<'a> PlanDecider<'a> {
     ) -> Result<VolumeDecision, VolumeRefusal> {
         let device = create.device.clone();
         let refuse = |why: String| Err(Some(format!("cannot use {device}: {why}")));
-        if found.health == VolumeHealth::Lost {
-            return refuse("part of the volume's data is missing".to_owned());
-        }
-        if found.size_bytes < size_bytes {
-            let (is, wanted) = (format::format_bytes(found.size_bytes), format::format_bytes(size_bytes));
-            return refuse(format!("the size of the volume is {is} instead of {wanted}"));
+        if let Some(why) = describe_unusable(found, size_bytes) {
+            return refuse(why);
         }
         let running = found.running.as_ref().and_then(|name| self.stack.find_stacked(name));
-        let disks = kept.present_devices().flat_map(|device| self.disks_below(device)).collect();
-        let sector_bytes = self.groups.get(create.group.as_str()).map_or(512, |group| group.sector_bytes);
         let is = VolumeDecision {
             device: device.clone(),
-            disks,
+            disks: kept.present_devices().flat_map(|device| self.disks_below(device)).collect(),
             verdict: PersistentVerdict::Keep,
             size: Known::Known(found.size_bytes),
-            sector_bytes,
+            sector_bytes: self.groups.get(create.group.as_str()).map_or(512, |group| group.sector_bytes),
             prepare: None,
             persistent: udev_path(volume),
         };
@@ -265,21 +259,14 @@ impl<'a> PlanDecider<'a> {
         let Some(running) = running else {
             return refuse("the volume is not active, so its content is unknown".to_owned());
         };
-        match elsewhere {
-            Some((carrier, _)) if *carrier == running.device => return Ok(is),
-            Some((carrier, _)) => return refuse(format!("the UUID of the volume is on {carrier}")),
-            None => {}
+        if let Some((carrier, _)) = elsewhere {
+            let is_there = *carrier == running.device;
+            return if is_there { Ok(is) } else { refuse(format!("the UUID of the volume is on {carrier}")) };
         }
         let content = as_preserved(&running.device, &running.signatures, found.size_bytes);
         let cut_off = self.find_unfinished(&content).is_some_and(|uuid| uuid == volume.uid.to_string());
-        if !running.blank && !cut_off {
-            let there = describe_found(&running.signatures);
-            return refuse(format!("the device does not have the UUID of the volume, but contains {there}"));
-        }
-        if let Some(how) = &found.entangled {
-            return refuse(format!(
-                "the volume {how}; remove the snapshot, or complete the merge or move, in the installed system"
-            ));
+        if let Some(why) = describe_foreign_content(running, found, cut_off) {
+            return refuse(why);
         }
         if !cut_off {
             self.require_zeros(&running.device, found.size_bytes);
@@ -318,4 +305,28 @@ fn describe_found(signatures: &[inventory::DeviceSignature]) -> String {
         [] => content_text::describe_unrecognized(false).to_owned(),
         found => found.iter().map(content_text::describe_signature).collect::<Vec<_>>().join(" and "),
     }
+}
+
+/// Returns the reason why an existing logical volume cannot contain a volume of this size, or `None` if it can.
+fn describe_unusable(found: &inventory::LvmLogicalVolume, size_bytes: u64) -> Option<String> {
+    if found.health == VolumeHealth::Lost {
+        return Some("part of the volume's data is missing".to_owned());
+    }
+    let (is, wanted) = (format::format_bytes(found.size_bytes), format::format_bytes(size_bytes));
+    (found.size_bytes < size_bytes).then(|| format!("the size of the volume is {is} instead of {wanted}"))
+}
+
+/// Returns the reason why an existing logical volume that lacks the UUID of the Kubernetes volume must not be
+/// initialized, or `None` if it may be. `cut_off` is true if an interrupted attempt was initializing the logical volume.
+fn describe_foreign_content(
+    running: &inventory::StackedDevice,
+    found: &inventory::LvmLogicalVolume,
+    cut_off: bool,
+) -> Option<String> {
+    if !running.blank && !cut_off {
+        let there = describe_found(&running.signatures);
+        return Some(format!("the device does not have the UUID of the volume, but contains {there}"));
+    }
+    let how = found.entangled.as_ref()?;
+    Some(format!("the volume {how}; remove the snapshot, or complete the merge or move, in the installed system"))
 }
