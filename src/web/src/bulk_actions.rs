@@ -2,6 +2,7 @@
 //! machine would lose, and confirms by typing the number of machines. Each machine passes the same checks as in a single
 //! action, and a failure on one machine does not affect the others.
 
+use super::allocation_differences::AllocationChanges;
 use super::form::SubmittedForm;
 use super::page_frame;
 use super::plan_preview::PlanPreview;
@@ -20,6 +21,7 @@ use http_server::api_error::ApiError;
 use http_server::quotas::ClientAddress;
 use maud::{Markup, html};
 use plan::DiskVerdict;
+use plan::request_from_allocation::preview::{NOBODY_LOOKED, PreviewPlan};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -42,6 +44,8 @@ struct ReviewedMachine {
     /// Number of bytes that would be lost, and the disks that would be wiped.
     lost: u64,
     wiped: Vec<String>,
+    /// Reason why the plan is only a prediction.
+    foreseen: Option<&'static str>,
     /// Digest of the plan; the action is refused if its digest differs from the digest that was shown.
     digest: String,
 }
@@ -97,6 +101,7 @@ impl BulkAction {
             name: app.directory().display_name(&machine.id).to_owned(),
             lost: 0,
             wiped: Vec::new(),
+            foreseen: None,
             digest: String::new(),
         };
         let BulkAction::Reinstall(_) = self else {
@@ -114,10 +119,15 @@ impl BulkAction {
                 Err(ApiError::new(StatusCode::CONFLICT, format!("the plan is unknown: {why}")))
             }
             PlanPreview::Planned(planned, _) => {
+                if let Some(why) = explain_individual_review(&planned, &changes) {
+                    let why = format!("order this reinstall on the page of the machine: {why}");
+                    return Err(ApiError::new(StatusCode::CONFLICT, why));
+                }
                 let wiped = planned.disks.iter().filter(|disk| disk.verdict == DiskVerdict::Wipe);
                 Ok(ReviewedMachine {
                     lost: planned.disks.iter().fold(0, |sum: u64, disk| sum.saturating_add(disk.lost_bytes)),
                     wiped: wiped.map(|disk| format!("{} {}", disk.device, disk.serial)).collect(),
+                    foreseen: planned.foreseen,
                     digest: preview_digest(&planned, &changes),
                     ..reviewed
                 })
@@ -145,6 +155,19 @@ impl BulkAction {
                     .map(drop)
             }
         }
+    }
+}
+
+/// Returns the reason why the operator must review a reinstall on the page of its machine, which shows more than the table
+/// of several machines, or `None` if the table shows all effects.
+fn explain_individual_review(planned: &PreviewPlan, changes: &AllocationChanges) -> Option<&'static str> {
+    let dismantles = planned.plan.as_ref().is_some_and(|plan| !plan.torn.is_empty());
+    let recreates = planned.disks.iter().any(|disk| disk.verdict == DiskVerdict::Make);
+    match () {
+        () if changes.is_unrecorded => Some("the server has no record of the installed allocation"),
+        () if dismantles => Some("an array or volume group will be dismantled"),
+        () if recreates => Some("a disk that would be preserved is blank, and will be recreated"),
+        () => None,
     }
 }
 
@@ -208,7 +231,10 @@ fn show_review(
                         td { a href={ "/machines/" (machine.id) } { (machine.name) } }
                         @if let BulkAction::Reinstall(_) = action {
                             td.number { (format_bytes(machine.lost)) }
-                            td { (if machine.wiped.is_empty() { "none".to_owned() } else { machine.wiped.join(", ") }) }
+                            td {
+                                (if machine.wiped.is_empty() { "none".to_owned() } else { machine.wiped.join(", ") })
+                                @if let Some(why) = machine.foreseen { p.faint { (why) ": " (NOBODY_LOOKED) } }
+                            }
                         }
                     }
                 }

@@ -12,7 +12,7 @@ use api::operator::find_machine;
 use api::power;
 use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Redirect, Response};
 use bmc::PowerAction;
 use http_server::api_error::ApiError;
@@ -74,6 +74,7 @@ fn show_lock(person: &LoggedIn, machine: &MachineSpec) -> Markup {
         h2 #lock { "Lock" }
         form.stack method="post" action={ "/machines/" (machine.id) "/lock" } {
             (page_frame::form_token(person))
+            input type="hidden" name="shown" value=(machine.locked.as_deref().unwrap_or_default());
             @if let Some(reason) = &machine.locked {
                 p { "Locked: " (reason) }
                 (show_name_field(machine, "unlock-name"))
@@ -96,6 +97,7 @@ fn show_free(person: &LoggedIn, machine: &MachineSpec) -> Markup {
             (Some(_), Some(_)) => p.faint { "The machine is locked, so it cannot be freed." },
             (Some(allocation), None) => form.stack method="post" action={ "/machines/" (machine.id) "/free" } {
                 (page_frame::form_token(person))
+                input type="hidden" name="allocation" value=(allocation.id.as_str());
                 p {
                     "Removes allocation " code { (allocation.id.as_str()) } " from the machine file, and switches the machine off if its management controller is known. "
                     "Its disks are unchanged until the machine is allocated and installed again."
@@ -142,6 +144,9 @@ pub(crate) async fn post_lock(
         let form = SubmittedForm::read_verified(&app, &person, peer, &headers, body).await?;
         let turn = EditTurn::wait_for_turn(&app, peer, headers).await;
         let machine = find_machine(&app, &id.to_lowercase())?;
+        if form.get("shown") != machine.locked.as_deref().unwrap_or_default() {
+            return Err(changed_since("the lock"));
+        }
         let reason = form.get("reason").trim();
         let reason = match (&machine.locked, reason) {
             (Some(_), "") => {
@@ -172,10 +177,20 @@ pub(crate) async fn post_free(
         let turn = EditTurn::wait_for_turn(&app, peer, headers).await;
         let machine = find_machine(&app, &id.to_lowercase())?;
         require_name(&machine, form.get("name"), "the machine was not freed")?;
+        let own = machine.allocation.as_ref().map(|allocation| allocation.id.as_str());
+        if form.get("allocation") != own.unwrap_or_default() {
+            return Err(changed_since("the allocation"));
+        }
         let freed = machines::free_machine(Path(machine.id.clone()), base, turn).await;
         freed.map(|_| machine.id).map_err(|refusal| refusal.into_error())
     };
     respond(&app, &person, done.await)
+}
+
+/// Returns the error for a form that was loaded before `what` has changed.
+fn changed_since(what: &str) -> ApiError {
+    let why = format!("nothing was changed: {what} has changed since the page was loaded; reload the page");
+    ApiError::new(StatusCode::CONFLICT, why)
 }
 
 /// Returns to the page of the machine, or shows the error.

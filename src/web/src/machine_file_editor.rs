@@ -28,6 +28,9 @@ use std::sync::Arc;
 /// Maximum size of the form, which contains the text of the file, in bytes.
 const FORM_BYTES: usize = 1 << 20;
 
+/// Value of the field `do` of the button that writes the file. The other button only checks the text.
+const WRITE: &str = "write";
+
 /// Text in the editor.
 struct EditedText {
     text: String,
@@ -122,8 +125,8 @@ async fn submit_text(
         );
         return Err(ApiError::new(StatusCode::CONFLICT, why));
     }
-    let checked = check_text(app, base, &machine.id, &edited.text).await?;
-    let is_confirmed = form.get("shown") == checked.digest(&edited.text);
+    let checked = check_text(app, base, machine, &edited.text).await?;
+    let is_confirmed = form.get("do") == WRITE && form.get("shown") == checked.digest(&edited.text);
     if !checked.is_writable() || !is_confirmed || form.get("name").is_empty() {
         return Ok(render_editor(app, person, machine, &file, &edited, &checked));
     }
@@ -138,7 +141,40 @@ fn restore_line_ends(text: &str, file: &str) -> String {
     if file.contains("\r\n") { text.replace('\n', "\r\n") } else { text }
 }
 
-async fn check_text(app: &AppState, base: &BaseUrls, id: &str, text: &str) -> Result<CheckedText, ApiError> {
+/// Returns the reason why a text must not replace the machine's allocation, or `None` if it may. The allocation of an
+/// installed, locked or migrating machine ends only by freeing the machine, which also ends the installed system.
+async fn explain_kept_allocation(
+    app: &AppState,
+    current: &MachineSpec,
+    new: &MachineSpec,
+) -> Result<Option<String>, ApiError> {
+    let Some(own) = &current.allocation else { return Ok(None) };
+    if new.allocation.as_ref().is_some_and(|allocation| allocation.id == own.id) {
+        return Ok(None);
+    }
+    let standing = app.state.read_install_state(&current.id, &own.id).await?;
+    let why = if current.locked.is_some() {
+        "the machine is locked"
+    } else if app.state.find_live_migration(&current.id).await?.is_some() {
+        "the machine takes part in a migration"
+    } else if standing.is_installed() || standing.first.is_some() || standing.order.is_some() {
+        "the machine is installed with this allocation, or its installation has started"
+    } else {
+        return Ok(None);
+    };
+    Ok(Some(format!(
+        "the text removes allocation {} or changes its id, but {why}; free the machine first, then add another allocation",
+        own.id.as_str()
+    )))
+}
+
+async fn check_text(
+    app: &AppState,
+    base: &BaseUrls,
+    current: &MachineSpec,
+    text: &str,
+) -> Result<CheckedText, ApiError> {
+    let id = current.id.as_str();
     let machine = match check_machine_text(app, id, text).await.map_err(ApiRefusal::into_error) {
         Ok(machine) => machine,
         Err(error) => {
@@ -150,6 +186,9 @@ async fn check_text(app: &AppState, base: &BaseUrls, id: &str, text: &str) -> Re
             };
         }
     };
+    if let Some(why) = explain_kept_allocation(app, current, &machine).await? {
+        return Ok(CheckedText::Invalid(why));
+    }
     if machine.allocation.is_none() {
         return Ok(CheckedText::Harmless);
     }
@@ -183,7 +222,7 @@ fn render_editor(
             label for="text" { "Text" }
             // Browsers remove the first line end of a text area.
             textarea #text.mono name="text" rows=(rows) spellcheck="false" autocapitalize="off" { "\n" (edited.text) }
-            p { button { "Check" } " " span.faint { "Nothing is written yet." } }
+            p { button formnovalidate { "Check" } " " span.faint { "Nothing is written yet." } }
             (show_result(machine, edited, checked))
         }
         @if let CheckedText::Installs(plan) = checked { (show_plan(plan)) }
@@ -211,7 +250,7 @@ fn show_result(machine: &MachineSpec, edited: &EditedText, checked: &CheckedText
             }
             input type="hidden" name="shown" value=(checked.digest(&edited.text));
             (show_name_field(machine, "name"))
-            button.danger { "Write the file of " (confirmation_name(machine)) }
+            button.danger name="do" value=(WRITE) { "Write the file of " (confirmation_name(machine)) }
         }
     }
 }

@@ -12,7 +12,7 @@ impl Browser<'_> {
     }
 
     /// Returns the page of actions as soon as it contains these words.
-    async fn actions_with(&self, words: &str) -> String {
+    pub(super) async fn actions_with(&self, words: &str) -> String {
         let began = std::time::Instant::now();
         loop {
             let page = self.text(&format!("/machines/{ONE}/actions")).await;
@@ -79,13 +79,23 @@ async fn a_locked_machine_is_neither_freed_nor_unlocked_without_its_name() {
     assert!(browser.text(&format!("/machines/{ONE}")).await.contains("Locked: a customer's: disks"));
     let page = browser.text(&format!("/machines/{ONE}/actions")).await;
     assert!(page.contains("so it cannot be freed") && page.contains("Unlock one"), "{page}");
-    assert_refused(&browser.act("free", &[("name", "one")]).await, 422, "machine is locked");
-    assert_refused(&browser.act("lock", &[("name", "two")]).await, 400, "the machine is still locked");
+    let free = [("name", "one"), ("allocation", "a1")];
+    assert_refused(&browser.act("free", &free).await, 422, "machine is locked");
+    let shown = ("shown", "a customer's: disks");
+    assert_refused(&browser.act("lock", &[("name", "two"), shown]).await, 400, "the machine is still locked");
+    for other in ["", "another reason"] {
+        let answer = browser.act("lock", &[("name", "one"), ("shown", other)]).await;
+        assert_refused(&answer, 409, "the lock has changed since the page was loaded");
+        let answer = browser.act("lock", &[("reason", "mine"), ("shown", other)]).await;
+        assert_refused(&answer, 409, "the lock has changed since the page was loaded");
+    }
     assert!(file(&server).contains("locked: "), "{}", file(&server));
-    assert_eq!(browser.act("lock", &[("name", "one")]).await.status, 303);
+    assert_eq!(browser.act("lock", &[("name", "one"), shown]).await.status, 303);
     assert!(!file(&server).contains("locked"), "{}", file(&server));
 
-    let answer = browser.act("free", &[("name", "one")]).await;
+    let answer = browser.act("free", &[("name", "one"), ("allocation", "a0")]).await;
+    assert_refused(&answer, 409, "the allocation has changed since the page was loaded");
+    let answer = browser.act("free", &free).await;
     assert_eq!(answer.status, 303, "{}", answer.text());
     assert!(!file(&server).contains("allocation"), "{}", file(&server));
     assert!(browser.actions_with("The machine is free.").await.contains("Power"));

@@ -7,7 +7,7 @@ impl Browser<'_> {
     /// Submits a text with the hidden fields of the page.
     async fn submit(&self, page: &str, text: &str, name: &str) -> Answer {
         let shown = if page.contains("name=\"shown\"") { value(page, "shown") } else { "" };
-        let fields = [("base", value(page, "base")), ("text", text), ("name", name), ("shown", shown)];
+        let fields = [("base", value(page, "base")), ("text", text), ("name", name), ("shown", shown), ("do", "write")];
         let token = self.token().await;
         self.post(&path(), &[], &[&[("form", token.as_str())], &fields[..]].concat()).await
     }
@@ -49,8 +49,11 @@ async fn a_text_is_written_only_after_a_check_and_with_the_name() {
     let token = browser.token().await;
     let crlf = new.replace('\n', "\r\n");
     let fields = [("base", value(&checked, "base")), ("text", &crlf), ("shown", value(&checked, "shown"))];
-    let answer =
-        browser.post(&path(), &[], &[&[("form", token.as_str()), ("name", "one")], &fields[..]].concat()).await;
+    let fields = [&[("form", token.as_str()), ("name", "one")], &fields[..]].concat();
+    let answer = browser.post(&path(), &[], &fields).await;
+    assert_eq!(answer.status, 200, "the button that checks writes nothing: {}", answer.text());
+    assert_eq!(file(&server), text("a1", ""));
+    let answer = browser.post(&path(), &[], &[&fields[..], &[("do", "write")]].concat()).await;
     assert_eq!(answer.status, 303, "{}", answer.text());
     assert_eq!(file(&server), new);
     server.heard("one: 127.0.0.1 changed ").await;
@@ -99,4 +102,27 @@ async fn a_text_that_causes_an_installation_shows_its_plan() {
     }
     assert_eq!(browser.submit(&checked, &text("a2", ""), "one").await.status, 303);
     assert_eq!(file(&server), text("a2", ""));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_allocation_of_an_installed_or_locked_machine_is_not_removed() {
+    let server = Running::start_in(with_images()).await;
+    let browser = server.browser().await;
+    let page = browser.text(&path()).await;
+    let free = format!("id: {ONE}\nname: one\nmacs: ['52:54:00:00:00:01']\nsize: c1\n");
+    let answer = browser.submit(&page, &free, "").await;
+    assert_eq!(answer.status, 200, "nothing is installed yet: {}", answer.text());
+
+    server.installed().await;
+    for new in [free.clone(), text("a2", "")] {
+        let answer = browser.submit(&page, &new, "one").await;
+        let shown = answer.text();
+        assert!(answer.status == 422 && shown.contains("free the machine first"), "{} {shown}", answer.status);
+    }
+    server.write("machines/one.yaml", &text("a3", "locked: a customer's disks\n"));
+    browser.actions_with("Unlock one").await;
+    let page = browser.text(&path()).await;
+    let answer = browser.submit(&page, &free, "one").await;
+    assert!(answer.status == 422 && answer.text().contains("the machine is locked"), "{}", answer.text());
+    assert_eq!(file(&server), text("a3", "locked: a customer's disks\n"));
 }
