@@ -38,8 +38,11 @@ pub(super) async fn rewrite_machine_file(
     let anew = edit::format_document(&new, &FIELDS);
     let named = |problems: String| operator_files::replace_positions(&anew, &problems, &rename);
     let wanted = operator_files::parse_machine(&anew).map_err(|why| ApiRefusal::bad_request(named(why)))?;
-    let resolved = check_allocation(app, &wanted, &directory.known).await?;
-    resolved.map_err(|why| ApiRefusal::unprocessable(named(why)))?;
+    // A lock protects a machine also if its image was removed in the meantime.
+    if without_lock(&old) != without_lock(&new) {
+        let resolved = check_allocation(app, &wanted, &directory.known).await?;
+        resolved.map_err(|why| ApiRefusal::unprocessable(named(why)))?;
+    }
     let edited = change_text(
         path,
         &text,
@@ -56,6 +59,13 @@ pub(super) async fn rewrite_machine_file(
         .await?;
     log_removed_comments(app, path, &edited.gone);
     Ok(())
+}
+
+/// Returns the document of a machine file without the field `locked`, which does not affect the allocation.
+fn without_lock(document: &Value) -> Value {
+    let mut document = document.clone();
+    document.as_object_mut().and_then(|fields| fields.remove("locked"));
+    document
 }
 
 /// Checks that the machine's allocation can be installed. The inner error lists all problems, with their positions in

@@ -101,3 +101,19 @@ async fn a_locked_machine_is_neither_freed_nor_unlocked_without_its_name() {
     assert!(browser.actions_with("The machine is free.").await.contains("Power"));
     server.heard("one: 127.0.0.1 removed allocation a1").await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_can_be_locked_although_its_image_was_removed() {
+    let server = Running::start_in(with_images()).await;
+    server.installed().await;
+    let browser = server.browser().await;
+    std::fs::remove_file(server.dir.path().join("images/debian.yaml")).unwrap();
+    let began = std::time::Instant::now();
+    while browser.text("/images").await.contains("debian-12") {
+        assert!(began.elapsed() < PATIENCE, "the image is still listed");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let answer = browser.act("lock", &[("reason", "a customer's disks")]).await;
+    assert_eq!(answer.status, 303, "{}", answer.text());
+    assert!(file(&server).contains("locked: "), "{}", file(&server));
+}
