@@ -1,5 +1,5 @@
 //! Environment variables of options: `DROPHAMMER_`, the words of the command, and the name of the option, in capitals, such as
-//! `DROPHAMMER_PLAN_AT_REST`. Options that order, approve, erase, confirm or force something have no variable, so that a
+//! `DROPHAMMER_CHECK_STRICT`. Options that order, approve, erase, confirm or force something have no variable, so that a
 //! variable that is left in the environment never changes a machine.
 
 use clap::builder::FalseyValueParser;
@@ -8,9 +8,17 @@ use clap::{Arg, ArgAction, Command};
 /// Options of all commands whose variables have shorter names, and are read by the code that selects the server.
 const SHARED: [&str; 3] = ["server", "context", "token-file"];
 
-/// Commands whose options have no variable, because each option is part of an order or of a change.
-pub(crate) const WITHOUT_VARIABLES: [&str; 10] = [
+/// Commands whose options have no variable, because each option is part of an order or of a change, or determines what is
+/// planned and approved.
+pub(crate) const WITHOUT_VARIABLES: [&str; 17] = [
     "reinstall",
+    "plan",
+    "site plan",
+    "move key",
+    "move receive",
+    "move send",
+    "machine adopt",
+    "machine plan",
     "config set",
     "machine add",
     "machine confirm",
@@ -51,7 +59,10 @@ pub fn add_variables(command: Command, is_set: fn(&str) -> bool) -> Command {
 
 /// Returns whether the environment contains a value for the variable.
 pub fn is_variable_set(name: &str) -> bool {
-    std::env::var_os(name).is_some_and(|value| !value.is_empty())
+    // clap would require the arguments of `serve DIR` if an option of the server had a value in a subcommand of `serve`.
+    let is_for_server = !std::env::args().nth(2).is_some_and(|word| word == "backup" || word == "restore");
+    (is_for_server || !name.starts_with("DROPHAMMER_SERVE_"))
+        && std::env::var_os(name).is_some_and(|value| !value.is_empty())
 }
 
 fn add_to_command(command: Command, path: &str, is_set: fn(&str) -> bool) -> Command {
@@ -164,7 +175,7 @@ mod tests {
             assert!(shared.contains(&pair[0].0.as_str()), "{pair:?}");
         }
         for (name, path) in [
-            ("DROPHAMMER_PLAN_AT_REST", "plan"),
+            ("DROPHAMMER_CHECK_STRICT", "check"),
             ("DROPHAMMER_SERVE_LISTEN", "serve"),
             ("DROPHAMMER_MACHINE_LIST_FILTER", "machine list"),
         ] {

@@ -74,7 +74,7 @@ fn pages_name_variables_and_fields() {
     let pages = render_command_pages();
     let page = |name: &str| String::from_utf8(pages.iter().find(|page| page.0 == name).unwrap().1.clone()).unwrap();
     for (name, variable) in [
-        ("drophammer-plan.1", "DROPHAMMER_PLAN_AT_REST"),
+        ("drophammer-check.1", "DROPHAMMER_CHECK_STRICT"),
         ("drophammer-machine-list.1", "DROPHAMMER_TOKEN_FILE"),
         ("drophammer-image-pack.1", "SOURCE_DATE_EPOCH"),
     ] {
