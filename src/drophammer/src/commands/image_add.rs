@@ -113,8 +113,10 @@ fn name_files(folder: &Path, url: &str, id: &str) -> Result<ImageFiles> {
         return Err(add_refusal(format!("the id {id:?} must consist of letters, digits and `._-+`")));
     }
     let files = ImageFiles { image: folder.join(name), description: folder.join(format!("{id}.yaml")) };
-    let existing = [&files.image, &files.description].into_iter().find(|path| path.exists()).cloned();
-    match existing {
+    // A file that was left over next to another image of this name would be used for the new image.
+    let sidecars = SIDECAR_SUFFIXES.iter().map(|suffix| with_suffix(&files.image, suffix));
+    let mut all = [files.image.clone(), files.description.clone()].into_iter().chain(sidecars);
+    match all.find(|path| path.exists()) {
         Some(path) => Err(add_refusal(format!(
             "{} already exists: use another id or file name, or remove the file",
             path.display()
@@ -225,6 +227,13 @@ mod tests {
         assert!(matches!(spec.at, ImageLocation::File(file) if file == "debian.raw"));
         let again = copy_into_site(&options(&image, dir.path())).unwrap_err();
         assert!(again.is_refusal() && again.to_string().contains("already exists"), "{again}");
+
+        for left_over in ["debian.raw", "debian-12.1.yaml"] {
+            fs::remove_file(dir.path().join("images").join(left_over)).unwrap();
+        }
+        let refused = copy_into_site(&options(&image, dir.path())).unwrap_err();
+        assert!(refused.is_refusal() && refused.to_string().contains("debian.raw.sha256 already exists"), "{refused}");
+        assert_eq!(list_names(&dir), ["debian.raw.sha256"], "files of others are not removed");
     }
 
     #[test]
