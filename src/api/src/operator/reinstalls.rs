@@ -97,6 +97,10 @@ pub async fn place_order(
     let orderable = check_orderable(app, asked).await?;
     check_over_redfish(app, &orderable.machine, &orderable.allocation, &orderable.words).await?;
     if let Some(approved) = &asked.approved {
+        // The next attempt of a started reinstall needs the approval that is in force.
+        if let Some(begun) = orderable.standing.order.as_ref().filter(|order| order.begun && !order.given_up) {
+            return Err(already_started(begun));
+        }
         reinstall_plan::approve_plan(app, asked, &orderable, approved).await?;
     }
     let OrderableReinstall { machine, allocation, words, .. } = orderable;

@@ -131,3 +131,26 @@ async fn an_approval_of_another_reinstall_is_refused() {
 fn saved(file: &str) -> Value {
     serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_started_reinstall_retains_its_approval() {
+    let server = Running::start_in(with_images()).await;
+    let file = server.installed_with_inventory().await;
+    server.plan(&["--machine", "one", "--image", "debian-13", "--out", &file]).await.unwrap();
+    assert_eq!(server.reinstall(&file).await, CommandOutcome::Good);
+    let token = server.registered(ONE).await;
+    let order = server.listed().await["order"]["id"].as_str().unwrap().to_owned();
+    server.allocated(ONE, &token).await;
+    let disks = json!([{ "device": "os", "serial": "A0", "size_bytes": 1 }]);
+    let start = json!({ "allocationuuid": "a1", "order": order, "disks": disks,
+        "approved": saved(&file)["approval"]["sha256"] });
+    let answer = server.call(&token, "POST", &format!("/v1/machine/{ONE}/point-of-no-return"), &start).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let path = server.dir.path().join(format!("approved/{ONE}.yaml"));
+    let before = std::fs::read_to_string(&path).unwrap();
+    let operator = std::fs::read_to_string(server.dir.path().join("operator.token")).unwrap();
+    let body = json!({ "id": ONE, "imageid": "debian-13", "approved": saved(&file)["approval"] });
+    let answer = server.call(operator.trim(), "POST", &format!("/v1/machine/{ONE}/reinstall"), &body).await;
+    assert_eq!(answer.status, 409, "{}", answer.text());
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), before);
+}
