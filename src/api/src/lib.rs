@@ -8,16 +8,18 @@
 //!   changes templates.
 //! * State: the crate `store` contains the database.
 //! * Machines: [`netboot`] boots machines with the scripts of the crate `pxe`, `machine_auth` and [`source_port_check`]
-//!   authenticate them, `machine_identification` identifies them, and [`migration_requests`] migrates them. [`agent_api`]
+//!   authenticate them, `machine_identification` identifies them, `abandoned_reinstalls` reports reinstalls
+//!   that failed too often, and [`migration_requests`] migrates them. [`agent_api`]
 //!   is the API of the agents, [`console_log`] stores console logs, [`downloads`] serves files, and [`out_of_band`] runs
 //!   the steps over Redfish that precede an installation.
 //! * Operators: [`operator`] is the operator's API, and [`metal_api`] is compatible with metal-api. [`openapi`] describes
-//!   the endpoints. [`machine_file_creation`] creates machine files, [`machine_details`] and [`install_timeline`] describe
+//!   the endpoints with the schemas of `json_schemas`. [`machine_file_creation`] creates machine files, [`machine_details`] and [`install_timeline`] describe
 //!   one machine, [`display_phase`] summarizes a machine in one word, [`power`] and [`freed_machine_shutdown`] switch
 //!   machines on and off, and [`plan_input`], [`rack_plan`] and [`boot_digest`] serve commands.
 //! * Requests: [`accepted_host_names`] checks the host of a request, [`base_url`] determines URLs, [`metrics`] counts
 //!   events, and [`planner_pool`] runs plans.
 
+mod abandoned_reinstalls;
 pub mod accepted_host_names;
 pub mod agent_api;
 pub mod allocation_state;
@@ -30,6 +32,7 @@ pub mod display_phase;
 pub mod downloads;
 mod freed_machine_shutdown;
 pub mod install_timeline;
+mod json_schemas;
 mod machine_auth;
 pub mod machine_details;
 pub mod machine_file_creation;

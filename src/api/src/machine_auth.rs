@@ -1,7 +1,7 @@
 //! Authentication of machines by the token of their boot, and by the address from which that boot registered. The check
 //! needs only the head of a request, so the body of an unauthenticated request is never read.
 
-use super::AppState;
+use super::{AppState, abandoned_reinstalls};
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -123,7 +123,7 @@ pub(crate) async fn enroll_boot(
     match app.state.enroll_boot(boot.clone(), enrollment).await? {
         EnrollOutcome::Yes(next) => {
             let stopped =
-                next.as_ref().map(|next| super::netboot::log_order_end(app, id, next, peer)).unwrap_or_default();
+                next.as_ref().map(|next| abandoned_reinstalls::log_order_end(app, id, next, peer)).unwrap_or_default();
             app.state.heard.record_call(&boot.hash);
             two_machines.into_iter().for_each(|why| app.log_rate_limited(format!("{name} at {peer}: {why}")));
             stopped.map_or(Ok(()), |why| Err(ApiError::new(StatusCode::CONFLICT, why)))

@@ -1,6 +1,7 @@
 //! Boot scripts for PXE, and boot information for running systems that start the ramdisk without their firmware. A boot
 //! that carries out a reinstall order is counted as an attempt before the ramdisk is served.
 
+use super::abandoned_reinstalls::{describe_abandoned, describe_stopped, log_order_end};
 use super::base_url::BaseUrls;
 use super::migration_requests::MigrationState;
 use super::source_port_check::SourcePort;
@@ -310,14 +311,6 @@ fn describe_migration_role(part: MigrationSide, state: MigrationState) -> String
     format!("boots the ramdisk: {what} ({state})")
 }
 
-fn describe_abandoned(order: &ReinstallOrder) -> String {
-    format!(
-        "the reinstall with image {} is abandoned: {ATTEMPTS} attempts did not reach the point of no return; the machine \
-         is unchanged",
-        order.image
-    )
-}
-
 fn describe_other_id(id: &str, other: &str) -> String {
     format!(
         "boots its disk: its allocation is installed under machine {other}. If this is the same machine with a new id, run \
@@ -330,24 +323,6 @@ fn describe_missing_file(id: &str) -> String {
         "boots its disk: machine {id} is installed, but has no valid file in machines/. Restore the file; a \
          file without an allocation frees the machine"
     )
-}
-
-fn describe_stopped(order: &ReinstallOrder) -> String {
-    format!(
-        "the reinstall with image {} is abandoned: it has started, and {ATTEMPTS} attempts did not complete it; the machine is \
-         only partially installed and waits at its console",
-        order.image
-    )
-}
-
-/// Logs that a reinstall order was abandoned. For a partially installed machine, returns why the machine waits.
-pub(crate) fn log_order_end(app: &AppState, id: &str, next: &BootTarget, peer: ClientAddress) -> Option<String> {
-    if let BootTarget::Dropped(order) | BootTarget::Stop(order) = next {
-        let text = format!("abandoned after {} attempts: image {} is not installed", order.attempts, order.image);
-        app.watch.log_reinstall(MachineOrigin::new(id, app.directory().display_name(id), peer), text);
-        app.request_reload();
-    }
-    if let BootTarget::Stop(order) = next { Some(describe_stopped(order)) } else { None }
 }
 
 /// Logs a warning if the ramdisk is served for an installation to a machine whose identity is not proven.

@@ -6,11 +6,12 @@ mod os_routes;
 
 pub use description::{ApiRoute, OperationDoc, RequiredToken, ResponseContent};
 
+use super::json_schemas::{SchemaGenerators, empty_schema, list_schema, request_schema, response_schema};
 use super::machine_file_creation::{CreatedMachineFile, MachineFileRequest};
 use super::metal_api::machine_response::{MachineResponse, ReinstallResponse};
 use super::metal_api::{image_states, images, layouts, machines, sizes, volumes};
 use super::migration_requests::{machine_requests, operator_requests as moving};
-use super::openapi::{SchemaGenerators, empty_schema, get_openapi, list_schema, request_schema, response_schema};
+use super::openapi::get_openapi;
 use super::operator::reinstalls::ReinstallRequest;
 use super::operator::{MachineSummary, RenameRequest, restored_machine_confirmation};
 use super::plan_input::PlanInput;

@@ -1,7 +1,7 @@
 //! JSON representation of templates in responses.
 
 use super::ironic_response::{IronicRefusal, TemplateResult};
-use crate::openapi::SchemaGenerators;
+use crate::json_schemas::SchemaGenerators;
 use serde_json::{Map, Value, json};
 use site::deploy_templates::StoredTemplate;
 

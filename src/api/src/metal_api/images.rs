@@ -9,7 +9,7 @@ use super::references;
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
 use crate::base_url::BaseUrls;
-use crate::openapi::{SchemaGenerators, fields_schema};
+use crate::json_schemas::{SchemaGenerators, fields_schema};
 use crate::operator::OperatorAuth;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;

@@ -8,7 +8,7 @@ use super::references;
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
 use crate::agent_api::request_body::read_operator_document;
-use crate::openapi::SchemaGenerators;
+use crate::json_schemas::SchemaGenerators;
 use crate::operator::OperatorAuth;
 use axum::Json;
 use axum::body::Body;

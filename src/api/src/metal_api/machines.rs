@@ -11,7 +11,7 @@ use crate::agent_api;
 use crate::agent_api::request_body::{EVENT_BYTES, read_operator_document};
 use crate::base_url::BaseUrls;
 use crate::freed_machine_shutdown::end_previous_system;
-use crate::openapi::SchemaGenerators;
+use crate::json_schemas::SchemaGenerators;
 use crate::operator::OperatorAuth;
 use crate::operator::reinstalls::{parse_request, place_order};
 use crate::out_of_band;

@@ -9,7 +9,7 @@ use super::edited_files::{
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
 use crate::agent_api::request_body::read_operator_document;
-use crate::openapi::{SchemaGenerators, fields_schema};
+use crate::json_schemas::{SchemaGenerators, fields_schema};
 use crate::operator::OperatorAuth;
 use axum::Json;
 use axum::body::Body;

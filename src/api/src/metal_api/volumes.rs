@@ -8,7 +8,7 @@ use super::edit_turn::{EditRequest, EditTurn};
 use super::machine_file::rewrite_machine_file;
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
-use crate::openapi::SchemaGenerators;
+use crate::json_schemas::SchemaGenerators;
 use crate::operator::OperatorAuth;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;

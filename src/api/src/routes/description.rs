@@ -1,7 +1,7 @@
 //! Routes with the descriptions of their operations, and the functions that build them.
 
 use crate::AppState;
-use crate::openapi::SchemaGenerators;
+use crate::json_schemas::SchemaGenerators;
 use axum::handler::Handler;
 use axum::routing::{MethodFilter, MethodRouter, on};
 use serde_json::Value;

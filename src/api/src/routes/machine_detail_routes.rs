@@ -1,8 +1,8 @@
 //! Endpoints for the details, events, history and console log of a machine.
 
 use super::description::{ApiRoute, get_route};
+use crate::json_schemas::{list_schema, response_schema};
 use crate::machine_details::{self, ConsoleText, MachineDetails, StoredEvent};
-use crate::openapi::{list_schema, response_schema};
 use store::HistoryEntry;
 
 pub(super) fn machine_detail_routes() -> Vec<ApiRoute> {

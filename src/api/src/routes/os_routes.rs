@@ -3,9 +3,9 @@
 
 use super::ApiRoute;
 use super::description::{get_route, post_route};
+use crate::json_schemas::{list_schema, request_schema, response_schema};
 use crate::metal_api::os_definitions::{self, OsDefinitionResponse};
 use crate::metal_api::os_parameters::{self, OsParameterChanges, StoredOsParameters};
-use crate::openapi::{list_schema, request_schema, response_schema};
 
 pub(super) fn os_routes() -> Vec<ApiRoute> {
     vec![

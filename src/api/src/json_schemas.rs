@@ -1,0 +1,91 @@
+//! JSON Schemas of request and response bodies, derived from their Rust types. `openapi` collects them as components of its document.
+
+use common::json_schema_cleanup::remove_nonstandard_formats;
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, SchemaGenerator};
+use serde_json::{Value, json};
+
+const COMPONENTS: &str = "/components/schemas";
+/// Suffix that distinguishes the request schema of a type from its response schema.
+const ASKED: &str = "Asked";
+
+/// Generators for the schemas of responses and of requests. Two generators are needed, since a field can be optional
+/// only in requests, or only in responses.
+pub struct SchemaGenerators {
+    answered: SchemaGenerator,
+    asked: SchemaGenerator,
+}
+
+impl SchemaGenerators {
+    pub(crate) fn new() -> SchemaGenerators {
+        let settings = || SchemaSettings::draft2020_12().with(|settings| settings.definitions_path = COMPONENTS.into());
+        SchemaGenerators {
+            answered: settings().for_serialize().into_generator(),
+            asked: settings().for_deserialize().into_generator(),
+        }
+    }
+
+    pub(crate) fn into_components(mut self) -> Value {
+        let mut all = self.answered.take_definitions(true);
+        for (name, mut schema) in self.asked.take_definitions(true) {
+            add_request_suffix(&mut schema);
+            all.insert(format!("{name}{ASKED}"), schema);
+        }
+        let mut all = Value::Object(all);
+        remove_nonstandard_formats(&mut all);
+        // In a withheld allocation, the layout may not be known yet.
+        for name in ["Allocation", "MachineAllocation"] {
+            if let Some(layout) = all.pointer_mut(&format!("/{name}/properties/filesystemlayout")) {
+                *layout = json!({"anyOf": [layout.take(), {"type": "null"}]});
+            }
+        }
+        all
+    }
+}
+
+/// Appends the suffix to the references in a request schema.
+fn add_request_suffix(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => fields.iter_mut().for_each(|(name, value)| match value {
+            Value::String(place) if name == "$ref" => *place += ASKED,
+            value => add_request_suffix(value),
+        }),
+        Value::Array(items) => items.iter_mut().for_each(add_request_suffix),
+        _ => {}
+    }
+}
+
+/// Returns the schema of a response.
+pub(crate) fn response_schema<T: JsonSchema>(schemas: &mut SchemaGenerators) -> Value {
+    schemas.answered.subschema_for::<T>().to_value()
+}
+
+pub(crate) fn list_schema<T: JsonSchema>(schemas: &mut SchemaGenerators) -> Value {
+    json!({"type": "array", "items": response_schema::<T>(schemas)})
+}
+
+/// Returns the schema of a request.
+pub(crate) fn request_schema<T: JsonSchema>(schemas: &mut SchemaGenerators) -> Value {
+    let mut schema = schemas.asked.subschema_for::<T>().to_value();
+    add_request_suffix(&mut schema);
+    schema
+}
+
+/// Returns the schema of a request that consists of the specified fields of a response. Only the field `id` is
+/// required.
+pub(crate) fn fields_schema<T: JsonSchema>(schemas: &mut SchemaGenerators, names: &[&str]) -> Value {
+    let mut schema = T::json_schema(&mut schemas.answered).to_value();
+    if let Some(properties) = schema["properties"].as_object_mut() {
+        properties.retain(|name, _| names.contains(&name.as_str()));
+        // A null value is equivalent to an absent one.
+        properties.values_mut().for_each(|schema| *schema = json!({"anyOf": [schema.take(), {"type": "null"}]}));
+    }
+    schema["required"] = json!(["id"]);
+    remove_nonstandard_formats(&mut schema);
+    schema
+}
+
+/// Returns the schema of `{}`.
+pub(crate) fn empty_schema(_: &mut SchemaGenerators) -> Value {
+    json!({"type": "object", "maxProperties": 0})
+}
