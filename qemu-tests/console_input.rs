@@ -1,7 +1,7 @@
 //! Operator at the machine's console: types a line when the console shows a question.
 
 use crate::machine::{POLL, read};
-use serde::Deserialize;
+use crate::scenario::TypedLine;
 use std::io::{Read, Result, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
@@ -16,15 +16,6 @@ const MOST: usize = 4;
 /// Delay before typing: a program that has just printed a prompt may still echo its input, and an operator does not
 /// type immediately either.
 const PAUSE: Duration = Duration::from_secs(1);
-
-/// Line that is typed each time the console shows `at`, in each boot of the run.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TypedLine {
-    pub at: String,
-    /// Text without the line ending.
-    pub line: String,
-}
 
 /// Simulated operator, who types until this value is dropped.
 pub struct ConsoleTypist(#[expect(dead_code, reason = "the thread looks whether it is there")] Arc<()>);

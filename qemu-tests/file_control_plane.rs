@@ -2,8 +2,8 @@
 //! document that the server would return.
 
 use crate::host::{Context, Result, run_tool, write};
+use crate::scenario::FleetSignature;
 use crate::server;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Stdio;
@@ -15,14 +15,6 @@ const FOLDER: &str = "/fleet/";
 
 /// Timeout for the image: the server offers an image only after it has computed the digest of the image.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Signature of the machine file, made with `testdata/trust/one.key`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum FleetSignature {
-    Signed,
-    Unsigned,
-}
 
 /// Files that the proxy serves to the machine, and destination of the machine's reports.
 pub struct FleetFiles {

@@ -2,13 +2,13 @@
 
 mod qemu_options;
 
-use crate::console_input::{ConsoleTypist, TypedLine};
+use crate::console_input::ConsoleTypist;
 use crate::facts::Facts;
 use crate::host::{Context, Result, patience, tie_to_thread, write};
 use crate::phase_times;
 use crate::qemu_disks::{self, add_disks};
 use crate::qemu_monitor::QemuMonitor;
-use crate::scenario::{Disk, Firmware, Machine};
+use crate::scenario::{Disk, Firmware, Machine, TypedLine};
 use crate::tpm::Tpm;
 use crate::write_witness::WriteWitness;
 use qemu_options::{add_basics, add_bmc, add_firmware, add_nics};

@@ -1,8 +1,6 @@
 //! Types of a scenario file. `docs/scenarios.md` describes each field; `scenario_parser.rs` parses it.
 
-use crate::console_input::TypedLine;
 use crate::expectations::RunExpectations;
-use crate::file_control_plane::FleetSignature;
 use crate::served_image::OfferedImage;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -378,4 +376,21 @@ fn default_sector() -> u32 {
 
 fn default_nics() -> Vec<String> {
     vec!["virtio-net-pci".to_owned()]
+}
+
+/// Line that is typed each time the console shows `at`, in each boot of the run.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TypedLine {
+    pub at: String,
+    /// Text without the line ending.
+    pub line: String,
+}
+
+/// Signature of the machine file, made with `testdata/trust/one.key`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FleetSignature {
+    Signed,
+    Unsigned,
 }
