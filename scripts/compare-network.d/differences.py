@@ -1,4 +1,4 @@
-"""Differences that are intended, with their reasons. docs/network.md lists them."""
+"""Differences that are intended, with their reasons. docs/network-comparison.md lists them."""
 
 import re
 

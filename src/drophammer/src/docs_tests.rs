@@ -116,7 +116,7 @@ fn the_hints_in_the_docs_are_understood() {
     let text = include_str!("../../../docs/hints.md");
     let mut of = "";
     let mut found = 0;
-    let table = text.split("| of | expression | matches |").nth(1).unwrap().split("\n\n").next().unwrap();
+    let table = text.split("| value | expression | matches |").nth(1).unwrap().split("\n\n").next().unwrap();
     for row in table.lines().filter(|row| row.contains('`')) {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
         of = if cells[1].is_empty() { of } else { cells[1] };

@@ -117,6 +117,10 @@ fn every_route_is_described_and_every_schema_is_one() {
     let pages = [
         include_str!("../../../../docs/rest.md"),
         include_str!("../../../../docs/api.md"),
+        include_str!("../../../../docs/api-migration.md"),
+        include_str!("../../../../docs/api-operator.md"),
+        include_str!("../../../../docs/api-reports.md"),
+        include_str!("../../../../docs/metrics.md"),
         include_str!("../../../../docs/templates.md"),
         include_str!("../../../../docs/definitions.md"),
     ];
