@@ -1,7 +1,7 @@
 //! Thread pool for planning. All computations with the inventory of a machine run in this pool, not on the threads that
 //! serve requests. If planning one machine takes long, only that machine is delayed.
 //!
-//! | | |
+//! | subject | rule |
 //! |---|---|
 //! | one machine, or one address that registers machines | occupies at most one thread, and has only a few jobs in the queue |
 //! | the queue | has a maximum length; machines take turns |

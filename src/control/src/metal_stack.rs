@@ -169,7 +169,7 @@ impl MetalControlPlane {
         // time.
         let in_band = self.ipmi.as_deref().map_or(Ok(None), ipmi::read_bmc).map_err(|error| error.to_string());
         let known = self.api.known_bmc().context(Phase::Control, || {
-            "not registered: a registration would erase the control plane's record of the BMC (address, user, password): the registration must contain this record, but the record cannot be read"
+            "not registered: a registration would erase the control plane's record of the BMC (address, user, password), because the agent cannot read the record and send it back"
         })?;
         Ok(bmc_record::combine(known, in_band, &|line| {
             output::print_line(line);

@@ -27,7 +27,7 @@ const BADGE_HEIGHT: f64 = 18.0;
 const MONO_WIDTH: f64 = 8.5;
 const SANS_WIDTH: f64 = 6.9;
 
-/// Heading of the column, and border and fill color of the box, for a type of node.
+/// Appearance of a node type: column heading, and border and fill colors of the box.
 struct BoxStyle {
     heading: &'static str,
     edge: &'static str,
@@ -192,7 +192,7 @@ fn draw_badge(x: f64, y: f64, wipe: bool) -> Group {
 fn draw_connection(line: &Connector, colour: &str, spare: bool, word: &str) -> Group {
     let mut data = String::new();
     for (index, (x, y)) in line.points.iter().enumerate() {
-        // A curve leads to each point with an odd index, a straight line to each other point.
+        // A curve leads to points with odd indexes, and a straight line leads to points with even indexes.
         data += &match index {
             0 => format!("M{x} {y}"),
             _ if index % 2 == 0 => format!(" L{x} {y}"),

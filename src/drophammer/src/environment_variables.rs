@@ -1,6 +1,6 @@
-//! Environment variables of options: `DROPHAMMER_`, the words of the command, and the name of the option, in capitals, such as
-//! `DROPHAMMER_CHECK_STRICT`. Options that order, approve, erase, confirm or force something have no variable, so that a
-//! variable that is left in the environment never changes a machine.
+//! Environment variables of options: `DROPHAMMER_`, the words of the command, and the name of the option, in capitals,
+//! such as `DROPHAMMER_CHECK_STRICT`. Options that order, approve, erase, confirm or force something have no variable,
+//! so that a variable left over in the environment never changes a machine.
 
 use clap::builder::FalseyValueParser;
 use clap::{Arg, ArgAction, Command};

@@ -13,12 +13,12 @@ impl RegistryCredentials {
         RegistryCredentials(WatchedFile::new(dir.join("registries.json"), DockerConfig::parse))
     }
 
-    /// As [`WatchedFile::rescan`].
+    /// Rescans the file, as [`WatchedFile::rescan`] does.
     pub(crate) fn reload(&mut self) -> bool {
         self.0.rescan()
     }
 
-    /// As [`WatchedFile::describe_problem`].
+    /// Describes the problem of the file, as [`WatchedFile::describe_problem`] does.
     pub(crate) fn problem(&self) -> Option<String> {
         self.0.describe_problem()
     }

@@ -38,7 +38,7 @@ impl Destination<'_> {
             return Ok(());
         }
         Err(format!(
-            "signature of the destination {} does not match: it was made with another secret, or for another address, port, magic or disks",
+            "signature of the destination {} does not match: it was made with another secret, or for another address, port, magic or list of disks",
             self.address
         ))
     }

@@ -223,7 +223,7 @@ struct PeerNews {
 }
 
 /// Opens a destination without adapting a GPT. The partition tables of the machine are created by the plan. A GPT
-/// inside of a transferred device is part of the content of that device, for example of a virtual disk.
+/// inside a transferred device, for example the GPT of a virtual disk, is part of that device's content.
 fn open_unfitted(path: &Path) -> Result<TransferDest> {
     Ok(TransferDest::open_dest(path)?.without_gpt_fit())
 }

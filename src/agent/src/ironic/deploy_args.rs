@@ -282,7 +282,7 @@ mod tests {
         value.as_object().unwrap().clone()
     }
 
-    /// As `custom-agent` passes it (execute_deploy_step).
+    /// Returns a node as the deploy interface `custom-agent` sends it (`execute_deploy_step`).
     fn node() -> Map<String, Value> {
         map(json!({"uuid": "bc495481", "name": "n2", "properties": {}, "instance_info": {
             "image_source": "http://127.0.0.1:8300/debian-12.0.20261101.tar.zst",

@@ -210,7 +210,7 @@ fn judge_first_certificates() {
     first.rack.steer("show", &json!({"certificate": "stranger"}));
     let error = register(&control).unwrap_err();
     println!("{error}");
-    assert!(error.contains("has a certificate of an authority that is not in pixie's configuration"), "{error}");
+    assert!(error.contains("has a certificate from a CA that is not in pixie's configuration"), "{error}");
     first.rack.steer("show", &json!({"certificate": "server"}));
     register(&control).unwrap();
     for (client, words) in [("stranger", "certificate"), ("expired", "certificate")] {

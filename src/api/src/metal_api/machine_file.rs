@@ -81,7 +81,7 @@ pub(super) async fn check_allocation(
         copy_definition(app, &machine.id, own);
     }
     if app.state.read_install_state(&machine.id, &allocation.id).await?.is_installed() {
-        // The templates that the traits enable apply only to an installation, which is completed.
+        // The templates that the traits enable affect only an installation, and this installation is completed.
         machine.traits.clear();
     }
     check_templates(app, &machine, known).await

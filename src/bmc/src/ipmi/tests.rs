@@ -167,7 +167,7 @@ fn boot_flags_are_read_back() {
 #[test]
 fn a_change_without_effect_fails_with_both_values() {
     for (power, action, expected) in [
-        ("on", Off, "management controller h accepted the request, but reports power on, not off"),
+        ("on", Off, "management controller h accepted the request, but reports power state on, not off"),
         ("off", On, "reports power off, not on"),
         ("off", Cycle, "reports power off, not on"),
     ] {

@@ -160,7 +160,7 @@ async fn the_plan_of_who_receives_is_seen_and_approved_before() {
     }
     let answer = server.begins_with(&token, Some(&sha256)).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
-    // The plan after the point of no return is predicted, and after the cancellation that nothing is done.
+    // After the point of no return, `site plan` predicts the plan. After the cancellation, it predicts no action.
     let (_, two, _) = server.both(false).await;
     assert_eq!((&two["foreseen"], &two["outcome"]), (&json!(true), &json!("erases")), "{two}");
     assert_eq!(server.about_move("DELETE", "", Value::Null).await.status, 200);

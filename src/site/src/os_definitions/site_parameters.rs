@@ -94,8 +94,8 @@ impl SiteParameters {
         let plain = [String::new()];
         let variants = if definition.variants.is_empty() { &plain[..] } else { &definition.variants };
         for variant in variants {
-            // A refusal is reported for the variant if it has own parameters. Otherwise, it is reported once for all
-            // such variants.
+            // A refusal is reported for the variant if the variant has parameters of its own. Otherwise, it is reported
+            // once for all variants without own parameters.
             let levels = self.levels(&definition.name, variant).map(|level| level.filter(|(_, said)| !said.is_empty()));
             let Some((path, said)) = levels[1].or(levels[0]) else { continue };
             let Some(first) = said.first() else { continue };

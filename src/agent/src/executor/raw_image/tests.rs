@@ -62,9 +62,9 @@ fn what_the_image_brings_is_what_the_layout_says() {
             2,
             FilesystemFormat::Xfs,
             None,
-            r#"/ cannot be mounted from /dev/sda2: expected xfs, but the image has /dev/sda2 ext4 "root""#,
+            r#"/ cannot be mounted from /dev/sda2: expected xfs, but the image contains /dev/sda2 ext4 "root""#,
         ),
-        (2, FilesystemFormat::Ext4, Some("os"), r#"expected ext4 "os", but the image has /dev/sda2 ext4 "root""#),
+        (2, FilesystemFormat::Ext4, Some("os"), r#"expected ext4 "os", but the image contains /dev/sda2 ext4 "root""#),
         (3, FilesystemFormat::Ext4, None, "the image has /dev/sda3 without a filesystem"),
         (4, FilesystemFormat::Ext4, None, "the image has /dev/sda4 ext4 and swap"),
     ] {

@@ -94,7 +94,7 @@ impl ConnectionSlots {
         taken.reported = Some(Instant::now());
         let closed = std::mem::take(&mut taken.closed);
         Some(format!(
-            "{closed} connections without the conductor's token were closed because the limit of connections was reached"
+            "{closed} connections without the conductor's token were closed because the connection limit was reached"
         ))
     }
 }
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(
             places.report_closed().as_deref(),
             Some(
-                "1 connections without the conductor's token were closed because the limit of connections was reached"
+                "1 connections without the conductor's token were closed because the connection limit was reached"
             )
         );
         assert!(places.report_closed().is_none());

@@ -31,7 +31,7 @@ pub(super) fn compare_machines(planned: &AssignedMachine, present: &PlanInput) -
     lines
 }
 
-/// Returns a line if the inventory differs from the inventory with which the machine registered last.
+/// Returns a line if the inventory differs from the machine's last registered inventory.
 pub(super) fn compare_inventories(
     planned: &RegisteredInventory,
     present: Option<&RegisteredInventory>,
