@@ -84,11 +84,11 @@ pub trait MetalApi: Send + Sync {
     /// Fails if the event was not delivered.
     fn send_event(&self, name: EventName, message: &str) -> Result<()>;
 
-    /// Checks that neither this allocation nor its reinstall has been cancelled. Called immediately before the first
+    /// Checks that neither this allocation nor its reinstall has been canceled. Called immediately before the first
     /// write.
     ///
     /// # Errors
-    /// Fails if the allocation or its reinstall was cancelled, or if this cannot be determined.
+    /// Fails if the allocation or its reinstall was canceled, or if this cannot be determined.
     fn confirm_begin(&self, notice: &AttemptNotice) -> Result<()>;
 
     /// Reports the result of an installation. The failure of a first installation is reported only by the event

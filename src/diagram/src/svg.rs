@@ -1,7 +1,7 @@
 //! Output of the diagram as SVG. The columns of the diagram lead from the disks on the left to the mount points on the
 //! right.
 //!
-//! The colours are the palette of Okabe and Ito, which colour-blind people can distinguish, and no information is conveyed by colour alone.
+//! The colors are the palette of Okabe and Ito, which color-blind people can distinguish, and no information is conveyed by color alone.
 //! Text of the layout is written only to text nodes, because the crate `svg` does not escape quotes in attributes.
 
 use super::box_lines::{BoxText, build_box_text, strip_control_characters};
@@ -174,7 +174,7 @@ fn draw_frame(rect: &Rect, look: &BoxStyle, wipe: Option<bool>) -> Group {
     }
 }
 
-/// Draws the badge of a disk: `WIPE on reinstall` in white on a dark background, or `keep on reinstall` in a dark colour on white.
+/// Draws the badge of a disk: `WIPE on reinstall` in white on a dark background, or `keep on reinstall` in a dark color on white.
 fn draw_badge(x: f64, y: f64, wipe: bool) -> Group {
     let (fill, ink) = if wipe { ("#a33500", "#ffffff") } else { ("#ffffff", INK) };
     let pill = Rectangle::new()

@@ -8,8 +8,8 @@
 //! `machine_actions` switches, locks and frees machines, `machine_file_editor` edits machine files, and `confirmation`
 //! contains the field for the name of the machine. `reinstall` orders reinstalls, `bulk_actions` orders or cancels them
 //! on several machines, and `add_machine` creates machine files. `overviews` renders layouts, images and orders, and
-//! `site_objects` renders sizes, templates and volumes. `phase` summarizes a machine in one word, `live_updates` sends
-//! events, and `assets` contains the style sheet, the script and the icon.
+//! `site_objects` renders sizes, templates and volumes. `live_updates` sends events, and `assets` contains the style
+//! sheet, the script and the icon.
 
 mod add_machine;
 mod allocation_differences;

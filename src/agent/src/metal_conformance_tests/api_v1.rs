@@ -235,7 +235,7 @@ fn judge_first_certificates() {
     first.calls();
 }
 
-/// Checks the behaviour with a single leaf, with a stream that ends with an error or is cut, and with a rejected report.
+/// Checks the behavior with a single leaf, with a stream that ends with an error or is cut, and with a rejected report.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_first_what_goes_wrong() {

@@ -1,5 +1,5 @@
 //! Handling of machines whose control plane does not record installations. The install marker on the disks identifies
-//! the installation. Reinstall orders in a machine file are handled by `reinstall_order`.
+//! the installation. Reinstall orders in a machine file are handled by `order_number_check`.
 //!
 //! | the disks contain | the file requests | action |
 //! |---|---|---|

@@ -68,7 +68,7 @@ pub(crate) async fn pass_point_of_no_return(
             Ok(Json(json!({})))
         }
         OrderStart::NotInForce => {
-            changed(format!("order {order:?} is no longer open: it was cancelled, replaced, or completed"))
+            changed(format!("order {order:?} is no longer open: it was canceled, replaced, or completed"))
         }
     }
 }

@@ -144,7 +144,7 @@ error_codes! {
     702 UnknownMachine "An unknown machine";
     703 NoUuid "No UUID";
     704 DuplicateUuid "Another machine with this UUID";
-    705 SiteFile "A misspelt field";
+    705 SiteFile "A misspelled field";
     706 UnknownReference "Unknown image or layout";
     707 NoMatchingLayout "No matching layout";
     708 AmbiguousLayout "Two layouts for one machine";

@@ -159,7 +159,7 @@ async fn what_is_wrong_is_said_in_metal_apis_words() {
         assert!(said["message"].as_str().unwrap().starts_with(message), "{said}");
         assert_eq!(server.file("layouts/x.yaml"), "");
     }
-    // A misspelt field is reported, whereas metal-api ignores it.
+    // A misspelled field is reported, whereas metal-api ignores it.
     let misspelt =
         server.v1("PUT", AT, &with(|layout| layout["disks"][0]["wipeonreinstal"] = json!(true))).await.json();
     assert_eq!(misspelt["problems"][0]["place"], "disks[0].wipeonreinstal", "{misspelt}");
