@@ -84,7 +84,7 @@ impl SavedPlan {
         preview_plan(&self.machine, self.machine.allocation.clone().unwrap_or_default(), inventory, outdated)
     }
 
-    /// Returns one line for each input that differs from the present input.
+    /// Returns one line for each input that differs from the current input.
     pub(crate) fn find_changes(&self, present: &PlanInput) -> Vec<String> {
         let mut changes = input_changes::compare_machines(&self.machine, present);
         if !self.inventory_from_file {

@@ -1,11 +1,11 @@
-//! Comparison of the inputs of a saved plan with the present inputs.
+//! Comparison of the inputs of a saved plan with the current inputs.
 
 use api::plan_input::{PlanInput, RegisteredInventory};
 use model::allocation::AssignedMachine;
 use serde::Serialize;
 use serde_json::Value;
 
-/// Returns one line for each difference between the planned machine and the present machine.
+/// Returns one line for each difference between the planned machine and the current machine.
 pub(super) fn compare_machines(planned: &AssignedMachine, present: &PlanInput) -> Vec<String> {
     let Some(now) = &present.machine.allocation else {
         let why = present.withheld.as_deref().unwrap_or("the server offers no allocation");

@@ -172,7 +172,7 @@ pub(crate) fn machine_schema() -> Value {
             "traits": list("Traits that installations can request: CUSTOM_ with capital letters, digits and _, or a trait of os-traits."),
             "locked": {
                 "type": ["boolean", "string", "null"],
-                "description": "If this is true or a text (the reason), the machine is locked, and reinstalls are refused.",
+                "description": "If this is true or a string (the reason), the machine is locked, and reinstalls are refused.",
             },
             "bmc": bmc_schema(),
             "allocation": allocation_schema(),
