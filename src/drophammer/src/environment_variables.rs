@@ -5,7 +5,7 @@
 use clap::builder::FalseyValueParser;
 use clap::{Arg, ArgAction, Command};
 
-/// Options of all commands whose variables have shorter names, and are read by the code that selects the server.
+/// Options of all commands. Their variables have shorter names, and are read by the code that selects the server.
 const SHARED: [&str; 3] = ["server", "context", "token-file"];
 
 /// Commands whose options have no variable, because each option is part of an order or of a change, or determines what is

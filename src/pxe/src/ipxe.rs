@@ -11,7 +11,7 @@ pub struct RamdiskBoot<'a> {
     pub token: &'a str,
     pub machine: &'a str,
     pub consoles: &'a [String],
-    /// Network configuration for networks without DHCP, in the form in which it is passed in `drophammer.network=`.
+    /// Network configuration for networks without DHCP, encoded as the value of `drophammer.network=`.
     pub network: Option<&'a str>,
     /// Additional kernel arguments of the operator.
     pub cmdline: &'a str,

@@ -23,8 +23,8 @@ impl RegistryCredentials {
         self.0.describe_problem()
     }
 
-    /// Adds the credentials for an image's registries to the image. Returns a message if the credentials that
-    /// `registries.json` contains for one of these registries cannot be used.
+    /// Adds the credentials for an image's registries to the image. Returns a message if the credentials for one of
+    /// these registries in `registries.json` cannot be used.
     pub(crate) fn add_credentials(&self, image: &mut ImageSpec) -> Option<String> {
         let ImageLocation::Url(url) = &image.at else { return None };
         let mut problem = None;

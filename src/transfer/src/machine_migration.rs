@@ -36,7 +36,7 @@ const EARLIER: time::Duration = time::Duration::days(1);
 /// control plane.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Time after which the transfer is considered ended if the control plane has no information about the transfer.
+/// Time after which the transfer is considered ended if no response of the control plane contains information about it.
 const SILENCE: Duration = Duration::from_secs(10 * 60);
 
 /// Start of the period in which the control plane has no information about the transfer; `None` outside of such a

@@ -68,8 +68,8 @@ fn transfer_progress(bytes: u64, total_bytes: u64, elapsed: Duration) -> Transfe
     TransferProgress { bytes, total_bytes: Some(total_bytes), bytes_per_second, seconds_left }
 }
 
-/// Last message about the status of the migration, and the duration for which no response of the control plane has
-/// mentioned the migration.
+/// Last message about the status of the migration, and the time since a response of the control plane last mentioned
+/// the migration.
 #[derive(Default)]
 struct MigrationWatch {
     said: String,

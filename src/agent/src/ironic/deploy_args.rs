@@ -243,7 +243,7 @@ fn read_config_drive(node: &IronicNode) -> Result<Value, Diagnostic> {
         None => Ok(Value::Null),
         Some(drive @ Value::Object(_)) => Ok(drive.clone()),
         Some(_) => {
-            let why = "a config drive that is an image is not supported, because no partition is created for the config drive; specify the config drive as JSON (meta_data, user_data)";
+            let why = "config drive images are not supported, because no partition is created for them; specify the config drive as JSON (meta_data, user_data)";
             Err(Diagnostic::new("configdrive", why))
         }
     }

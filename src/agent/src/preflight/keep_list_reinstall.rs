@@ -101,11 +101,11 @@ fn machine_markers<'a>(machine: &str, inventory: &'a Inventory) -> impl Iterator
     markers.filter(move |marker| marker.machine.eq_ignore_ascii_case(machine))
 }
 
-/// Refuses an installation that could erase disks that must be preserved.
+/// Refuses an installation that could erase the listed disks.
 ///
 /// # Errors
-/// Fails if such disks may contain data, and no marker proves who owns the data. Also fails if it is unknown which of
-/// several installations is the newest.
+/// Fails if the listed disks may contain data, and no marker proves who owns the data. Also fails if it is unknown
+/// which of several installations is the newest.
 pub(crate) fn refuse_data_loss(machine: &str, allocation: &Allocation, inventory: &Inventory) -> Result<()> {
     if !allocation.keeps {
         return Ok(());

@@ -49,7 +49,7 @@ error_codes! {
     210 DiskMissing "No such disk";
     211 TooSmall "Too small";
     212 InUse "In use";
-    213 InstallationUnconfirmed "Already installed, according to one side only";
+    213 InstallationUnconfirmed "Control plane and disks disagree about the installation";
     214 ForeignDisks "Not this machine's disks";
     215 ObjectNotInspected "An object that cannot be inspected";
     216 PreservedMismatch "A preserved object differs from the layout";
@@ -137,7 +137,7 @@ error_codes! {
     641 ReinstallRefused "The reinstall is refused";
     642 OrderTooLate "Too late";
     643 ApprovalMismatch "The plan is not the approved plan";
-    644 AttemptsExhausted "No attempt is left";
+    644 AttemptsExhausted "No attempts left";
 
     700 Server "The server cannot continue";
     701 BootFilesMissing "No kernel";
