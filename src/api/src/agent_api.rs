@@ -152,7 +152,7 @@ async fn until_allocated(app: &AppState, boot: &MachineBoot) -> Result<(), ApiEr
             return Ok(());
         }
         if directory.changed().await.is_err() {
-            // The server shuts down, which the client notices as well.
+            // The server is shutting down, so the connection to the client ends too.
             std::future::pending::<()>().await;
         }
     }

@@ -76,7 +76,9 @@ impl PlanExecutor {
             .verify_underlying_disks(disk)
             .and_then(|()| signature_wipe::wipe_ends(disk))
         {
-            Ok(()) => format!("the start and the end of {disk} were wiped, so that the machine does not boot from this disk"),
+            Ok(()) => {
+                format!("the start and the end of {disk} were wiped, so that the machine does not boot from this disk")
+            }
             Err(error) => format!("{disk} MAY STILL BE BOOTABLE: {error}"),
         };
         let said: Vec<String> = disks.iter().map(wipe).collect();

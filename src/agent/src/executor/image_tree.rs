@@ -160,7 +160,7 @@ impl PlanExecutor {
         let (root, reporter) = (self.open_root()?, &*self.reporter);
         let root_uuid = self.root_uuid(&finishing.files);
         let now = OffsetDateTime::now_utc();
-        // Programs of the image use one CPU, and the image's dirty pages must be written anyway.
+        // The image's programs use only one CPU, and the dirty pages of the image must be written anyway.
         let mounts = &self.mounts;
         let boots = thread::scope(|scope| {
             let early = scope.spawn(|| mounts.write_back_early());

@@ -31,7 +31,8 @@ pub(crate) fn find_unsupported(steps: &[OutOfBandStep], state: &SystemState) -> 
             let target = device.redfish_target();
             let is_known = state.boot_targets.is_empty() || state.boot_targets.iter().any(|known| known == target);
             let known = state.boot_targets.join(", ");
-            let why = format!("{}: the Redfish service cannot boot from {target}; supported targets: {known}", step.name());
+            let why =
+                format!("{}: the Redfish service cannot boot from {target}; supported targets: {known}", step.name());
             if is_known { Vec::new() } else { vec![sanitize_line(&why)] }
         }
         _ => Vec::new(),

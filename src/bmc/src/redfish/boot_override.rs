@@ -48,7 +48,8 @@ impl RedfishMachine<'_> {
             wanted.mode.and_then(|mode| list_excluding(&boot[format!("{MODE}@Redfish.AllowableValues")], mode))
             && !wanted.is_preserved_by(boot)
         {
-            let why = format!("{}{} cannot boot in the mode {UEFI}; supported modes: {known}", self.client.url, self.path);
+            let why =
+                format!("{}{} cannot boot in the mode {UEFI}; supported modes: {known}", self.client.url, self.path);
             return Err(bmc_refusal(sanitize_line(&why)));
         }
         let settings = self.find_boot_settings(&system.document);

@@ -266,7 +266,7 @@ async fn of_a_file_and_a_call_that_change_it_at_once_both_sides_are_shown() {
     let server = Running::start().await;
     let path = format!("{AT}/default");
     let first = server.v1("GET", &path, &Value::Null).await;
-    // An edit of the operator appears in responses.
+    // Responses contain the operator's edit.
     server.write("layouts/default.yaml", &LAYOUT.replace("label: root, size: 0", "label: system, size: 0"));
     let shown = server.shows(&path, |answer| answer.text().contains("\"system\"")).await;
     assert_ne!(first.headers["etag"], shown.headers["etag"]);
@@ -293,7 +293,7 @@ async fn of_a_file_and_a_call_that_change_it_at_once_both_sides_are_shown() {
     let good = server.v1_matching("POST", AT, &shown.headers["etag"], &mine).await;
     assert_eq!(good.status, 200, "{}", good.text());
 
-    // An invalid edit of the operator is not overwritten either.
+    // An invalid edit by the operator is not overwritten either.
     server.write("layouts/default.yaml", "id: default\ndisks: [\n");
     let refused = server.v1("POST", AT, &shown.json()).await;
     assert_eq!(

@@ -169,9 +169,7 @@ mod tests {
         assert_eq!(taken.iter().map(has_to_give_way).collect::<Vec<_>>(), [false, true, false, false]);
         assert_eq!(
             places.report_closed().as_deref(),
-            Some(
-                "1 connections without the conductor's token were closed because the connection limit was reached"
-            )
+            Some("1 connections without the conductor's token were closed because the connection limit was reached")
         );
         assert!(places.report_closed().is_none());
         drop(taken);
