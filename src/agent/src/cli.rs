@@ -29,7 +29,8 @@ pub enum AgentCommand {
     Reinstall(crate::reinstall::ReinstallOptions),
     /// Send disks to another machine, or receive them, over mutually authenticated TLS. Compatible with Ganeti's `import-export`.
     Move(transfer::options::TransferOptions),
-    /// Print the inventory of this machine as JSON, and on standard error the objects that cannot be read. Read-only.
+    /// Print the inventory of this machine as JSON, and list on standard error the objects that cannot be read.
+    /// Read-only.
     #[command(after_help = "Example:\n  drophammer inventory > storage-7.json")]
     Inventory(crate::inventory_command::InventoryOptions),
     /// Print the commands that configure the ramdisk's network from drophammer.network= on the kernel command line.

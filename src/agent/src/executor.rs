@@ -50,7 +50,7 @@ pub(crate) struct PlanExecutor {
     reporter: Arc<ProgressReporter>,
     control: Arc<dyn ControlPlane>,
     trust: ImageTrust,
-    /// Text of the running plan, as printed.
+    /// Text of the running plan, as it was printed.
     printed: String,
     /// Disks of the plan.
     held: HeldDisks,

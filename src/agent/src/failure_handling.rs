@@ -312,7 +312,7 @@ mod tests {
         InstallAgent { settings, machine: "m".into(), reporter, control: control.clone(), leaves: vec![], erased: None }
     }
 
-    /// Some control planes hear of a failure by the event alone.
+    /// Some control planes learn of a failure only from the event.
     #[test]
     fn a_machine_that_waits_for_a_person_has_told_why() {
         let control = Arc::new(FakeControl { delay: Duration::from_millis(300), ..FakeControl::default() });
@@ -362,7 +362,8 @@ mod tests {
         }
     }
 
-    /// Neither the old nor the new system is booted, and no attempt follows, whatever else the control plane answers.
+    /// Neither the old nor the new system is booted, and no other attempt follows, even if the control plane requests
+    /// one.
     #[test]
     fn a_machine_whose_success_is_refused_waits() {
         for (past, error, way) in [

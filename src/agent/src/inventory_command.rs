@@ -30,7 +30,7 @@ pub struct InventoryOptions {
     pub json: bool,
 }
 
-/// Prints the inventory of this machine as JSON, and on standard error the objects that could not be read.
+/// Prints the inventory of this machine as JSON, and lists on standard error the objects that could not be read.
 ///
 /// # Errors
 /// Fails if sysfs cannot be read.

@@ -126,7 +126,7 @@ struct InstallAgent {
     machine: String,
     control: Arc<dyn ControlPlane>,
     reporter: Arc<ProgressReporter>,
-    /// LLDP neighbours of the network interfaces, if the control plane requires them.
+    /// LLDP neighbors of the network interfaces, if the control plane requires them.
     leaves: Vec<NicNeighbours>,
     /// Disks that were erased during this boot for the next owner of a pool machine; `None` if no disk was erased.
     erased: Option<Vec<ConnectedDisk>>,

@@ -318,7 +318,7 @@ fn judge_a_bmc() {
     rack.calls();
 }
 
-/// Checks the behaviour with an expired token, an unavailable server, a single leaf, and a cancelled allocation.
+/// Checks the behavior with an expired token, an unavailable server, a single leaf, and a canceled allocation.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_what_goes_wrong() {

@@ -1,5 +1,5 @@
-//! Wait of a migration's receiving machine for the operator's approval. The machine waits after the plan is made, and
-//! before its disks are erased.
+//! Waiting for the operator's approval, on the receiving machine of a migration. The machine waits after the plan is
+//! made, and before its disks are erased.
 
 use super::InstallAgent;
 use super::failure_handling::InstallFailure;
@@ -15,7 +15,7 @@ use transfer::machine_migration::{ControlSilence, IncomingMigration, OwnIdentity
 /// Returns the message that both machines show while they wait.
 pub(crate) fn describe_approval_wait(own: &OwnIdentity) -> String {
     format!(
-        "for the operator's approval of the certificates of both machines; the certificate of this machine is {}",
+        "for the operator to approve the certificates of both machines; this machine's certificate is {}",
         own.fingerprint()
     )
 }
@@ -131,7 +131,7 @@ mod tests {
         }
     }
 
-    /// A machine that impersonates the sender is told of, and is not let in.
+    /// A machine that impersonates the sender is reported, and cannot connect.
     #[test]
     fn nothing_begins_before_both_certificates_are_approved() {
         for (approved, awaits_approval, is_given) in

@@ -1,4 +1,4 @@
-//! Preparation of a pool machine before it waits for an allocation: LLDP neighbours are detected, and the disks are erased.
+//! Preparation of a pool machine before it waits for an allocation: LLDP neighbors are detected, and the disks are erased.
 
 use super::failure_handling::InstallFailure;
 use super::{InstallAgent, keep_list_reinstall, local_state};
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 const LISTEN: Duration = Duration::from_secs(180);
 
 impl InstallAgent {
-    /// Returns the LLDP neighbours of the network interfaces. A machine that does not detect both leaf switches
+    /// Returns the LLDP neighbors of the network interfaces. A machine that does not detect both leaf switches
     /// registers anyway, and the control plane decides whether to accept the machine.
     pub(super) fn detect_lldp_neighbours(&self, inventory: &Inventory) -> Result<Vec<NicNeighbours>> {
         let heard = ears::receive_neighbours(&inventory.nics, LISTEN, &print_line)?;
@@ -172,7 +172,7 @@ pub(super) fn describe_wait(missing: &[KnownDisk]) -> String {
     }
 }
 
-/// Adds LLDP neighbours to an inventory.
+/// Adds LLDP neighbors to an inventory.
 pub(crate) fn add_lldp_neighbours(mut inventory: Inventory, heard: &[NicNeighbours]) -> Inventory {
     for nic in &mut inventory.nics {
         let own = heard.iter().find(|heard| heard.nic == nic.name);

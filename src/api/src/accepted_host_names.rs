@@ -72,7 +72,7 @@ fn find_unresolvable_name(url: &str) -> Option<String> {
     let name = extract_host(url);
     let error = (!is_address(name)).then(|| (name, 0_u16).to_socket_addrs().err())??;
     Some(format!(
-        "--url {url}: this host cannot resolve {name} ({error}): check that the DNS server of the machines contains this name"
+        "--url {url}: this host cannot resolve {name} ({error}): check that the machines' DNS server resolves this name"
     ))
 }
 
@@ -81,7 +81,7 @@ fn find_local_name(table: &str, url: &str) -> Option<String> {
     let is_listed = !find_aliases(table, &name).is_empty();
     is_listed.then(|| {
         format!(
-            "--url {url}: {HOSTS} contains {name}, but machines resolve names by DNS: check that DNS contains this name"
+            "--url {url}: {HOSTS} contains {name}, but machines resolve names only by DNS: check that DNS resolves this name"
         )
     })
 }

@@ -1,7 +1,7 @@
 //! Server side of the agent's API, whose types are in [`control::api_types`]. `netboot` issues the tokens of machines,
-//! and `auth` authorizes the machines' requests. `wire_allocation` converts the allocation of a machine, and `secrets`
-//! sends the secrets of the allocation. `point_of_no_return` permits an installation to erase data, `install_reports`
-//! receives results, and `request_body` reads request bodies.
+//! and `machine_auth` authorizes the machines' requests. `wire_allocation` converts the allocation of a machine, and
+//! `secrets` sends the secrets of the allocation. `point_of_no_return` permits an installation to erase data,
+//! `install_reports` receives results, and `request_body` reads request bodies.
 
 pub(crate) mod install_reports;
 pub(crate) mod point_of_no_return;
@@ -105,7 +105,7 @@ async fn check_limits(
     judged.map_err(|why| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, format!("registration refused: {why}")))
 }
 
-/// Refuses the request if, according to the kernel's neighbour table, the client has a MAC that the machine file does
+/// Refuses the request if, according to the kernel's neighbor table, the client has a MAC that the machine file does
 /// not list.
 fn refuse_other_nic(app: &AppState, directory: &SiteSnapshot, id: &str, peer: ClientAddress) -> Result<(), ApiError> {
     let message = directory.find_machine(id).and_then(|machine| machine_auth::foreign_nic_message(app, machine, peer));
@@ -152,7 +152,7 @@ async fn until_allocated(app: &AppState, boot: &MachineBoot) -> Result<(), ApiEr
             return Ok(());
         }
         if directory.changed().await.is_err() {
-            // The server shuts down, which the client notices as well.
+            // The server is shutting down, so the connection to the client ends too.
             std::future::pending::<()>().await;
         }
     }

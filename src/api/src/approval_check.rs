@@ -26,7 +26,7 @@ pub(crate) async fn check_compared(
             Err(format!("the plan was compared with approval {said}, but approval {} is now in force", approved.sha256))
         }
         (Ok(Some(approved)), None) => Err(format!(
-            "the agent has not compared its plan with approval {}, which is in force: the approval was written after the plan was made, or the ramdisk is of an earlier version",
+            "the agent has not compared its plan with approval {}, which is in force: the approval was written after the plan was made, or the ramdisk has an earlier version",
             approved.sha256
         )),
     })

@@ -62,14 +62,14 @@ pub fn check_url_host(url: &str, without_dns: bool) -> Result<(), String> {
     let name = host.trim_matches(['[', ']']).trim_end_matches('.').to_ascii_lowercase();
     let why = match name.parse::<IpAddr>() {
         Ok(address) if address.is_loopback() || address.is_unspecified() => {
-            "is an address of this host only: specify the address at which machines reach this host"
+            "is a loopback or wildcard address: specify the address at which machines reach this host"
         }
         Ok(_) => return Ok(()),
         Err(_) if name == "localhost" || name.ends_with(".localhost") => {
-            "is a name of this host only: specify the address at which machines reach this host"
+            "is a loopback name: specify the address at which machines reach this host"
         }
         Err(_) if name.ends_with(".local") => {
-            "is a name of multicast DNS, which neither iPXE nor the ramdisk supports: specify an address, or a name in DNS"
+            "is a multicast DNS name, which neither iPXE nor the ramdisk supports: specify an address, or a name in DNS"
         }
         Err(_) if without_dns => {
             "cannot be resolved by machines, because --range assigns addresses without a DNS server: specify an address, or announce a DNS server with --dhcp-option dns-server,ADDRESS"
@@ -93,15 +93,15 @@ mod tests {
             ("http://install:8080", false, None),
             ("http://install.rack:8080", true, Some("install.rack cannot be resolved by machines, because --range")),
             ("http://install:8080", true, Some("announce a DNS server with --dhcp-option")),
-            ("http://localhost:8080", false, Some("localhost is a name of this host only")),
-            ("http://LocalHost.:8080", false, Some("is a name of this host only")),
-            ("http://a.localhost", false, Some("is a name of this host only")),
+            ("http://localhost:8080", false, Some("localhost is a loopback name")),
+            ("http://LocalHost.:8080", false, Some("is a loopback name")),
+            ("http://a.localhost", false, Some("is a loopback name")),
             ("http://install.local:8080", false, Some("multicast DNS")),
             ("http://install.LOCAL./", false, Some("multicast DNS")),
-            ("http://127.0.0.1:8080", false, Some("is an address of this host only")),
-            ("http://127.0.1.1", false, Some("is an address of this host only")),
-            ("http://0.0.0.0:8080", false, Some("is an address of this host only")),
-            ("https://[::1]:8443", false, Some("[::1] is an address of this host only")),
+            ("http://127.0.0.1:8080", false, Some("is a loopback or wildcard address")),
+            ("http://127.0.1.1", false, Some("is a loopback or wildcard address")),
+            ("http://0.0.0.0:8080", false, Some("is a loopback or wildcard address")),
+            ("https://[::1]:8443", false, Some("[::1] is a loopback or wildcard address")),
         ] {
             let checked = check_url_host(url, without_dns);
             match expected {

@@ -75,7 +75,7 @@ pub(crate) async fn get_boot_digest(
     Ok(Json(BootDigestResponse { server, digest }))
 }
 
-/// Returns the API URL on the kernel command line of a machine that requests `/boot.json` from `server`.
+/// Returns the API URL that a machine gets on its kernel command line if it requests `/boot.json` from `server`.
 fn api_url(app: &AppState, server: &str) -> Result<String, ApiError> {
     let wrong = |why: &str| ApiError::bad_request(format!("server={server}: {why}"));
     let url = Url::parse(server).map_err(|error| wrong(&error.to_string()))?;

@@ -11,7 +11,7 @@ pub struct DisplayPhase {
     pub kind: ObjectFate,
 }
 
-/// Category of a phase, which determines its colour.
+/// Category of a phase, which determines its color.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ObjectFate {
     /// An operation is in progress.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Start of the message with which the agent ends a stage that has failed.
+/// Beginning of the agent's message about a failed stage.
 const FAILED: &str = "failed";
 
 /// State of a phase or stage.

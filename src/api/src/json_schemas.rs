@@ -71,7 +71,7 @@ pub(crate) fn request_schema<T: JsonSchema>(schemas: &mut SchemaGenerators) -> V
     schema
 }
 
-/// Returns the schema of a request that consists of the specified fields of a response. Only the field `id` is
+/// Returns the schema of a request with the specified fields of a response type. Only the field `id` is
 /// required.
 pub(crate) fn fields_schema<T: JsonSchema>(schemas: &mut SchemaGenerators, names: &[&str]) -> Value {
     let mut schema = T::json_schema(&mut schemas.answered).to_value();

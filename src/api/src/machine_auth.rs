@@ -147,7 +147,7 @@ pub(crate) async fn enroll_boot(
     }
 }
 
-/// Returns a refusal if the client at this address is not the machine. That is the case if the neighbour table contains
+/// Returns a refusal if the client at this address is not the machine. That is the case if the neighbor table contains
 /// a MAC for the address, and the machine file does not list this MAC.
 pub(crate) fn foreign_nic_message(
     app: &AppState,

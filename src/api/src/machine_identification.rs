@@ -85,8 +85,8 @@ pub(crate) async fn refuse_other_machine(
     Err(ApiError::new(StatusCode::CONFLICT, message).with_error_code(ErrorCode::DuplicateUuid))
 }
 
-/// Returns the reason why the MACs show that the registration comes from another machine, or `None` if the MACs do not
-/// show this. A MAC that several machines have is ignored.
+/// Returns a reason if the MACs show that the registration comes from another machine, and `None` otherwise. A MAC that
+/// several machines have is ignored.
 async fn explain_mac_contradiction(
     app: &AppState,
     directory: &SiteSnapshot,

@@ -70,8 +70,8 @@ pub struct RegisteredInventory {
     pub outdated: bool,
 }
 
-/// `GET /v1/machine/{id}/preview`: returns the inputs for planning the machine, or for planning a reinstall of the machine
-/// that is not ordered.
+/// `GET /v1/machine/{id}/preview`: returns the inputs for planning the machine with its current orders, or with a
+/// reinstall that is not ordered yet.
 pub(crate) async fn get_preview(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,

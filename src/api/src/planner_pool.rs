@@ -1,12 +1,12 @@
 //! Thread pool for planning. All computations with the inventory of a machine run in this pool, not on the threads that
 //! serve requests. If planning one machine takes long, only that machine is delayed.
 //!
-//! | | |
+//! | subject | rule |
 //! |---|---|
 //! | one machine, or one address that registers machines | occupies at most one thread, and has only a few jobs in the queue |
 //! | the queue | has a maximum length; machines take turns |
 //! | a job that has waited too long | is not run; the request is answered with 503 and `Retry-After` |
-//! | a job that runs | ends without a timeout, because the sizes of inventories and the steps of the planner are limited |
+//! | a running job | has no timeout, because limits on the inventory size and the planner's steps bound its duration |
 
 use super::AppState;
 use axum::http::StatusCode;

@@ -29,7 +29,7 @@ use store::{DATABASE, InstallState, ReinstallOrder, ReinstallOverrides, ServerSt
 const URL: &str = "http://server";
 
 /// Change whose effect is predicted: all machines would be installed or reinstalled with this image and layout. If no
-/// field is set, the prediction applies to the present files and open orders.
+/// field is set, the prediction applies to the current files and open orders.
 #[derive(Debug, Clone, Default)]
 pub struct RackChange {
     /// Id of an image for all machines.

@@ -88,7 +88,7 @@ fn allocation_routes() -> Vec<ApiRoute> {
         post_route(
             "/v1/machine/{id}/secrets",
             agent_api::secrets::release_secrets,
-            "Secrets of the allocation, once the installation needs the requested secrets",
+            "Secrets of the allocation, once the installation needs them",
         )
         .with_request(request_schema::<SecretsRequest>)
         .with_response(response_schema::<ReleasedSecrets>),

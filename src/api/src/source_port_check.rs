@@ -59,7 +59,7 @@ fn refusal_reason(ports: SourcePorts, SourcePort(port): SourcePort) -> Option<St
         (SourcePorts::Any, _) => None,
         (SourcePorts::Below(first), Some(port)) if port < first => None,
         (SourcePorts::Below(first), Some(port)) => Some(format!(
-            "source port {port} does not prove a privileged process, which would send from a port below {first}; boot a ramdisk of this version; if \
+            "source port {port} does not prove that a privileged process sent the request: such a process sends from a port below {first}; boot a ramdisk of this version; if \
              NAT changes the source ports, give the machines a route without NAT, {ANY}"
         )),
         (SourcePorts::Below(_), None) => Some(format!(

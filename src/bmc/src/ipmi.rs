@@ -109,7 +109,7 @@ impl IpmiController<'_> {
             _ if actual == state => Ok(()),
             Err(rejection) => Err(rejection),
             Ok(_) => {
-                let what = format!("accepted the request, but reports power {actual}, not {state}");
+                let what = format!("accepted the request, but reports power state {actual}, not {state}");
                 Err(bmc_refusal(sanitize_line(&format!("management controller {} {what}", self.host))))
             }
         }

@@ -80,7 +80,7 @@ impl Serialize for ErrorCode {
     }
 }
 
-/// Reads a code from JSON. Returns `None` for a code that only a newer version knows.
+/// Reads a code from JSON. Returns `None` for a code that only newer versions define.
 ///
 /// # Errors
 /// Fails if the value is not text.

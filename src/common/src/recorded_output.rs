@@ -5,7 +5,7 @@ use crate::format::terminal_escaping::is_hidden;
 use crate::output::print_error;
 use std::cell::RefCell;
 
-/// Name with everything that affects a terminal: 7-bit and 8-bit escape sequences that set colours, clipboard, links
+/// Name with everything that affects a terminal: 7-bit and 8-bit escape sequences that set colors, clipboard, links
 /// and title; bell; erased and forged lines; changes of the writing direction; invisible characters; and the marks of
 /// the program's own text styles.
 pub const HOSTILE: &str = "n\u{1b}[2J\u{9b}31m\u{1b}]52;c;ZXZpbA==\u{7}\u{1b}]8;;http://evil\u{1b}\\x\u{1b}]0;t\u{9c}\r\u{8}\u{7f}\u{85}\

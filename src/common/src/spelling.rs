@@ -1,6 +1,6 @@
-//! Suggestions for misspelt words.
+//! Suggestions for misspelled words.
 
-/// Returns the known word that is most similar to a misspelt word, or `None` if no known word is similar enough. If
+/// Returns the known word that is most similar to a misspelled word, or `None` if no known word is similar enough. If
 /// several known words are equally similar, the last of them is returned.
 pub fn find_similar<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();

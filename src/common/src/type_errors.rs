@@ -1,5 +1,5 @@
-//! Rewording of messages of the YAML and JSON parsers about values of a wrong type: Rust's names of types are replaced
-//! by the words of YAML and JSON.
+//! Rewording of parser messages about values of a wrong type: names of Rust types are replaced by the terms of YAML and
+//! JSON.
 
 /// Names of Rust types in serde's messages, each with the words that replace it.
 const EXPECTED: [(&str, &str); 12] = [

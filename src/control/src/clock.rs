@@ -17,13 +17,12 @@ use time::format_description::well_known::Rfc2822;
 /// Maximum number of time servers that are queried.
 const SERVERS: usize = 4;
 
-/// Maximum difference between a clock that is considered correct and the time of a time server or a `Date` header. The
-/// resolution of a `Date` header is one second.
+/// Maximum deviation of a correct clock from the time of a time server or a `Date` header. The resolution of a `Date`
+/// header is one second.
 const PRECISE: Duration = Duration::from_secs(2);
 
-/// Maximum difference between a clock that is considered correct and the time of the boot script. It is larger than
-/// [`PRECISE`], because the kernel and the ramdisk are loaded after the script was generated, which takes an unknown
-/// time.
+/// Maximum deviation of a correct clock from the time of the boot script. It is larger than [`PRECISE`], because the
+/// kernel and the ramdisk are loaded after the script was generated, which takes an unknown time.
 const BOOT_TOLERANCE: Duration = Duration::from_secs(5 * 60);
 
 /// Maximum time between the build of the ramdisk and an accepted time.
@@ -43,7 +42,7 @@ struct SourceTime {
     now: SystemTime,
     /// Description of the source, for messages.
     source: String,
-    /// Maximum difference between a clock that is considered correct and the time from this source.
+    /// Maximum deviation of a correct clock from the time from this source.
     tolerance: Duration,
 }
 
@@ -52,7 +51,7 @@ struct SourceTime {
 enum ClockDecision {
     /// The clock is correct.
     Keep,
-    /// The clock must be set. Contains the difference between the clock and the time from the source.
+    /// The clock must be set. Contains the deviation of the clock from the time of the source.
     Set(Duration),
     /// The time is outside the accepted range, so another source is needed. Contains the reason.
     Reject(String),

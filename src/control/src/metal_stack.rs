@@ -84,11 +84,11 @@ pub trait MetalApi: Send + Sync {
     /// Fails if the event was not delivered.
     fn send_event(&self, name: EventName, message: &str) -> Result<()>;
 
-    /// Checks that neither this allocation nor its reinstall has been cancelled. Called immediately before the first
+    /// Checks that neither this allocation nor its reinstall has been canceled. Called immediately before the first
     /// write.
     ///
     /// # Errors
-    /// Fails if the allocation or its reinstall was cancelled, or if this cannot be determined.
+    /// Fails if the allocation or its reinstall was canceled, or if this cannot be determined.
     fn confirm_begin(&self, notice: &AttemptNotice) -> Result<()>;
 
     /// Reports the result of an installation. The failure of a first installation is reported only by the event
@@ -169,7 +169,7 @@ impl MetalControlPlane {
         // time.
         let in_band = self.ipmi.as_deref().map_or(Ok(None), ipmi::read_bmc).map_err(|error| error.to_string());
         let known = self.api.known_bmc().context(Phase::Control, || {
-            "not registered: a registration would erase the control plane's record of the BMC (address, user, password): the registration must contain this record, but the record cannot be read"
+            "not registered: a registration would erase the control plane's record of the BMC (address, user, password), because the agent cannot read the record and send it back"
         })?;
         Ok(bmc_record::combine(known, in_band, &|line| {
             output::print_line(line);

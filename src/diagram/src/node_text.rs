@@ -107,7 +107,7 @@ fn describe_array(graph: &LayoutGraph, raid: &ArraySpec) -> Vec<String> {
     details
 }
 
-/// Describes a filesystem: its options for mkfs and mount, its encryption, its growth, and its behaviour in a
+/// Describes a filesystem: its options for mkfs and mount, its encryption, its growth, and its behavior in a
 /// reinstall.
 pub fn describe_options(filesystem: &FilesystemSpec) -> Vec<String> {
     let tool = if filesystem.format == FilesystemFormat::Swap { "mkswap" } else { "mkfs" };

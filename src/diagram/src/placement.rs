@@ -2,7 +2,7 @@
 //! from left to right. Lines have few crossings and are as straight as possible.
 //!
 //! The result is a layered drawing (Sugiyama). A line that passes a column gets a cell in this column. The cells of each column are ordered
-//! by the mean positions of their neighbours. Vertical positions are the least squares solution that keeps the boxes apart.
+//! by the mean positions of their neighbors. Vertical positions are the least squares solution that keeps the boxes apart.
 
 use model::layout::graph::{LayoutGraph, LayoutItem};
 
@@ -159,7 +159,7 @@ fn initial_order(cells: &[ColumnCell], columns: usize) -> Vec<Vec<usize>> {
     order
 }
 
-/// Repeatedly orders the cells of each column by the mean position of their neighbours, and returns the order with the fewest crossings.
+/// Repeatedly orders the cells of each column by the mean position of their neighbors, and returns the order with the fewest crossings.
 fn order_columns(cells: &[ColumnCell], first: Vec<Vec<usize>>) -> Vec<Vec<usize>> {
     let mut best = (count_crossings(cells, &first), first.clone());
     let mut order = first;
@@ -207,7 +207,7 @@ fn count_crossings(cells: &[ColumnCell], order: &[Vec<usize>]) -> usize {
     crossings
 }
 
-/// Sets the vertical positions of all cells. Each cell is as near to the mean position of its neighbours as the other cells of its column
+/// Sets the vertical positions of all cells. Each cell is as near to the mean position of its neighbors as the other cells of its column
 /// permit.
 fn centre_cells(cells: &mut [ColumnCell], order: &[Vec<usize>]) {
     for column in order {
@@ -236,7 +236,7 @@ fn centre_cells(cells: &mut [ColumnCell], order: &[Vec<usize>]) {
     cells.iter_mut().for_each(|cell| cell.centre -= top);
 }
 
-/// Sets the centres of a column's cells so that order and gaps are preserved and the sum of the squared distances to `wanted` is minimal.
+/// Sets the centers of a column's cells so that order and gaps are preserved and the sum of the squared distances to `wanted` is minimal.
 /// The algorithm is pool adjacent violators.
 fn spread_cells(cells: &mut [ColumnCell], column: &[usize], wanted: &[f64]) {
     let mut offset = 0.0;

@@ -1,7 +1,7 @@
 //! Output of the diagram as SVG. The columns of the diagram lead from the disks on the left to the mount points on the
 //! right.
 //!
-//! The colours are the palette of Okabe and Ito, which colour-blind people can distinguish, and no information is conveyed by colour alone.
+//! The colors are the palette of Okabe and Ito, which color-blind people can distinguish, and no information is conveyed by color alone.
 //! Text of the layout is written only to text nodes, because the crate `svg` does not escape quotes in attributes.
 
 use super::box_lines::{BoxText, build_box_text, strip_control_characters};
@@ -27,7 +27,7 @@ const BADGE_HEIGHT: f64 = 18.0;
 const MONO_WIDTH: f64 = 8.5;
 const SANS_WIDTH: f64 = 6.9;
 
-/// Heading of the column, and border and fill color of the box, for a type of node.
+/// Appearance of a node type: column heading, and border and fill colors of the box.
 struct BoxStyle {
     heading: &'static str,
     edge: &'static str,
@@ -174,7 +174,7 @@ fn draw_frame(rect: &Rect, look: &BoxStyle, wipe: Option<bool>) -> Group {
     }
 }
 
-/// Draws the badge of a disk: `WIPE on reinstall` in white on a dark background, or `keep on reinstall` in a dark colour on white.
+/// Draws the badge of a disk: `WIPE on reinstall` in white on a dark background, or `keep on reinstall` in a dark color on white.
 fn draw_badge(x: f64, y: f64, wipe: bool) -> Group {
     let (fill, ink) = if wipe { ("#a33500", "#ffffff") } else { ("#ffffff", INK) };
     let pill = Rectangle::new()
@@ -192,7 +192,7 @@ fn draw_badge(x: f64, y: f64, wipe: bool) -> Group {
 fn draw_connection(line: &Connector, colour: &str, spare: bool, word: &str) -> Group {
     let mut data = String::new();
     for (index, (x, y)) in line.points.iter().enumerate() {
-        // A curve leads to each point with an odd index, a straight line to each other point.
+        // A curve leads to points with odd indexes, and a straight line leads to points with even indexes.
         data += &match index {
             0 => format!("M{x} {y}"),
             _ if index % 2 == 0 => format!(" L{x} {y}"),

@@ -118,8 +118,8 @@ pub enum CliCommand {
     /// plans.
     #[command(hide = true, after_help = crate::commands::rack::EXIT_CODES)]
     Rack(crate::commands::rack::RackArgs),
-    /// Check layouts, machine files, images, deploy templates, volumes, or a server's directory: list all problems of each
-    /// file, and list the layouts that match the same size and image.
+    /// Check layouts, machine files, images, deploy templates, volumes, or a server's directory: list all problems of
+    /// each file, and report layouts that match the same size and image.
     #[command(after_help = format!(
         "Examples: check a set; select the layout for a size and an image; print the canonical spelling\n  \
         drophammer check layouts/\n  \

@@ -1,4 +1,4 @@
-//! Tests that compare the examples in `docs/` with the behaviour of the program.
+//! Tests that compare the examples in `docs/` with the behavior of the program.
 
 mod codes;
 mod links;

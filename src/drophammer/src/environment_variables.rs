@@ -1,11 +1,11 @@
-//! Environment variables of options: `DROPHAMMER_`, the words of the command, and the name of the option, in capitals, such as
-//! `DROPHAMMER_CHECK_STRICT`. Options that order, approve, erase, confirm or force something have no variable, so that a
-//! variable that is left in the environment never changes a machine.
+//! Environment variables of options: `DROPHAMMER_`, the words of the command, and the name of the option, in capitals,
+//! such as `DROPHAMMER_CHECK_STRICT`. Options that order, approve, erase, confirm or force something have no variable,
+//! so that a variable left over in the environment never changes a machine.
 
 use clap::builder::FalseyValueParser;
 use clap::{Arg, ArgAction, Command};
 
-/// Options of all commands whose variables have shorter names, and are read by the code that selects the server.
+/// Options of all commands. Their variables have shorter names, and are read by the code that selects the server.
 const SHARED: [&str; 3] = ["server", "context", "token-file"];
 
 /// Commands whose options have no variable, because each option is part of an order or of a change, or determines what is

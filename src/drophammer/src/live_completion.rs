@@ -33,7 +33,7 @@ enum NamedObject {
     Context,
 }
 
-/// Place in a command line at which a name is expected.
+/// Position in a command line at which a name is expected.
 #[derive(Debug)]
 struct NamePosition {
     object: NamedObject,
@@ -151,7 +151,7 @@ fn is_plain_name(name: &str) -> bool {
     name.chars().all(|letter| letter.is_ascii_alphanumeric() || "._-+@/".contains(letter)) && !name.starts_with('-')
 }
 
-/// Requests a list, and returns the first of these fields that is not empty of each object.
+/// Requests a list, and returns for each object the value of the first of these fields that is not empty.
 fn fetch_names(server: &ServerOptions, path: &str, fields: &[&str]) -> Result<Vec<String>> {
     let client = OperatorClient::new(server)?;
     let response = client.send_json::<Vec<Value>>(client.request(Method::GET, path).timeout(DEADLINE))?;

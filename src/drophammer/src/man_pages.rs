@@ -56,7 +56,7 @@ fn render_command_pages() -> Vec<(String, Vec<u8>)> {
     pages
 }
 
-/// Adds the pages of a command and of its visible subcommands. `above` are the commands above this command.
+/// Adds the pages of a command and of its visible subcommands. `above` contains the parent commands.
 fn add_pages<'a>(command: &'a Command, above: &[&'a Command], pages: &mut Vec<(String, Vec<u8>)>) {
     let path: Vec<&Command> = above.iter().copied().chain([command]).collect();
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {

@@ -25,7 +25,7 @@ pub struct ListOptions {
     #[arg(short, long, value_enum, value_name = "FORMAT")]
     pub output: Option<OutputFormat>,
     /// List only objects with this value; can be specified several times. The keys are the titles of the columns of `-o
-    /// wide`. Upper and lower case are equal, and `*` in the value stands for any text: phase=failed, image=debian-12*.
+    /// wide`. Case is ignored, and `*` in the value matches any text: phase=failed, image=debian-12*.
     #[arg(long, value_name = "KEY=VALUE")]
     pub filter: Vec<String>,
     /// Sort by this column; -KEY sorts in descending order [default: the first column].
@@ -195,7 +195,7 @@ fn list_refusal(why: String) -> Error {
     Error::refusal(Phase::Settings, why)
 }
 
-/// Returns whether the text matches the pattern, in which `*` stands for any text. Upper and lower case are equal.
+/// Returns whether the text matches the pattern, ignoring case. `*` in the pattern matches any text.
 fn matches_pattern(text: &str, pattern: &str) -> bool {
     // An empty cell is printed as a hyphen.
     if pattern == "-" {

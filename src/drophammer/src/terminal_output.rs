@@ -9,7 +9,7 @@ use terminal_size::{Width, terminal_size_of};
 /// Width of a terminal that does not report its width.
 const DEFAULT_WIDTH: usize = 80;
 
-/// Returns whether output is coloured: standard output must be a terminal, `TERM` must not be `dumb`, and NO_COLOR must
+/// Returns whether output is colored: standard output must be a terminal, `TERM` must not be `dumb`, and NO_COLOR must
 /// not be set (no-color.org).
 pub(crate) fn wants_colour() -> bool {
     let unwanted = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -39,7 +39,7 @@ fn choose_width(columns: Option<&str>, is_terminal: bool, read_width: impl Fn() 
     columns.or_else(|| is_terminal.then(|| read_width().unwrap_or(DEFAULT_WIDTH)))
 }
 
-/// Prints text, whose styles are shown only on a terminal with colours.
+/// Prints text, whose styles are shown only on a terminal with colors.
 ///
 /// # Errors
 /// Returns an error if standard output cannot be written.

@@ -114,7 +114,7 @@ impl ConnectionLimiter {
         (front, place, accepted)
     }
 
-    /// Serves the connection, unless the client's address has reached its limit of connections.
+    /// Serves the connection, unless the client's address has reached its connection limit.
     pub fn admit(
         &self,
         stream: TcpStream,

@@ -1,5 +1,5 @@
-//! Limit of open connections, so that a client that opens many connections cannot exhaust the file descriptors that the server needs for
-//! its own files.
+//! Limit on open connections. Because of this limit, clients cannot exhaust the file descriptors that the server needs
+//! for its own files.
 
 use crate::server_log::StatusLog;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};

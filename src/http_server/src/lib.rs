@@ -2,7 +2,7 @@
 //!
 //! Clients on the boot network are unauthenticated. Therefore each client address has quotas for connections, request
 //! bodies, concurrent requests and log lines, and no client can prevent others from being served. The crate does not
-//! know any endpoint: it serves the routers that the server passes. Start with [`connections`].
+//! define any endpoint: it serves the routers that the server passes. Start with [`connections`].
 //!
 //! * Connections: [`connections`] accepts connections within the limits, [`tls`] encrypts them, `write_timeout` and
 //!   `body_drain` end connections to clients that do not read or write, and [`fd_limit`] limits the open files.

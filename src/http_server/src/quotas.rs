@@ -22,7 +22,7 @@ const BODIES_OF_ALL: u64 = 64 << 20;
 pub const LARGE_BODY_BYTES: usize = 128 << 10;
 /// Maximum number of large bodies that are parsed and answered at the same time.
 const LARGE_AT_ONCE: usize = 2;
-/// Lower bound of the limit of connections per address. It applies even if the total limit is low.
+/// Minimum of the connection limit per address. It applies even if the total limit is low.
 const PLACES_AT_LEAST: usize = 64;
 
 /// Remote address of a connection, attached to each of its requests.

@@ -11,14 +11,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Duration for which the page and `drophammer_healthy` show a problem after it has failed to complete a request.
+/// Duration for which the page and `drophammer_healthy` show a problem after the server has failed to complete a
+/// request.
 const ERROR_SHOWN: Duration = Duration::from_secs(60);
 
 /// Error message of a response, for the log of the server.
 #[derive(Clone)]
 pub struct ErrorMessage(pub String);
 
-/// Type of a problem because of which the server is not ready.
+/// Type of a problem that makes the server unready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureKind {
     DatabaseUnreadable,

@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(answered, expected);
     }
 
-    /// A reader of the output that has closed it, or never reads, does not delay machines.
+    /// Machines are not delayed if the reader of the output has closed it or never reads.
     #[test]
     fn nobody_has_to_read() {
         struct Stuck(Receiver<()>);

@@ -51,7 +51,7 @@ impl FromStr for AddressRange {
 /// DHCP option with its value, such as `ntp-server,10.0.0.5`, in the notation of dnsmasq.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DhcpOption {
-    /// Name of the option as in the output of `dnsmasq --help dhcp`, or number of the option.
+    /// Option name, as listed by `dnsmasq --help dhcp`, or option number.
     name: String,
     value: String,
 }

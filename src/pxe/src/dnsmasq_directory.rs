@@ -52,7 +52,7 @@ impl DnsmasqDirectory {
         Ok(home)
     }
 
-    /// Changes the owner of the path to the user to which dnsmasq switches when root starts it.
+    /// Changes the owner of the path to the user that dnsmasq switches to when it is started by root.
     fn change_owner(&self, path: &Path) -> Result<()> {
         chown(path, Some(NOBODY_ELSE), Some(NOBODY_ELSE))
     }

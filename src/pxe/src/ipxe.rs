@@ -11,7 +11,7 @@ pub struct RamdiskBoot<'a> {
     pub token: &'a str,
     pub machine: &'a str,
     pub consoles: &'a [String],
-    /// Network configuration for networks without DHCP, in the form in which it is passed in `drophammer.network=`.
+    /// Network configuration for networks without DHCP, encoded as the value of `drophammer.network=`.
     pub network: Option<&'a str>,
     /// Additional kernel arguments of the operator.
     pub cmdline: &'a str,
@@ -72,7 +72,7 @@ pub fn ramdisk_script(boot: &RamdiskBoot, keep_from_disk: bool) -> String {
     let retry = retry_download("the ramdisk");
     let end = match keep_from_disk {
         true => {
-            "echo drophammer: its disks must not be booted: it restarts in 30 minutes, or with Ctrl-C\nsleep 1800 ||\n\
+            "echo drophammer: this machine must not boot its disks: it restarts in 30 minutes, or with Ctrl-C\nsleep 1800 ||\n\
              reboot || goto again\n"
         }
         false => "sleep 30 ||\nexit 1\n",

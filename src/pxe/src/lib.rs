@@ -31,7 +31,7 @@ use std::thread::JoinHandle;
 use supervisor::{DnsmasqCommand, DnsmasqSupervisor};
 
 /// Capabilities that dnsmasq needs: it binds ports below 1024, pings through raw sockets, and writes entries of the
-/// neighbour table.
+/// neighbor table.
 const CAPABILITIES: &[Capability] = &[Capability::NetBindService, Capability::NetAdmin, Capability::NetRaw];
 
 /// Directory in which Debian installs iPXE.

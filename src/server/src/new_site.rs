@@ -19,7 +19,7 @@ const FOLDER_MODE: u32 = 0o750;
 const SAMPLE_LAYOUT: &str = include_str!("../../../examples/site/layouts/one-disk.yaml");
 const SAMPLE_FILE: &str = "layouts/one-disk.yaml";
 
-/// Creates what the directory lacks, and prints how to start the server and how to log in.
+/// Creates the missing folders and files of the directory, and prints how to start the server and how to log in.
 ///
 /// # Errors
 /// Returns an error if a folder or file cannot be created.

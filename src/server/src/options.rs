@@ -84,8 +84,9 @@ pub struct ServeOptions {
     /// machine's address can then register as that machine.
     #[arg(long)]
     pub any_source_port: bool,
-    /// Seconds without a request from a machine's boot after which its next boot may register from the same address. Agents send a request
-    /// at least once a minute: a value below 60 only suits machines that restart within seconds, such as virtual ones.
+    /// If a machine's boot has sent no request for this number of seconds, the machine's next boot may register from
+    /// the same address. Agents send a request at least once a minute: a value below 60 only suits machines that
+    /// restart within seconds, such as virtual ones.
     #[arg(long, value_name = "SECONDS", default_value_t = QUIET_AT_SAME_ADDRESS.as_secs())]
     pub restart_timeout: u64,
     /// Additional name of this server; can be specified several times. Requests that address the server by another name

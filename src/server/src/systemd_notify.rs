@@ -33,7 +33,7 @@ pub(crate) struct HeartbeatSource {
 }
 
 impl HeartbeatSource {
-    /// Returns the check of the database: the database's thread performs a trivial read and write.
+    /// Returns the check of the database, which performs a trivial read and write on the database's thread.
     pub(crate) fn for_database(state: &ServerState) -> HeartbeatSource {
         let state = state.clone();
         let ask = move || -> SignOfLife {
@@ -43,8 +43,8 @@ impl HeartbeatSource {
         HeartbeatSource { name: "the database", ask: Box::new(ask) }
     }
 
-    /// Returns the check of the planner: at least one of the planner's threads is idle, or has started its job
-    /// recently.
+    /// Returns the check of the planner, which succeeds if at least one of the planner's threads is idle or has started
+    /// its job recently.
     pub(crate) fn for_planner(planner: &PlannerPool) -> HeartbeatSource {
         let planner = planner.clone();
         let ask = move || -> SignOfLife {

@@ -9,7 +9,7 @@
 //! | `disk_key`, if it was not set | the key in the machine file: without this key, preserved filesystems stay locked |
 //! | secrets that were set, and `os` if it was set | the value in the machine file must be the installed value, otherwise the reinstall is refused |
 //! | `volumes` | the volumes in the machine file: volumes are resources of Kubernetes, and existing volumes are preserved |
-//! | `image`, `filesystemlayout`, `give_up` | see `resolve` |
+//! | `image`, `filesystemlayout`, `give_up` | see `allocation_resolution` |
 
 use crate::operator_files::recorded_allocation::{DISK_KEY, OS, OS_PARAMETERS, VOLUMES};
 use crate::operator_files::{AllocationSpec, MachineSpec};

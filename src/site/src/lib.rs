@@ -2,10 +2,10 @@
 //!
 //! An invalid file is reported, and its last good version stays in force. A machine file whose image or layout does not
 //! exist is reported in the same way, and the last good version of the machine file stays in force. The crate does not
-//! handle requests: `server` publishes its snapshots, and `site plan` and `serve --check` read the same directory.
-//! Start with `loader`, which builds a `snapshot` of all files in force. `operator_files` parses and validates files,
-//! `effective_allocation` determines the allocation that applies, `allocation_resolution` follows the references of the allocation,
-//! and `requested_steps` merges the deploy templates that the allocation requests.
+//! handle requests: `api` publishes its snapshots, and `site plan` and `serve --check` read the same directory. Start
+//! with `loader`, which builds a `snapshot` of all files in force. `operator_files` parses and validates files,
+//! `effective_allocation` determines the allocation that applies, `allocation_resolution` follows the references of the
+//! allocation, and `requested_steps` merges the deploy templates that the allocation requests.
 
 pub mod allocation_resolution;
 pub mod boot_value_validation;

@@ -43,8 +43,7 @@ pub struct MachineSpec {
     pub smbios_uuid: Option<Uuid>,
     pub size: Option<String>,
     pub consoles: Vec<String>,
-    /// Network configuration of the ramdisk for networks without DHCP, in the form in which it is passed in
-    /// `drophammer.network=`.
+    /// Network configuration of the ramdisk for networks without DHCP, encoded as the value of `drophammer.network=`.
     pub ramdisk_network: Option<String>,
     /// Reason why the machine is locked. Nothing can be ordered for a locked machine.
     pub locked: Option<String>,

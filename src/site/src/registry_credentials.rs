@@ -13,18 +13,18 @@ impl RegistryCredentials {
         RegistryCredentials(WatchedFile::new(dir.join("registries.json"), DockerConfig::parse))
     }
 
-    /// As [`WatchedFile::rescan`].
+    /// Rescans the file, as [`WatchedFile::rescan`] does.
     pub(crate) fn reload(&mut self) -> bool {
         self.0.rescan()
     }
 
-    /// As [`WatchedFile::describe_problem`].
+    /// Describes the problem of the file, as [`WatchedFile::describe_problem`] does.
     pub(crate) fn problem(&self) -> Option<String> {
         self.0.describe_problem()
     }
 
-    /// Adds the credentials for an image's registries to the image. Returns a message if the credentials that
-    /// `registries.json` contains for one of these registries cannot be used.
+    /// Adds the credentials for an image's registries to the image. Returns a message if the credentials for one of
+    /// these registries in `registries.json` cannot be used.
     pub(crate) fn add_credentials(&self, image: &mut ImageSpec) -> Option<String> {
         let ImageLocation::Url(url) = &image.at else { return None };
         let mut problem = None;

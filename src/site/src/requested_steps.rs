@@ -71,7 +71,7 @@ impl RequestedArrays {
         made.map_err(|problems| {
             let said = problems.into_iter().map(|problem| {
                 let message = format!(
-                    "the arrays are not possible on the disks that the machine has registered: {}",
+                    "the arrays cannot be created on the disks that the machine has registered: {}",
                     problem.message
                 );
                 self.asked.format_problem(Diagnostic::new(format!("{}.{}", self.place, problem.place), message))

@@ -6,7 +6,7 @@ use super::shared_secret::{self, HmacSignature, SharedSecret};
 use common::error::Result;
 
 /// Length of a salt, in characters. The length is fixed because Ganeti's format does not separate salt and disk index.
-/// With a salt of another length, the same signature would be valid for another index.
+/// If the length could vary, the same signature would also be valid for another index.
 const SALT_LENGTH: usize = 16;
 
 /// Address of the receiver, and the disks for which this address is valid.
@@ -38,7 +38,7 @@ impl Destination<'_> {
             return Ok(());
         }
         Err(format!(
-            "signature of the destination {} does not match: it was made with another secret, or for another address, port, magic or disks",
+            "signature of the destination {} does not match: it was made with another secret, or for another address, port, magic or list of disks",
             self.address
         ))
     }

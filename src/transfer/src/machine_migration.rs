@@ -36,7 +36,7 @@ const EARLIER: time::Duration = time::Duration::days(1);
 /// control plane.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Time after which the transfer is considered ended if the control plane has no information about the transfer.
+/// Time after which the transfer is considered ended if no response of the control plane contains information about it.
 const SILENCE: Duration = Duration::from_secs(10 * 60);
 
 /// Start of the period in which the control plane has no information about the transfer; `None` outside of such a
@@ -223,7 +223,7 @@ struct PeerNews {
 }
 
 /// Opens a destination without adapting a GPT. The partition tables of the machine are created by the plan. A GPT
-/// inside of a transferred device is part of the content of that device, for example of a virtual disk.
+/// inside a transferred device, for example the GPT of a virtual disk, is part of that device's content.
 fn open_unfitted(path: &Path) -> Result<TransferDest> {
     Ok(TransferDest::open_dest(path)?.without_gpt_fit())
 }

@@ -120,7 +120,7 @@ impl BulkAction {
             }
             PlanPreview::Planned(planned, _) => {
                 if let Some(why) = explain_individual_review(&planned, &changes) {
-                    let why = format!("order this reinstall on the page of the machine: {why}");
+                    let why = format!("order this reinstall on the machine's page: {why}");
                     return Err(ApiError::new(StatusCode::CONFLICT, why));
                 }
                 let wiped = planned.disks.iter().filter(|disk| disk.verdict == DiskVerdict::Wipe);

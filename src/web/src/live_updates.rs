@@ -124,7 +124,7 @@ struct EventStream {
     health: ServerHealth,
     /// Problems of the server itself that were last sent to the watcher.
     problems: Vec<String>,
-    /// Hash of the directory's content and of all problems when they were last sent to the watcher.
+    /// Hash of the directory's content and of all problems, as last sent to the watcher.
     shape: u64,
     tick: Interval,
     /// Number of ticks since the last transmission.

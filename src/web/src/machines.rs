@@ -159,7 +159,7 @@ pub(crate) async fn get_machines(
 }
 
 async fn list_rows(app: &AppState, identifiers: &HardwareIdentifiers) -> Result<Vec<MachineRow>, ApiError> {
-    // Without identifiers, only the filter finds less. A busy planner must not make the list unavailable.
+    // A busy planner must not make the list unavailable. Without identifiers, only the filter finds fewer machines.
     let mut identifiers = identifiers.list_all(app).await.unwrap_or_default();
     let listed = operator::list_with_new_machines(app).await?;
     let rows = listed.into_iter().map(|listed| {

@@ -19,7 +19,7 @@ impl PlanExecutor {
         let RehearsalResult { filesystems, memory_bytes } = activation_rehearsal::run_rehearsal(rehearsal)?;
         let (seconds, memory) = (began.elapsed().as_secs_f64(), common::format::format_bytes(memory_bytes));
         self.print_line(&format!(
-            "rehearsal: {filesystems} preserved filesystems were assembled and mounted in {seconds:.1} s, with {memory} of memory"
+            "rehearsal: {filesystems} preserved filesystems were assembled and mounted in {seconds:.1} s, using {memory} of memory"
         ));
         Ok(())
     }
@@ -76,7 +76,9 @@ impl PlanExecutor {
             .verify_underlying_disks(disk)
             .and_then(|()| signature_wipe::wipe_ends(disk))
         {
-            Ok(()) => format!("{disk} was wiped at both ends, so that the machine does not boot from this disk"),
+            Ok(()) => {
+                format!("the start and the end of {disk} were wiped, so that the machine does not boot from this disk")
+            }
             Err(error) => format!("{disk} MAY STILL BE BOOTABLE: {error}"),
         };
         let said: Vec<String> = disks.iter().map(wipe).collect();

@@ -41,12 +41,12 @@ impl PlanExecutor {
         let digest = image::parse_given_digest(digest.as_deref(), &url)?;
         let source = image::ImageSource { url, id: Some(id), mirrors, digest, pull_secrets, keys, minimum };
         let reached = image::resolve_image(&source)?;
-        let size = reached.size_bytes().map_or("of unknown size".to_owned(), |bytes| format!("{bytes} bytes"));
+        let size = reached.size_bytes().map_or("unknown size".to_owned(), |bytes| format!("{bytes} bytes"));
         let signed = match (&reached.signed_by, &reached.signed_as) {
             (Some(key), Some(id)) => format!(", signed by {key} as {id}"),
             (Some(key), None) => {
                 format!(
-                    ", signed by {key} without an image name, so this may be another image that was signed with that key"
+                    ", signed by {key} without an image name, so this may be a different image that was signed with that key"
                 )
             }
             (None, _) => String::new(),
@@ -160,7 +160,7 @@ impl PlanExecutor {
         let (root, reporter) = (self.open_root()?, &*self.reporter);
         let root_uuid = self.root_uuid(&finishing.files);
         let now = OffsetDateTime::now_utc();
-        // Programs of the image use one CPU, and the image's dirty pages must be written anyway.
+        // The image's programs use only one CPU, and the dirty pages of the image must be written anyway.
         let mounts = &self.mounts;
         let boots = thread::scope(|scope| {
             let early = scope.spawn(|| mounts.write_back_early());

@@ -26,18 +26,18 @@ impl PlanExecutor {
         Ok(())
     }
 
-    /// Checks that the migration was not cancelled. Called before the marker is written, because a system with a marker
+    /// Checks that the migration was not canceled. Called before the marker is written, because a system with a marker
     /// may be booted, and the control plane was not queried during the adaptation.
     ///
     /// # Errors
-    /// Fails if the migration was cancelled, or if the sender has rebooted since the transfer. In the latter case, the
+    /// Fails if the migration was canceled, or if the sender has rebooted since the transfer. In the latter case, the
     /// next run receives everything again.
     pub(super) fn check_migration_stands(&self, order: &str) -> Result<()> {
         let machine = match self.control.fetch_machine() {
             Ok(machine) => machine,
             Err(error) => {
                 self.print_line(&format!(
-                    "{error}; the answer to the final report will show whether the migration was cancelled"
+                    "{error}; the answer to the final report will show whether the migration was canceled"
                 ));
                 return Ok(());
             }

@@ -68,8 +68,8 @@ fn transfer_progress(bytes: u64, total_bytes: u64, elapsed: Duration) -> Transfe
     TransferProgress { bytes, total_bytes: Some(total_bytes), bytes_per_second, seconds_left }
 }
 
-/// Last message about the status of the migration, and the duration for which no response of the control plane has
-/// mentioned the migration.
+/// Last message about the status of the migration, and the time since a response of the control plane last mentioned
+/// the migration.
 #[derive(Default)]
 struct MigrationWatch {
     said: String,
@@ -143,7 +143,7 @@ mod tests {
     use std::sync::Mutex;
     use transfer::machine_migration::OwnIdentity;
 
-    /// What is received, and what is said, after each of these answers.
+    /// Returns the receiver, and the messages for the operator, after these responses of the control plane.
     fn after(answers: &[(Option<&str>, bool)]) -> (IncomingMigration, Vec<String>) {
         let incoming = IncomingMigration::open_port(
             OwnIdentity::generate_identity(Path::new("/there/is/no/secret")).unwrap(),
@@ -171,7 +171,7 @@ mod tests {
         (incoming, said.into_inner().unwrap())
     }
 
-    /// The plan writes ids into fstab and makes devices of that size.
+    /// The plan writes the ids into fstab, and creates devices of the announced sizes.
     #[test]
     fn a_machine_that_comes_again_with_other_filesystems_than_were_planned_for_ends_the_copy() {
         let filesystem = |uuid: &str, size_bytes| MigratedFilesystem {

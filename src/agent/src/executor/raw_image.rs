@@ -13,7 +13,7 @@ use operations::{BurnDisk, ExpectedFilesystem, FinishInputs, MountFilesystem, Se
 use std::time::Instant;
 use time::OffsetDateTime;
 
-/// Starts the download of an image. Refuses an image that does not fit on the disk, before anything is written.
+/// Starts the download of an image. If the image does not fit on the disk, refuses it before anything is written.
 pub(super) fn start_raw_image(reached: ResolvedImage, burn: &BurnDisk) -> Result<IncomingImage> {
     let BurnDisk { device, size_bytes, sector_bytes, .. } = burn;
     let disk = TargetDisk { name: device.clone(), size_bytes: *size_bytes, sector_bytes: *sector_bytes };
@@ -48,8 +48,8 @@ impl PlanExecutor {
         self.adapt_written_disk(burn)
     }
 
-    /// Adapts the partition table to the disk, and verifies that the filesystems to mount exist. The disk was filled by a raw image or by a
-    /// `create` program.
+    /// Adapts the partition table to the disk, and verifies that all filesystems to mount exist. The disk was filled by
+    /// a raw image or by a `create` program.
     pub(super) fn adapt_written_disk(&mut self, burn: &BurnDisk) -> Result<()> {
         let BurnDisk { device, grow, filesystems, taken, added, .. } = burn;
         self.held.verify_underlying_disks(device)?;
@@ -113,7 +113,7 @@ fn verify_filesystem(disk: &DevicePath, expected: &ExpectedFilesystem, table: &D
     let refuse = |why: String| Err(Error::new(Phase::Image, format!("{what} cannot be mounted from {device}: {why}")));
     let Some(partition) = table.partitions.iter().find(|partition| partition.number == *number) else {
         let there: Vec<String> = table.partitions.iter().map(|partition| describe_partition(disk, partition)).collect();
-        return refuse(format!("the image does not contain partition {number}, but only {}", there.join(", ")));
+        return refuse(format!("partition {number} is not in the image, which contains only {}", there.join(", ")));
     };
     // mkfs.vfat accepts lowercase labels, and other tools convert them to uppercase.
     let is_called = |label: &String, found: &str| match format {
@@ -126,7 +126,7 @@ fn verify_filesystem(disk: &DevicePath, expected: &ExpectedFilesystem, table: &D
         }
         _ => {
             let label = label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
-            refuse(format!("expected {format}{label}, but the image has {}", describe_partition(disk, partition)))
+            refuse(format!("expected {format}{label}, but the image contains {}", describe_partition(disk, partition)))
         }
     }
 }

@@ -10,7 +10,7 @@ use newroot::boot::kexec;
 use newroot::chroot;
 use operations::{DeviceOp, FailureState, UndoOperation};
 
-/// Marks, in the list of operations to undo, the disks of a completed wipe stage as wiped.
+/// Marks the disks of a completed wipe stage as wiped in the list of operations to undo.
 pub(super) fn mark_wipes_complete(log: &mut [UndoOperation]) {
     for undo in log {
         if let UndoOperation::Wiping(disk) = undo {

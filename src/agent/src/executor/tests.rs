@@ -90,7 +90,7 @@ fn entry() -> FstabEntry {
 
 const UUID: &str = "5a1d7c0e-93b2-4f57-8f0c-6e1a2b3c4d5e";
 
-/// Returns the identity of a disk as the plan contains it. The identity is empty if the disk does not exist.
+/// Returns the identity of a disk in the form that plans contain. The identity is empty if the disk does not exist.
 fn identity(device: &DevicePath) -> DiskIdentity {
     fs::File::open(device).map(|disk| disk_identity::read_identity(&disk, device).unwrap()).unwrap_or_default()
 }
@@ -273,7 +273,7 @@ fn loop_what_was_received_does_not_boot_once_the_control_plane_says_no() {
         assert_eq!(table, left, "{reported:?}");
         if left.is_empty() {
             let text = reported.unwrap_err().to_string();
-            assert!(text.contains("wiped at both ends") && text.contains("the move is cancelled"), "{text}");
+            assert!(text.contains("the start and the end of") && text.contains("the move is cancelled"), "{text}");
         }
     }
     // No operation has verified that this disk is the one in the plan.
@@ -300,7 +300,7 @@ fn loop_a_disk_that_was_to_be_wiped_loses_its_beginning_also_when_that_fails() {
     assert!(fs::read(disk.image()).unwrap()[..1 << 20].iter().all(|byte| *byte == 0));
 }
 
-/// In the minutes between identification and wipe, a disk may be removed, and another one may get its name.
+/// In the minutes between identification and wipe, a disk may be removed, and another disk may get its name.
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_another_disk_that_has_taken_the_name_is_neither_written_nor_cleaned_up() {

@@ -224,7 +224,7 @@ mod tests {
     use super::*;
     use testing::http::{Act, Server};
 
-    /// As Ironic 39 answers, without what nobody reads here.
+    /// Response of Ironic 39, without the fields that the agent does not read.
     const FOUND: &str = r#"{"node": {"uuid": "91a8fc0b-89b9-4d3d-b293-f9c52ced0e52", "properties": {}, "instance_info": {}},
         "config": {"metrics": {"backend": "noop"}, "heartbeat_timeout": 300, "agent_token": "TOKEN", "tls_min_version": "1.3"}}"#;
 

@@ -227,7 +227,7 @@ pub(crate) mod tests {
     use super::*;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    /// Runs as long as nobody lets it go.
+    /// Executor whose commands run until the test sends their results.
     pub(crate) struct Held {
         gate: Mutex<Receiver<Result<Option<Value>, CommandFault>>>,
         acknowledged: Mutex<Vec<(IronicCommand, bool)>>,

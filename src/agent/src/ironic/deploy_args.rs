@@ -243,7 +243,7 @@ fn read_config_drive(node: &IronicNode) -> Result<Value, Diagnostic> {
         None => Ok(Value::Null),
         Some(drive @ Value::Object(_)) => Ok(drive.clone()),
         Some(_) => {
-            let why = "a config drive that is an image is not supported, because no partition is created for the config drive; specify the config drive as JSON (meta_data, user_data)";
+            let why = "config drive images are not supported, because no partition is created for them; specify the config drive as JSON (meta_data, user_data)";
             Err(Diagnostic::new("configdrive", why))
         }
     }
@@ -282,7 +282,7 @@ mod tests {
         value.as_object().unwrap().clone()
     }
 
-    /// As `custom-agent` passes it (execute_deploy_step).
+    /// Returns a node as the deploy interface `custom-agent` sends it (`execute_deploy_step`).
     fn node() -> Map<String, Value> {
         map(json!({"uuid": "bc495481", "name": "n2", "properties": {}, "instance_info": {
             "image_source": "http://127.0.0.1:8300/debian-12.0.20261101.tar.zst",

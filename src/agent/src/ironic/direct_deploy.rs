@@ -156,7 +156,7 @@ pub(crate) fn find_root_disk<'a>(
     } else {
         format!("matches root_device {}", words.join(", "))
     };
-    first.ok_or_else(|| plan_refusal(&format!("no disk that may be written {wanted}")))
+    first.ok_or_else(|| plan_refusal(&format!("none of the disks that may be written {wanted}")))
 }
 
 #[cfg(test)]
@@ -171,7 +171,7 @@ mod tests {
         value.as_object().unwrap().clone()
     }
 
-    /// As Ironic 39 sends it.
+    /// Returns `image_info` as Ironic 39 sends it.
     fn info() -> Value {
         json!({"id": "disk.raw", "urls": ["http://h/disk.raw"], "disk_format": "raw", "container_format": "bare",
             "stream_raw_images": true, "os_hash_algo": "sha512", "os_hash_value": "ab", "node_uuid": "n"})

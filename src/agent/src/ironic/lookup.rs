@@ -1,4 +1,4 @@
-//! Lookup of the node of this machine, with the retries of Ironic's own agent.
+//! Lookup of this machine's node, with the same retries as in Ironic's own agent.
 
 use super::api_client::{FoundIronicNode, IronicResult};
 use common::error::{Error, Phase, Result};

@@ -57,7 +57,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::MetadataExt;
 
-    /// As Ironic 39 sends it.
+    /// Password hash as Ironic 39 sends it.
     const HASH: &str = "$5$Xl0MbZMLvyuVXNZb$lc3L5j9I3lUnHJzjdbg.hY9rBq6kZNJlv61oVjhnFE6";
 
     #[test]

@@ -265,7 +265,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes, a refusal has the word that a conductor reads, and nothing is accepted that is no command.
+        /// Every refusal has the field that a conductor reads, and invalid requests never create a command.
         #[test]
         fn any_request_has_an_answer(method in "GET|POST|PUT|[A-Z]{0,5}", path in "/?(v1/)?(commands/?)?\\PC{0,20}",
             query in "(agent_token=)?\\PC{0,20}", body in "\\PC{0,60}|\\{\"name\": \"\\PC{0,9}\", \"params\": \\{\\}\\}") {

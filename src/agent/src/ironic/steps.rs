@@ -29,7 +29,7 @@ mod independent_steps;
 mod reinstall_decision;
 
 /// Placeholder for an image that a later step specifies.
-const LATER: &str = "the image of burn_image";
+const LATER: &str = "the image that burn_image specifies";
 
 pub(crate) struct StepRunner {
     hands: Arc<dyn StepExecutor>,

@@ -227,7 +227,7 @@ mod tests {
         }
     }
 
-    /// The conductor sends its own priority, and a word of its own.
+    /// The conductor sends another priority, and a field that the agent does not have.
     #[test]
     fn a_step_is_echoed_as_it_was_received() {
         let step = json!({"interface": "deploy", "step": "erase_devices_metadata", "abortable": true, "priority": 10,

@@ -210,7 +210,7 @@ fn judge_first_certificates() {
     first.rack.steer("show", &json!({"certificate": "stranger"}));
     let error = register(&control).unwrap_err();
     println!("{error}");
-    assert!(error.contains("has a certificate of an authority that is not in pixie's configuration"), "{error}");
+    assert!(error.contains("has a certificate from a CA that is not in pixie's configuration"), "{error}");
     first.rack.steer("show", &json!({"certificate": "server"}));
     register(&control).unwrap();
     for (client, words) in [("stranger", "certificate"), ("expired", "certificate")] {
@@ -235,7 +235,7 @@ fn judge_first_certificates() {
     first.calls();
 }
 
-/// Checks the behaviour with a single leaf, with a stream that ends with an error or is cut, and with a rejected report.
+/// Checks the behavior with a single leaf, with a stream that ends with an error or is cut, and with a rejected report.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_first_what_goes_wrong() {

@@ -51,7 +51,7 @@ fn a_missing_answer_is_waited_for_and_an_end_is_said() {
     assert!(matches!(after(None, Some(other)), SenderAction::Wait(_)));
 }
 
-/// The attack: a machine that impersonates the receiver requests the disks. The control plane may have been deceived,
+/// Attack: a machine that impersonates the receiver requests the disks. The control plane may have been deceived,
 /// or be malicious itself.
 #[test]
 fn nothing_is_sent_to_a_machine_that_nobody_vouches_for() {

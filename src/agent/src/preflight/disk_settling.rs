@@ -67,7 +67,7 @@ mod tests {
             .collect()
     }
 
-    /// Second, disks that are there, whether all disks of the layout are found, and whether the waiting is over.
+    /// Second, present disks, whether all disks of the layout are present, and whether the wait is over.
     type Looks = &'static [(u64, &'static str, bool, bool)];
 
     #[test]
@@ -121,7 +121,7 @@ mod tests {
         assert!(still.is_over(&one, true, Duration::from_secs(10)));
     }
 
-    /// A pool machine has no layout: everything it finds would be complete.
+    /// A pool machine has no layout, so any set of disks would count as complete.
     #[test]
     fn a_pool_machine_waits_for_its_late_disks() {
         let cases: [(&str, DiskWaitLimits, Looks); 4] = [

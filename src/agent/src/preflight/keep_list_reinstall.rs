@@ -2,14 +2,14 @@
 //! installations. In the layout or the allocation, the operator lists the disks to preserve (`drophammer.keep`). The
 //! install marker on the disks identifies the owner of the data.
 //!
-//! | `keep` is set | the disks contain | action |
+//! | `keep` is set | the disks contain | the machine is |
 //! |---|---|---|
-//! | no | anything | installation, of an empty machine |
-//! | yes | the marker of this machine and the same project, of another allocation | reinstall, which preserves the listed disks |
-//! | yes | the marker of this machine and another project | installation, of an empty machine: the data belongs to another owner |
-//! | yes | no marker, but data on the listed disks | refused: an attempt was interrupted, or the disk with the marker was replaced |
-//! | yes | no marker, and no data | installation, of an empty machine |
-//! | yes | several markers of this machine and project, none of which lists the others as replaced | refused: it is unknown which one is the newest |
+//! | no | anything | installed as an empty machine |
+//! | yes | the marker of another allocation of this machine and project | reinstalled; the listed disks are preserved |
+//! | yes | the marker of this machine, but of another project | installed as an empty machine: the data belongs to another owner |
+//! | yes | no marker, but data on the listed disks | not installed: an attempt was interrupted, or the disk with the marker was replaced |
+//! | yes | no marker, and no data | installed as an empty machine |
+//! | yes | several markers of this machine and project, none of which lists the others as replaced | not installed: it is unknown which one is the newest |
 //!
 //! As with every control plane, a marker of this allocation itself means that the allocation is already installed.
 
@@ -101,11 +101,11 @@ fn machine_markers<'a>(machine: &str, inventory: &'a Inventory) -> impl Iterator
     markers.filter(move |marker| marker.machine.eq_ignore_ascii_case(machine))
 }
 
-/// Refuses an installation that could erase disks that must be preserved.
+/// Refuses an installation that could erase the listed disks.
 ///
 /// # Errors
-/// Fails if such disks may contain data, and no marker proves who owns the data. Also fails if it is unknown which of
-/// several installations is the newest.
+/// Fails if the listed disks may contain data, and no marker proves who owns the data. Also fails if it is unknown
+/// which of several installations is the newest.
 pub(crate) fn refuse_data_loss(machine: &str, allocation: &Allocation, inventory: &Inventory) -> Result<()> {
     if !allocation.keeps {
         return Ok(());
@@ -206,7 +206,7 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4}, {path: /srv, device: /
         assert!(refuse_data_loss("m", &asked, &inventory(&[], true)).unwrap_err().is_refusal());
     }
 
-    /// Two installations of one owner: the clock of either may be wrong.
+    /// Two installations of one owner: either of the two clocks may have been wrong.
     #[test]
     fn the_newest_of_two_installations_is_the_one_that_replaced_the_other() {
         for [old_time, new_time] in [["2099-01-01", "1970-01-01"], ["1970-01-01", "2099-01-01"]] {

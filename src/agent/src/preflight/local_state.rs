@@ -1,5 +1,5 @@
 //! Handling of machines whose control plane does not record installations. The install marker on the disks identifies
-//! the installation. Reinstall orders in a machine file are handled by `reinstall_order`.
+//! the installation. Reinstall orders in a machine file are handled by `order_number_check`.
 //!
 //! | the disks contain | the file requests | action |
 //! |---|---|---|
@@ -161,7 +161,7 @@ mod tests {
         }
     }
 
-    /// The flag of metal-api says "reinstall", and no more.
+    /// metal-api sends only a reinstall flag, without an order id.
     #[test]
     fn an_order_without_an_id_is_the_next_one_as_long_as_there_are_attempts() {
         for (disks, attempt, id) in [
@@ -183,7 +183,7 @@ mod tests {
         }
     }
 
-    /// A number in the marker proves nothing; secret and image of the attempt that has begun do.
+    /// An order number in the marker proves nothing; only the secret and the image of the started attempt do.
     #[test]
     fn only_the_marker_of_the_begun_attempt_replaces_attempts_that_are_used_up() {
         let secret = AttemptSecret::generate(&mut Uuid::new_v4);
@@ -219,7 +219,7 @@ mod tests {
         inventory.filesystems[0].marker.clone().unwrap()
     }
 
-    /// System on sda, data on sdb, which a reinstall keeps.
+    /// System on sda, and data on sdb, which a reinstall preserves.
     const LAYOUT: &str = "
 id: data
 disks:
@@ -234,7 +234,7 @@ filesystems:
   - {device: /dev/sdb, path: /srv, format: ext4, label: srv}
 ";
 
-    /// A replaced sda, and that on sdb.
+    /// Returns a machine with a replaced sda, and an ext4 with this label on sdb.
     fn machine(label: &str) -> Inventory {
         let disk = |device: &str, serial: &str| InventoryDisk {
             name: device.trim_start_matches("/dev/").into(),
@@ -254,7 +254,7 @@ filesystems:
         Inventory { disks: vec![disk("/dev/sda", "A"), data], ..Inventory::default() }
     }
 
-    /// The same, with a group on sdb and sdc.
+    /// The same layout, with a volume group on sdb and sdc instead of the filesystem on sdb.
     const GROUP: &str = "
 id: group
 disks:
@@ -273,7 +273,7 @@ filesystems:
   - {device: /dev/data/srv, path: /srv, format: ext4, label: srv}
 ";
 
-    /// A replaced sda, one half of the group on sdb, and that in the place of sdc.
+    /// Returns a machine with a replaced sda, one physical volume of the group on sdb, and the disk `sdc`.
     fn half_a_group(sdc: InventoryDisk) -> Inventory {
         let mut inventory = machine("srv");
         inventory.disks[1].signatures = vec![DeviceSignature {

@@ -53,7 +53,7 @@ mod tests {
         Allocation { id: "a".into(), give_up, ..Allocation::default() }
     }
 
-    /// A machine with this on its second disk.
+    /// Returns a machine whose second disk has this signature.
     fn with(kind: &str, usage: &str) -> Inventory {
         let signatures = vec![DeviceSignature { kind: kind.into(), usage: usage.into(), ..DeviceSignature::default() }];
         let disk = |name: &str, serial: &str| InventoryDisk {

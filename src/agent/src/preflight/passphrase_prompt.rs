@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    /// Types these lines, and then nothing.
+    /// Returns a console at which these lines are typed, and then nothing.
     fn typing<'a>(
         lines: &[&'a str],
         asked: &'a mut Vec<String>,

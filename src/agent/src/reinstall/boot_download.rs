@@ -172,7 +172,7 @@ mod tests {
     use std::io::Write;
     use testing::http::{Act, Server as Fake};
 
-    /// Answers each request by its path: the first that is part of it.
+    /// Starts a server that answers each request with the first reply whose path is contained in the request's path.
     fn serve(replies: Vec<(&'static str, Act)>) -> Fake {
         Fake::start(Vec::new(), move |request| {
             let reply = replies.iter().find(|(part, _)| request.path.contains(part));

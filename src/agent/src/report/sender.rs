@@ -156,7 +156,7 @@ impl LogUpload {
                 false
             }
             Err(error) => {
-                tracing::debug!(%error, "log part lost");
+                tracing::debug!(%error, "a part of the log was not sent");
                 false
             }
         }

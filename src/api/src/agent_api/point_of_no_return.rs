@@ -68,7 +68,7 @@ pub(crate) async fn pass_point_of_no_return(
             Ok(Json(json!({})))
         }
         OrderStart::NotInForce => {
-            changed(format!("order {order:?} is no longer open: it was cancelled, replaced, or completed"))
+            changed(format!("order {order:?} is no longer open: it was canceled, replaced, or completed"))
         }
     }
 }
@@ -83,7 +83,7 @@ async fn check_still_wanted(
 ) -> Result<Result<(), String>, ApiError> {
     let id = boot.machine.as_str();
     if !out_of_band::is_admitted(app, boot).await? {
-        return Ok(Err("the steps of this installation that run over Redfish are not completed".to_owned()));
+        return Ok(Err("the Redfish steps of this installation are not completed".to_owned()));
     }
     // A different allocation in the file replaces this one. The installation of this one must not continue.
     let current = directory.find_machine(id).and_then(|machine| machine.allocation.as_ref());

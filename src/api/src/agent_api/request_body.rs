@@ -54,7 +54,7 @@ pub async fn read_body(app: &AppState, peer: ClientAddress, body: Body, limit: u
     let room = app.peers.reserve_body(peer, length).ok_or_else(|| {
         ApiError::new(
             StatusCode::TOO_MANY_REQUESTS,
-            format!("too many request bodies from {peer} or in total are being received; retry later"),
+            format!("too many request bodies are being received from {peer}, or in total; retry later"),
         )
     })?;
     request_context::hold_permit(room);

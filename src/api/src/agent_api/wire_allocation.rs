@@ -34,7 +34,7 @@ pub(crate) async fn find_assignment(
 
 /// Converts an allocation for the agent. If the machine is installed and no reinstall is ordered, the allocation
 /// identifies the installed system, which the agent boots. The image then has no URL, so the agent cannot install the
-/// image. Secrets are sent separately by `api::secrets`. The parameters of an OS definition are secret too. They are
+/// image. Secrets are sent separately by `secrets`. The parameters of an OS definition are secret too. They are
 /// included only if `with_parameters` is true: the `verify` program of the definition needs these parameters before the
 /// plan is made.
 pub fn to_wire_allocation(

@@ -19,7 +19,7 @@ struct ListQuery {
     limit: usize,
     key: SortKey,
     backwards: bool,
-    /// `None`: all fields.
+    /// Requested fields; `None` if all fields are requested.
     fields: Option<Vec<String>>,
     detail: Option<bool>,
 }

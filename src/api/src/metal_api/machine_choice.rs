@@ -1,5 +1,5 @@
-//! Selection of the machine for an allocation request: the requested machine, or a free machine of the requested size
-//! on whose disks the layout fits.
+//! Selection of the machine for an allocation request: the requested machine, or a free machine that has the requested
+//! size and whose disks fit the layout.
 
 use super::machine_file::check_templates;
 use super::machines::{KIND, check_no_migration};

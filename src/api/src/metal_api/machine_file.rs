@@ -38,7 +38,7 @@ pub(super) async fn rewrite_machine_file(
     let anew = edit::format_document(&new, &FIELDS);
     let named = |problems: String| operator_files::replace_positions(&anew, &problems, &rename);
     let wanted = operator_files::parse_machine(&anew).map_err(|why| ApiRefusal::bad_request(named(why)))?;
-    // A lock protects a machine also if its image was removed in the meantime.
+    // A lock protects a machine even if its image was removed in the meantime.
     if without_lock(&old) != without_lock(&new) {
         let resolved = check_allocation(app, &wanted, &directory.known).await?;
         resolved.map_err(|why| ApiRefusal::unprocessable(named(why)))?;
@@ -81,7 +81,7 @@ pub(super) async fn check_allocation(
         copy_definition(app, &machine.id, own);
     }
     if app.state.read_install_state(&machine.id, &allocation.id).await?.is_installed() {
-        // The templates that the traits enable apply only to an installation, which is completed.
+        // The templates that the traits enable affect only an installation, and this installation is completed.
         machine.traits.clear();
     }
     check_templates(app, &machine, known).await

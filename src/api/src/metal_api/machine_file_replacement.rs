@@ -10,8 +10,8 @@ use site::operator_files::{self, MachineSpec};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Time limit for the new text to take effect. After this time, the response is sent although the page may still show the
-/// previous state.
+/// Time limit for the new text to take effect. After this time, the response is sent even though the page may still
+/// show the previous state.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Text of a machine file.

@@ -12,7 +12,7 @@ use site::operator_files::MachineSpec;
 /// Returns an error if the file was changed concurrently, or if the reason is not a valid one.
 pub async fn set_lock(turn: &EditTurn, id: &str, reason: Option<&str>) -> ApiResult<()> {
     if reason.is_some_and(|reason| ["true", "false"].contains(&reason)) {
-        return Err(ApiRefusal::bad_request("the reason of a lock must be a text, not true or false"));
+        return Err(ApiRefusal::bad_request("the lock's reason must be text, not true or false"));
     }
     let EditTurn { app, peer, directory, .. } = turn;
     let before = directory.find_machine(id).and_then(|machine| machine.locked.clone());

@@ -17,8 +17,8 @@ use site::os_definitions::verify_now;
 
 /// Maximum size of a request, in bytes.
 const CHANGE_BYTES: usize = 256 << 10;
-/// Path of the file to which the parameters of a definition are written if no other file contains parameters of this
-/// definition.
+/// Path of the file that receives the parameters of a definition, unless another file already contains parameters of
+/// this definition.
 const DEFAULT_FILE: &str = "parameters.yaml";
 
 /// Requested changes of parameters.

@@ -262,7 +262,7 @@ fn state_message(volume: &K8sVolume, seen: ObservedVolume, state: volume_state::
     match (state, seen.job) {
         (Failed, _) if !volume.belongs_to_host(hostname) => format!("belongs to node {}", volume.node),
         (Failed, _) if !seen.valid => {
-            "was prepared with a mode (Filesystem or Block) other than the present mode of the volume".to_owned()
+            "was prepared with a mode (Filesystem or Block) other than the volume's current mode".to_owned()
         }
         (Failed, _) => "the reinstall that would have prepared the volume was abandoned".to_owned(),
         (Pending, StorageJob::None) => "will be prepared by the next reinstall: order a reinstall".to_owned(),

@@ -40,7 +40,7 @@ pub(crate) fn format_metrics(metrics: &Metrics, phases: &BTreeMap<&'static str, 
     for (event, count) in &counts.orders {
         write_sample(&mut text, "orders_total", &[("event", event)], *count);
     }
-    write_header(&mut text, "image_bytes_total", "counter", "Bytes of images fetched by reported installations.");
+    write_header(&mut text, "image_bytes_total", "counter", "Image bytes fetched by reported installations.");
     write_sample(&mut text, "image_bytes_total", &[], counts.image_bytes);
     write_header(&mut text, "step_seconds", "histogram", "Durations of the steps in reported installations.");
     for (step, histogram) in &counts.steps {

@@ -14,8 +14,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Updates the files with the results of migrations, at the start of the server and whenever a new snapshot of the directory is published.
-/// Returns when the server exits.
+/// Updates the files with the results of migrations, when the server starts and whenever a new snapshot of the
+/// directory is published. Returns when the server exits.
 pub async fn keep_files_updated(app: Arc<AppState>) {
     let (mut directory, mut said) = (app.directory.clone(), BTreeSet::new());
     loop {
@@ -93,7 +93,7 @@ async fn move_allocation(app: &AppState, is: &Migration) -> Result<(), String> {
     };
     let said = |why: &str| {
         format!(
-            "allocation {} of the migration of {} to {} now belongs to machine {owner}: {why}",
+            "allocation {}, which was migrated from {} to {}, now belongs to machine {owner}: {why}",
             is.allocation, is.a, is.b
         )
     };

@@ -227,7 +227,10 @@ fn map_target_disks(
     };
     let raw = layout.disks.iter().filter(|disk| disk.image);
     problems.extend(raw.map(|disk| {
-        format!("layout {} writes a raw image to {}, whose partitions are not known", layout.id, disk.device)
+        format!(
+            "layout {} writes a raw image to {}, so the partitions of that disk are not known",
+            layout.id, disk.device
+        )
     }));
     if layout.encryption_specs().next().is_some() {
         problems.push(format!(

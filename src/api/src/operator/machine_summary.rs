@@ -42,8 +42,8 @@ pub struct MachineSummary {
     /// then.
     #[serde(default)]
     pub needs_confirmation: bool,
-    /// Installation that the machine has reported, but of which the server has no record. Set only while the server's
-    /// record of the machine needs confirmation.
+    /// Installation that the machine has reported, but that is missing in the server's records. Set only while the
+    /// server's record of the machine needs confirmation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_disk: Option<WaitingMarker>,
     /// True if the system of a previous tenant may still run, because the machine has not booted the ramdisk since it was freed.

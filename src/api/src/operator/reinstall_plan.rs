@@ -23,7 +23,7 @@ use store::{InstallState, now};
 pub(crate) const QUERY: [&str; 6] =
     ["image", "without_marker", "change_promise", "give_up", "replace_newer", "apply_allocation"];
 
-/// Query of `GET /v1/machine/{id}/preview`: the reinstall to plan. Without `image`, the present orders are planned.
+/// Query of `GET /v1/machine/{id}/preview`: the reinstall to plan. Without `image`, the current orders are planned.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ReinstallQuery {

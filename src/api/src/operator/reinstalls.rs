@@ -29,7 +29,7 @@ use store::{CancelOutcome, InstallState, OrderOutcome, ReinstallOrder, Reinstall
 /// Maximum time that a request for a reinstall waits for the `verify` program of an OS definition.
 const VERIFY_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Fields of a request. Other fields are refused, so that a misspelt option is not ignored.
+/// Fields of a request. Other fields are refused, so that a misspelled option is not ignored.
 const FIELDS: [&str; 10] = [
     "id",
     "imageid",

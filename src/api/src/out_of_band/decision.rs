@@ -116,7 +116,7 @@ fn await_change(step: &OutOfBandStep, seen: &RunObservation) -> RunAction {
         _ if seen.phase_age > SETTLE_TIMEOUT => {
             let power = system.power.as_deref().unwrap_or("unknown");
             RunAction::Fail(sanitize_line(&format!(
-                "the service accepted the request, but reports power {power}, not Off"
+                "the service accepted the request, but reports power state {power}, not Off"
             )))
         }
         _ => RunAction::Wait,

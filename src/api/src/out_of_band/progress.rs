@@ -70,7 +70,7 @@ pub(super) fn describe_action(action: &RunAction, step: Option<&OutOfBandStep>) 
             let settings: Vec<String> = settings.iter().map(|one| format!("{}={}", one.name, one.value)).collect();
             format!("{name}: requests {}", settings.join(", "))
         }
-        _ => format!("{name}: sends the request of this step"),
+        _ => format!("{name}: sends the Redfish request of this step"),
     }
 }
 
@@ -96,8 +96,7 @@ pub(super) fn describe_completed(run: &OutOfBandRun, step: Option<&OutOfBandStep
     sanitize_line(&format!("{name}: {what} (step {} of {})", run.completed + 1, run.steps.len()))
 }
 
-/// Returns the number of attributes whose default is known, and the number of these attributes whose value differs from
-/// the default.
+/// Returns the number of attributes with a known default, and how many of them differ from their default.
 fn count_differing(bios: &BiosState) -> (usize, usize) {
     let known = bios.registry.iter().filter_map(|(name, attribute)| {
         let default = attribute.default_value.as_ref().filter(|value| !value.is_null())?;

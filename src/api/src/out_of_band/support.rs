@@ -31,7 +31,8 @@ pub(crate) fn find_unsupported(steps: &[OutOfBandStep], state: &SystemState) -> 
             let target = device.redfish_target();
             let is_known = state.boot_targets.is_empty() || state.boot_targets.iter().any(|known| known == target);
             let known = state.boot_targets.join(", ");
-            let why = format!("{}: the Redfish service cannot boot from {target}; supported are {known}", step.name());
+            let why =
+                format!("{}: the Redfish service cannot boot from {target}; supported targets: {known}", step.name());
             if is_known { Vec::new() } else { vec![sanitize_line(&why)] }
         }
         _ => Vec::new(),
@@ -133,7 +134,7 @@ mod tests {
             (apply("Quiet", json!("false")), "Quiet: the value must be true or false"),
             (apply("Serial", json!("8")), "Serial: the attribute is read-only"),
             (apply("VMX", json!("On")), "VMX: the machine has no such BIOS attribute"),
-            (disk, "cannot boot from Hdd; supported are Pxe"),
+            (disk, "cannot boot from Hdd; supported targets: Pxe"),
         ] {
             let found = find_unsupported(std::slice::from_ref(&step), &state()).join("\n");
             assert!(found.contains(expected) && found.is_empty() == expected.is_empty(), "{step:?}: {found}");

@@ -167,9 +167,9 @@ fn boot_flags_are_read_back() {
 #[test]
 fn a_change_without_effect_fails_with_both_values() {
     for (power, action, expected) in [
-        ("on", Off, "management controller h accepted the request, but reports power on, not off"),
-        ("off", On, "reports power off, not on"),
-        ("off", Cycle, "reports power off, not on"),
+        ("on", Off, "management controller h accepted the request, but reports power state on, not off"),
+        ("off", On, "reports power state off, not on"),
+        ("off", Cycle, "reports power state off, not on"),
     ] {
         let dir = controller(power, "case \"$*\" in *'power on'|*'power off') exit ;; esac");
         let error = perform_anywhere(&dir, action).unwrap_err();

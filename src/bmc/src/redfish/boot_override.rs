@@ -39,7 +39,7 @@ impl RedfishMachine<'_> {
         let boot = &system.document["Boot"];
         let target = device.redfish_target();
         if let Some(known) = list_excluding(&boot["BootSourceOverrideTarget@Redfish.AllowableValues"], target) {
-            let why = format!("{}{} cannot boot from {target}; supported are {known}", self.client.url, self.path);
+            let why = format!("{}{} cannot boot from {target}; supported targets: {known}", self.client.url, self.path);
             return Err(bmc_refusal(sanitize_line(&why)));
         }
         let enabled = if persistent { "Continuous" } else { "Once" };
@@ -48,7 +48,8 @@ impl RedfishMachine<'_> {
             wanted.mode.and_then(|mode| list_excluding(&boot[format!("{MODE}@Redfish.AllowableValues")], mode))
             && !wanted.is_preserved_by(boot)
         {
-            let why = format!("{}{} cannot boot in the mode {UEFI}; supported are {known}", self.client.url, self.path);
+            let why =
+                format!("{}{} cannot boot in the mode {UEFI}; supported modes: {known}", self.client.url, self.path);
             return Err(bmc_refusal(sanitize_line(&why)));
         }
         let settings = self.find_boot_settings(&system.document);

@@ -106,7 +106,7 @@ impl RedfishMachine<'_> {
         let allowed = self.list_reset_types(reset);
         let supported = allowed.as_ref().map_or("not listed".to_owned(), |allowed| allowed.join(", "));
         let unsupported =
-            format!("{place} supports none of the reset types {}; supported are {supported}", kinds.join(", "));
+            format!("{place} supports none of the reset types {}; supported types: {supported}", kinds.join(", "));
         let mut rejection = bmc_refusal(sanitize_line(&unsupported));
         for kind in kinds.iter().filter(|kind| allowed.as_ref().is_none_or(|all| all.iter().any(|one| one == **kind))) {
             let response = self.client.post(target, &json!({ "ResetType": kind }))?;

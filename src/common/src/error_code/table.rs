@@ -49,7 +49,7 @@ error_codes! {
     210 DiskMissing "No such disk";
     211 TooSmall "Too small";
     212 InUse "In use";
-    213 InstallationUnconfirmed "Already installed, according to one side only";
+    213 InstallationUnconfirmed "Control plane and disks disagree about the installation";
     214 ForeignDisks "Not this machine's disks";
     215 ObjectNotInspected "An object that cannot be inspected";
     216 PreservedMismatch "A preserved object differs from the layout";
@@ -137,14 +137,14 @@ error_codes! {
     641 ReinstallRefused "The reinstall is refused";
     642 OrderTooLate "Too late";
     643 ApprovalMismatch "The plan is not the approved plan";
-    644 AttemptsExhausted "No attempt is left";
+    644 AttemptsExhausted "No attempts left";
 
     700 Server "The server cannot continue";
     701 BootFilesMissing "No kernel";
     702 UnknownMachine "An unknown machine";
     703 NoUuid "No UUID";
     704 DuplicateUuid "Another machine with this UUID";
-    705 SiteFile "A misspelt field";
+    705 SiteFile "A misspelled field";
     706 UnknownReference "Unknown image or layout";
     707 NoMatchingLayout "No matching layout";
     708 AmbiguousLayout "Two layouts for one machine";

@@ -1,5 +1,5 @@
-//! Own wording for phrases of metal-api, which clients of metal-api's REST API compare. People read the own wording, on the
-//! command line and on the page.
+//! The product's own wording for phrases of metal-api. Clients of metal-api's REST API compare these phrases, so the
+//! API keeps them; the command line and the page show the product's wording.
 
 /// Beginning of metal-api's message about a reinstall that is refused; the exact reason follows.
 const REFUSED_REINSTALL: &str = "machine either locked, not allocated yet or invalid image ID specified: ";

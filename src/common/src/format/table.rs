@@ -117,7 +117,7 @@ fn wrap_cell(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// Returns the length in bytes of the words at the start of the text that fit into a line, but at least that of the first word.
+/// Returns the length, in bytes, of as many leading words as fit into a line; at least the length of the first word.
 fn find_line_end(text: &str, width: usize) -> usize {
     let ends = text.match_indices(' ').map(|(at, _)| at).chain([text.len()]).filter(|end| !text[..*end].ends_with(' '));
     let fitting = ends.enumerate().take_while(|(index, end)| *index == 0 || display_width(&text[..*end]) <= width);

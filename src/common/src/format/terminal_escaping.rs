@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Style of text on a terminal: a colour or an intensity.
+/// Style of text on a terminal: a color or an intensity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextStyle {
     Bold,

@@ -9,7 +9,7 @@ pub const IDENTIFIER_BYTES: usize = 256;
 pub const NAME_BYTES: usize = 256;
 /// Maximum length, in bytes, of any other single line, such as a kernel command line.
 pub const LINE_BYTES: usize = 4 << 10;
-/// Maximum length, in bytes, of a message of several lines, such as the error message of a tool.
+/// Maximum length, in bytes, of a multi-line message, such as the error message of a tool.
 pub(crate) const MESSAGE_BYTES: usize = 16 << 10;
 /// Maximum length of plans, certificates and logs, in bytes.
 pub(crate) const DOCUMENT_BYTES: usize = 1 << 20;

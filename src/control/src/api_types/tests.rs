@@ -1,4 +1,4 @@
-//! The JSON of reports, letter by letter: other programs read it.
+//! Tests of the exact JSON of reports, which other programs read.
 
 use super::*;
 use common::error_code::ErrorCode;

@@ -1,4 +1,4 @@
-//! Files over HTTP and in a directory: waited for, trusted or refused, and read again before anything is destroyed.
+//! Tests of files on a web server and in a directory: waiting for a file, verifying its signature, and reading it again before anything is destroyed.
 
 use super::*;
 use crate::fake_control_plane::ended;

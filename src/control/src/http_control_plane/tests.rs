@@ -1,4 +1,4 @@
-//! The calls as a server receives them.
+//! Tests of the requests as a server receives them.
 
 use super::*;
 use crate::fake_control_plane::ended;

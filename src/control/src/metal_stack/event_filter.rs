@@ -63,7 +63,7 @@ mod tests {
         ProgressEvent { event, message: message.to_owned(), stage, seconds: None, progress: None }
     }
 
-    /// As an installation tells it, with the second in which it does.
+    /// Events of an installation, with the second in which each of them occurs.
     #[test]
     fn each_phase_is_told_once_and_all_else_is_a_sign_of_life() {
         use EventName::{Alive, BootingNewKernel, Crashed, Installing, PlannedReboot, Preparing, Registering, Waiting};

@@ -50,7 +50,7 @@ pub struct RegisteredNic {
 }
 
 impl MachineRegistration {
-    /// Creates the registration from an inventory that contains the LLDP neighbours.
+    /// Creates the registration from an inventory that contains the LLDP neighbors.
     pub fn new(machine: &str, partition: &str, inventory: &Inventory, bmc: BmcRecord) -> MachineRegistration {
         let system = &inventory.system;
         let disks = inventory.disks.iter().filter(|disk| !disk.removable);

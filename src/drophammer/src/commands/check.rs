@@ -211,7 +211,7 @@ impl CheckReport {
                 parts.push("all good, no two layouts match the same size and image".to_owned());
             }
             (0, true) => parts.push("good".to_owned()),
-            (0, false) => parts.push("each of them valid".to_owned()),
+            (0, false) => parts.push("all valid".to_owned()),
             (1, _) if self.layouts.len() == 1 => parts.push("not valid".to_owned()),
             (invalid, _) => parts.push(format!("{invalid} not valid and not compared with the others")),
         }

@@ -138,7 +138,7 @@ fn describe_image(id: &str, name: Option<&str>, image: &Path, resolved: &Resolve
     Ok(text)
 }
 
-/// Copies the manifest, the digest and the signatures next to the image, as far as they exist.
+/// Copies the manifest, the digest and the signatures next to the image, if they exist.
 fn store_sidecars(url: &str, image: &Path) -> Result<()> {
     for suffix in SIDECAR_SUFFIXES {
         if let Some(bytes) = download::read_sidecar(url, suffix)? {

@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 /// Options of `drophammer plan`.
 #[derive(Debug, Default, Args)]
 pub struct PlanArgs {
-    /// A plan that `--out` has saved, to print it.
+    /// Print this plan, which was saved with --out.
     #[arg(value_name = "PLAN", conflicts_with_all = ["layout", "machine", "template", "inventory"])]
     pub saved: Option<PathBuf>,
     /// The layout, in YAML or JSON; - is standard input.

@@ -80,7 +80,7 @@ pub(super) fn collect_inputs(options: &PlanArgs, machine: &str) -> Result<Regist
     })))
 }
 
-/// Requests the inputs of the plan. Returns them with the reinstall that they are for, unless the plan is for the present orders.
+/// Requests the inputs of the plan. Also returns the requested reinstall, or `None` if the plan is for the current orders.
 ///
 /// # Errors
 /// Returns an error if the server cannot be reached, or the reinstall cannot be ordered.

@@ -23,8 +23,7 @@ pub(crate) struct MergedSteps {
     arrays: Option<TemplateArrays>,
 }
 
-/// Array configuration from which the layout is generated, with the template that contains the configuration, and the
-/// configuration's path in that template.
+/// Array configuration from which the layout is generated, with its template and its path in the template.
 struct TemplateArrays {
     config: RaidConfig,
     template: usize,

@@ -1,4 +1,4 @@
-//! `drophammer rack`: shows what a change would do to every machine in a server's directory. Like `drophammer plan
+//! `drophammer site plan`: shows what a change would do to every machine in a server's directory. Like `drophammer plan
 //! --machine`, the command plans each machine from its registered inventory. No running server is needed.
 
 mod machine_forecast;

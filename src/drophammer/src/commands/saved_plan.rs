@@ -66,7 +66,7 @@ impl SavedPlan {
         match planned.verdicts.is_some_and(|verdicts| verdicts.digest() == saved.approval.sha256) {
             true => Ok(saved),
             false => Err(invalid(
-                "the plan does not follow from the inputs in the file, which was changed or is of another version of drophammer",
+                "the plan does not follow from the inputs in the file: the file was changed, or another version of drophammer wrote it",
             )),
         }
     }
@@ -84,7 +84,7 @@ impl SavedPlan {
         preview_plan(&self.machine, self.machine.allocation.clone().unwrap_or_default(), inventory, outdated)
     }
 
-    /// Returns one line for each input that differs from the present input.
+    /// Returns one line for each input that differs from the current input.
     pub(crate) fn find_changes(&self, present: &PlanInput) -> Vec<String> {
         let mut changes = input_changes::compare_machines(&self.machine, present);
         if !self.inventory_from_file {

@@ -91,7 +91,7 @@ fn a_directory_is_one_set_and_so_are_files() {
     let again = [dir.path().join("a.yaml"), dir.path().join("deeper.d/e.yaml")];
     let said = found(&again);
     assert!(said.contains("e.yaml: id: filesystemlayout:a already exists, in "), "{said}");
-    assert!(said.ends_with("2 layouts, each of them valid, 1 id given twice\n"), "{said}");
+    assert!(said.ends_with("2 layouts, all valid, 1 id given twice\n"), "{said}");
     assert!(found(&again[..1]).ends_with("1 layout, good\n"));
     let good = [dir.path().join("a.yaml"), seeds().join("firewall.yaml")];
     assert!(found(&good).ends_with("2 layouts, all good, no two layouts match the same size and image\n"));

@@ -3,7 +3,7 @@
 use super::page_sections::is_exit_status;
 use clap::Command;
 
-/// Examples of commands that `--help` of the command above does not show.
+/// Examples that the `--help` of the parent command does not show.
 const FURTHER: [&str; 33] = [
     "drophammer serve backup /srv/drophammer /backup/drophammer-2026-11-22",
     "drophammer serve restore /srv/drophammer /backup/drophammer-2026-11-22",
@@ -55,7 +55,7 @@ pub(super) fn examples_of(path: &[&Command]) -> String {
     all.iter().map(|line| format!("  {line}\n")).collect()
 }
 
-/// Returns whether an example is a use of the command with these words, or of a command below it.
+/// Returns whether an example runs the command with these words, or one of its subcommands.
 fn is_example_of(line: &str, words: &[&str]) -> bool {
     line.split_whitespace().take(words.len()).eq(words.iter().copied())
 }

@@ -58,7 +58,7 @@ fn render_page(page: &FilePage) -> String {
     roff.text([roman(format!("DIR/{folder}/*.yaml"))]);
     roff.control("SH", ["DESCRIPTION"]);
     roff.text([roman(schema["description"].as_str().unwrap_or_default())]);
-    roff.text([roman("An unknown field and a duplicate field are errors.")]);
+    roff.text([roman("Unknown fields and duplicate fields are errors.")]);
     roff.control("SH", ["FIELDS"]);
     FieldList { root: &schema, roff: &mut roff }.add_fields(&schema, "", DEPTH);
     roff.control("SH", ["EXAMPLES"]);
@@ -66,7 +66,7 @@ fn render_page(page: &FilePage) -> String {
     roff.control("SH", ["EXIT STATUS"]);
     roff.text([roman("drophammer-check(1) returns 0 if the file is valid, and 2 otherwise.")]);
     roff.control("SH", ["ENVIRONMENT"]);
-    roff.text([roman("No variable changes the meaning of the file.")]);
+    roff.text([roman("Environment variables do not change the meaning of the file.")]);
     roff.control("SH", ["FILES"]);
     roff.text([roman(format!("/usr/share/doc/drophammer/examples/site/{folder}/"))]);
     roff.control("SH", ["SEE ALSO"]);

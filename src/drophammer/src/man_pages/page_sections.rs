@@ -54,7 +54,7 @@ pub(super) fn render_sections(path: &[&Command]) -> Roff {
     roff
 }
 
-/// Adds lines that are printed as they are.
+/// Adds lines that are printed verbatim.
 pub(super) fn add_literal(roff: &mut Roff, text: &str) {
     roff.control("nf", []);
     for line in text.lines() {
@@ -77,7 +77,7 @@ pub(super) fn add_entry<const N: usize>(roff: &mut Roff, term: [Inline; N], text
     roff.text([roman(text)]);
 }
 
-/// Returns the description of the exit status from the help of the command or of the commands above it.
+/// Returns the description of the exit status from the help of the command or of its parent commands.
 fn exit_status(path: &[&Command]) -> String {
     let of_help = path.iter().rev().find_map(|command| {
         let help = command.get_after_help()?.to_string();
@@ -98,7 +98,7 @@ fn join_lines(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Returns whether a command, or a command below it, has this option.
+/// Returns whether a command or one of its subcommands has this option.
 fn has_option(command: &Command, long: &str) -> bool {
     command.get_arguments().any(|option| option.get_long() == Some(long))
         || command.get_subcommands().any(|below| !below.is_hide_set() && has_option(below, long))
@@ -108,7 +108,7 @@ fn contacts_server(path: &[&Command]) -> bool {
     path.last().is_some_and(|command| has_option(command, "context")) || is_at(path, &["login", "config"])
 }
 
-/// Returns whether the command is one of these commands, or below one of them.
+/// Returns whether the command is one of these commands, or a subcommand of one of them.
 fn is_at(path: &[&Command], names: &[&str]) -> bool {
     path.get(1).is_some_and(|command| names.contains(&command.get_name()))
 }
@@ -150,7 +150,7 @@ fn files(path: &[&Command]) -> Vec<(&'static str, &'static str)> {
     all
 }
 
-/// Adds references to the page above, to the pages below, and to the formats of files.
+/// Adds references to the parent command's page, to the pages of subcommands, and to the pages of file formats.
 fn add_references(roff: &mut Roff, path: &[&Command]) {
     let Some((command, above)) = path.split_last() else { return };
     let mut names = vec![match above {

@@ -1,5 +1,5 @@
-//! `drophammer machine adopt`: lists machines whose install marker names an installation that the server has no record
-//! of, and records the installations that the operator accepts.
+//! `drophammer machine adopt`: lists machines whose install markers describe installations without a record on the
+//! server, and records the installations that the operator accepts.
 
 use super::options::AdoptOptions;
 use super::per_machine_requests::post_for_each;
@@ -62,7 +62,7 @@ fn format_waiting(waiting: &[&MachineSummary]) -> String {
     let ids: Vec<&str> = waiting.iter().map(|machine| machine.id.as_str()).collect();
     format!(
         "{}\nThe disks of each machine have an install marker of its allocation, but the server has no record of that installation.\n\
-         Markers can be forged: omit every machine unless you know that it was installed.\n  \
+         Markers can be forged: adopt only machines that you know were installed.\n  \
          drophammer machine adopt {}\n",
         format::format_columns(&rows),
         ids.join(" ")

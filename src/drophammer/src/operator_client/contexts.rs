@@ -56,7 +56,7 @@ pub struct SetContextOptions {
     pub token_file: Option<PathBuf>,
 }
 
-/// Context as it is listed, without its token.
+/// Entry of the list of contexts, without the token.
 #[derive(Debug, Serialize)]
 struct ContextSummary {
     name: String,

@@ -1,4 +1,5 @@
-//! `drophammer machine list`: columns of the list, and the sentence that describes what matters about a machine.
+//! `drophammer machine list`: columns of the list, and the sentence with the most important information about a
+//! machine.
 
 use super::options::ListMachinesOptions;
 use super::{OperatorClient, OperatorResponse, print_refusal};

@@ -24,8 +24,8 @@ pub struct MachineOptions {
 /// Address of the server and credentials for it.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ServerOptions {
-    /// URL of `drophammer serve`. If omitted, the server is that of --context, of the environment variable DROPHAMMER_SERVER, or of the
-    /// current context [default: http://127.0.0.1:8080].
+    /// URL of `drophammer serve`. If omitted, the URL is taken from --context, the environment variable
+    /// DROPHAMMER_SERVER, or the current context [default: http://127.0.0.1:8080].
     #[arg(long, global = true, value_name = "URL")]
     pub server: Option<String>,
     /// Context of `drophammer config`, with server and token. If omitted, the environment variable DROPHAMMER_CONTEXT specifies the context.

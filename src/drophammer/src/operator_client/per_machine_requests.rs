@@ -24,7 +24,7 @@ pub(crate) fn post_for_each(
     action: &str,
     describe: Option<&ChangeDescription>,
 ) -> Result<(Vec<MachineSummary>, CommandOutcome)> {
-    // If a machine is not found, its name is most likely misspelt: no request is sent for any machine.
+    // If a machine is not found, its name is most likely misspelled: no request is sent for any machine.
     let machines: Result<Vec<&MachineSummary>, String> =
         names.iter().map(|machine| find_machine(all, machine)).collect();
     let machines = match machines {

@@ -70,7 +70,8 @@ pub(crate) fn fetch_reinstall_preview(
     if let OperatorResponse::Good(PlanInput { machine, .. }) = &response
         && machine.allocation.as_ref().is_some_and(|allocation| !allocation.reinstall)
     {
-        let why = "the server cannot plan a reinstall that is not ordered, because it is of an earlier version; upgrade the server";
+        let why =
+            "the server has an earlier version, which cannot plan a reinstall before it is ordered; upgrade the server";
         return Err(Error::refusal(Phase::Plan, why));
     }
     Ok(response)

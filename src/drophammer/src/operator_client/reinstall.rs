@@ -73,7 +73,7 @@ fn find_order<'a>(
 fn describe_order(before: &MachineSummary, now: &MachineSummary) -> String {
     let name = display_name(now);
     let Some(order) = &now.order else {
-        return format!("The reinstall of {name} is cancelled. The machine is unchanged.\n");
+        return format!("The reinstall of {name} is canceled. The machine is unchanged.\n");
     };
     let from = before.image.as_deref().map(|image| format!(" in place of {}", escape_line(image))).unwrap_or_default();
     let (image, id) = (escape_line(&order.image), escape_line(&order.id));

@@ -203,7 +203,7 @@ fn what_happens_next_is_said() {
     }
     assert_eq!(
         describe_next_steps(&before, &before, None),
-        "The reinstall of one is cancelled. The machine is unchanged.\n"
+        "The reinstall of one is canceled. The machine is unchanged.\n"
     );
 }
 

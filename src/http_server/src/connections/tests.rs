@@ -146,7 +146,7 @@ async fn who_does_not_begin_with_tls_is_cut_off_and_gives_its_place_back() {
     let mut tls = ServerTls::load_certificate(&file("server.pem"), &file("server.key")).unwrap();
     tls.handshake = Duration::from_millis(200);
     let (address, heard) = start_with(Router::new(), Some(tls)).await;
-    // More connections in total than the 64 that one address may have at the same time.
+    // Opens 90 connections in total. One address may have only 64 at the same time.
     for _ in 0..3 {
         let mut silent = Vec::new();
         for _ in 0..30 {

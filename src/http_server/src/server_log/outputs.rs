@@ -157,7 +157,7 @@ fn bar_style(with_bar: bool) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-/// Colours a line red, for a terminal.
+/// Colors a line red, for a terminal.
 fn paint_red(line: &str) -> String {
     render_styles(&TextStyle::Red.paint_text(line))
 }

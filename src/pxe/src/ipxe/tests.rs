@@ -190,7 +190,10 @@ fn a_machine_whose_disk_must_not_be_booted_does_not_return_to_its_firmware() {
         let (end, executed, messages) = execute(&ramdisk_script(&boot(), true), BOOTED, &mut succeeds);
         assert_eq!(end, "reboot");
         assert_eq!(executed.last().unwrap(), "sleep 1800");
-        assert!(messages.iter().any(|message| message.contains("its disks must not be booted")), "{messages:?}");
+        assert!(
+            messages.iter().any(|message| message.contains("this machine must not boot its disks")),
+            "{messages:?}"
+        );
     }
     let held = hold_script("http://10.0.2.2:8080", "m");
     assert_eq!(

@@ -261,7 +261,7 @@ async fn an_adoption_counts_for_the_marker_that_was_shown_and_stays_a_claim() {
     let listed = server.listed().await;
     assert_eq!((&listed["installed"], &listed["claimed"]), (&json!(true), &json!(true)));
 
-    // A reinstall whose start and end this server has recorded is not just a claim of the disk.
+    // The server itself has recorded the start and the end of this reinstall, so the marker is not the only evidence.
     let order = server.order("debian-13").await;
     let (token, given) = server.boots().await;
     assert!(given.order.as_ref().is_some_and(|order| order.attempt_record.is_none()));

@@ -1,4 +1,4 @@
-//! Machines that are freed while the tenant's system still runs.
+//! Machines that are freed while the system of the tenant still runs.
 
 use super::boot_network_attackers::MACHINE;
 use super::impersonation_by_processes::Process;

@@ -68,7 +68,7 @@ async fn what_is_no_image_is_refused_and_a_computed_digest_is_not_written_down()
             with("id", json!("debian")),
         ),
         (400, "the url is neither", with("url", json!("ftp://h/i"))),
-        (400, "specify only one", with("file", json!("deb/debian 12.tar.zst"))),
+        (400, "specify one", with("file", json!("deb/debian 12.tar.zst"))),
         (400, "there is no field \"urll\"", with("urll", json!("x"))),
         (400, "images do not expire", with("expirationDate", json!("2027-01-01T00:00:00Z"))),
         (400, "there is no field \"classification\"", with("classification", json!("supported"))),

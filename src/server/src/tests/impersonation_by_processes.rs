@@ -71,7 +71,7 @@ async fn an_unprivileged_process_cannot_register_as_its_machine() {
     let token = server.requested().await;
     let refused = server.register_as(Process::Unprivileged, &token).await;
     assert_eq!(refused.status, 403, "{}", refused.text());
-    assert!(refused.text().contains("does not prove a privileged process"), "{}", refused.text());
+    assert!(refused.text().contains("does not prove that a privileged process sent the request"), "{}", refused.text());
     server.heard(&format!("machine {ONE}: cannot register from {MACHINE}: source port ")).await;
     let machine = format!("/v1/machine/{ONE}");
     for path in [machine.clone(), format!("{machine}/wait?seconds=0")] {

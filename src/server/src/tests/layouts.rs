@@ -159,7 +159,7 @@ async fn what_is_wrong_is_said_in_metal_apis_words() {
         assert!(said["message"].as_str().unwrap().starts_with(message), "{said}");
         assert_eq!(server.file("layouts/x.yaml"), "");
     }
-    // A misspelt field is reported, whereas metal-api ignores it.
+    // A misspelled field is reported, whereas metal-api ignores it.
     let misspelt =
         server.v1("PUT", AT, &with(|layout| layout["disks"][0]["wipeonreinstal"] = json!(true))).await.json();
     assert_eq!(misspelt["problems"][0]["place"], "disks[0].wipeonreinstal", "{misspelt}");
@@ -266,7 +266,7 @@ async fn of_a_file_and_a_call_that_change_it_at_once_both_sides_are_shown() {
     let server = Running::start().await;
     let path = format!("{AT}/default");
     let first = server.v1("GET", &path, &Value::Null).await;
-    // An edit of the operator appears in responses.
+    // Responses contain the operator's edit.
     server.write("layouts/default.yaml", &LAYOUT.replace("label: root, size: 0", "label: system, size: 0"));
     let shown = server.shows(&path, |answer| answer.text().contains("\"system\"")).await;
     assert_ne!(first.headers["etag"], shown.headers["etag"]);
@@ -293,7 +293,7 @@ async fn of_a_file_and_a_call_that_change_it_at_once_both_sides_are_shown() {
     let good = server.v1_matching("POST", AT, &shown.headers["etag"], &mine).await;
     assert_eq!(good.status, 200, "{}", good.text());
 
-    // An invalid edit of the operator is not overwritten either.
+    // An invalid edit by the operator is not overwritten either.
     server.write("layouts/default.yaml", "id: default\ndisks: [\n");
     let refused = server.v1("POST", AT, &shown.json()).await;
     assert_eq!(

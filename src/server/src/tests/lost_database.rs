@@ -1,4 +1,4 @@
-//! Loss of the database, and with it of the record which machines are in the middle of a reinstall.
+//! Loss of the database, and thereby of the records of machines in the middle of a reinstall.
 
 use super::*;
 use std::fs;

@@ -135,7 +135,7 @@ async fn a_machine_is_allocated_and_freed_in_its_file() {
     assert_eq!((given.id, given.image.id, given.ssh_pub_keys.len()), (uuid.clone(), "debian-12".to_owned(), 1));
     assert_eq!(allocate(&wish).await.status, 422, "there is no second one");
 
-    // A machine cannot be freed during a started installation, but after its end.
+    // A machine cannot be freed while an installation is in progress. It can be freed after the installation has ended.
     let body = json!({ "allocationuuid": uuid, "order": "", "disks": [] });
     let begun = server.call(&token, "POST", &format!("{AT}/{TWO}/point-of-no-return"), &body).await;
     assert_eq!(begun.status, 200, "{}", begun.text());
@@ -196,7 +196,7 @@ async fn a_layout_that_does_not_fit_the_registered_disks_is_not_allocated() {
     assert_eq!(answer.status, 200, "{}", answer.text());
 }
 
-/// An edit of the operator is not overwritten.
+/// The operator's edit is not overwritten.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_edit_of_a_machine_that_is_not_in_force_is_not_written_over() {
     let server = Running::start().await;

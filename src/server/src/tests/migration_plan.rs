@@ -154,13 +154,13 @@ async fn the_plan_of_who_receives_is_seen_and_approved_before() {
     assert_eq!(compared(&plan).as_deref(), Some(sha256.as_str()));
     assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
     server.looks(&token_of_one).await;
-    for (approved, words) in [(None, "of an earlier version"), (Some("sha256:0"), "is now in force")] {
+    for (approved, words) in [(None, "has an earlier version"), (Some("sha256:0"), "is now in force")] {
         let answer = server.begins_with(&token, approved).await;
         assert!(answer.status == 409 && answer.text().contains(words), "{}", answer.text());
     }
     let answer = server.begins_with(&token, Some(&sha256)).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
-    // The plan after the point of no return is predicted, and after the cancellation that nothing is done.
+    // After the point of no return, `site plan` predicts the plan. After the cancellation, it predicts no action.
     let (_, two, _) = server.both(false).await;
     assert_eq!((&two["foreseen"], &two["outcome"]), (&json!(true), &json!("erases")), "{two}");
     assert_eq!(server.about_move("DELETE", "", Value::Null).await.status, 200);

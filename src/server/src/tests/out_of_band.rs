@@ -184,7 +184,7 @@ async fn a_setting_that_the_machine_lacks_fails_before_anything_changes() {
         events.iter().any(|event| event.contains("Crashed") && event.contains("redfish-step-failed: bios.")),
         "{events:?}"
     );
-    // A corrected template is tried immediately. If the installation is cancelled, its steps end.
+    // A corrected template is tried immediately. If the installation is canceled, its steps end.
     server.write("deploy-templates/a.yaml", &template(&[step("power", "reboot", 5)]));
     server.asks_until(&token, || service.changes() == RESET, "the restart").await;
     let file = machine_file(ONE, "one", "52:54:00:00:00:01", "a1", &service.bmc());

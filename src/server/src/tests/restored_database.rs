@@ -120,7 +120,7 @@ async fn a_completed_order_is_not_handed_out_again_after_an_older_backup_is_rest
         assert_eq!(age, Some(std::cmp::Ordering::Less));
         let refused = refusal(&given, &newest);
         assert!(refused.contains("is older than the installation on the disk, image debian-12"), "{refused}");
-        // A new order is carried out: it expresses the operator's present intention, and its number belongs to a new
+        // A new order is carried out: it expresses the operator's current intention, and its number belongs to a new
         // history.
         server.order("debian-13").await;
         let (_, given) = server.boot_and_fetch().await;

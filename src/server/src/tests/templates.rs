@@ -265,7 +265,7 @@ async fn a_machine_with_an_enabled_template_that_cannot_run_is_refused() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    reaches("the trait enables this template, although the trait is not requested: correct the template").await;
+    reaches("the machine's trait enables this template even without a request: correct the template").await;
 
     // Such a machine cannot be allocated, by id or by size.
     server.token(TWO).await;

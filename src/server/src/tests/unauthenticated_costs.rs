@@ -1,4 +1,5 @@
-//! Cost of unauthenticated clients: durable transactions, delays of other clients, stored and logged bytes, and memory.
+//! Costs that unauthenticated clients can cause: durable transactions, delays of other clients, stored and logged
+//! bytes, and memory.
 
 use super::*;
 

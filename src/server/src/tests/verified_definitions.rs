@@ -207,7 +207,7 @@ async fn a_machine_that_was_installed_with_another_version_is_reported() {
     assert!(!server.heard.text().contains("another os_version"));
     write(server.dir.path(), "os_version", "2\n");
     server
-        .heard("the machine was installed with another os_version of web: 1, now 2; a reinstall uses the present")
+        .heard("the machine was installed with another os_version of web: 1, now 2; a reinstall uses the current")
         .await;
     let shown = server.v1("GET", "/v1/os/web", &Value::Null).await.json();
     assert_eq!((&shown["os_version"], &shown["machines"]), (&json!("2"), &installed));

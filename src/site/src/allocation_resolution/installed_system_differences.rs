@@ -86,7 +86,7 @@ fn find_version_change(allocation: &AllocationSpec, standing: &InstallState) -> 
     let [said_before, said_now] = [before, now].map(|version| version.map_or("none".to_owned(), replace_hidden));
     (is_same && before != now).then(|| {
         let message = format!(
-            "the machine was installed with another os_version of {}: {said_before}, now {said_now}; a reinstall uses the present definition",
+            "the machine was installed with another os_version of {}: {said_before}, now {said_now}; a reinstall uses the current definition",
             chosen.name
         );
         format_at(os, &message)

@@ -40,7 +40,7 @@ pub fn parse_image(text: &str) -> Result<ImageSpec, String> {
         (Some(url), None) => return Err(format_at(url, &format!("the url is neither {PLACES}"))),
         (None, Some(file)) if is_relative_path(file) => ImageLocation::File(file.to_string()),
         (None, Some(file)) => return Err(format_at(file, "`file` must be a path below images/, without `..` in it")),
-        (Some(_), Some(file)) => return Err(format_at(file, "the image has `url` and `file`: specify only one")),
+        (Some(_), Some(file)) => return Err(format_at(file, "the image has both `url` and `file`: specify one")),
         (None, None) => return Err(format_at(&raw.id, "the image has neither `url` nor `file`")),
     };
     let in_registry = |url: &str| url.starts_with("oci");

@@ -195,7 +195,9 @@ fn check_definition(allocation: &mut AllocationSpec, has_image: bool, here: Stri
     let (changes, mut wrong) = os_parameters::parse_changes(&allocation.os_parameters);
     allocation.changes = changes;
     match (&allocation.os, allocation.os_parameters.first()) {
-        (Some(os), _) if has_image => wrong.push(format_at(os, "the allocation has `os` and `image`: specify one")),
+        (Some(os), _) if has_image => {
+            wrong.push(format_at(os, "the allocation has both `os` and `image`: specify one"))
+        }
         (Some(os), _) => wrong.extend(OsSelector::parse(os).err().map(|why| format_at(os, &why))),
         (None, Some(first)) => {
             wrong.push(format_at(first, "`os_parameters` require an `os`, which the allocation does not specify"))

@@ -79,7 +79,7 @@ mod tests {
         for (text, expected) in [
             ("  os: we b", "5:7: \"we b\" is not a valid OS definition name"),
             ("  os: web+", "5:7: \"web+\": the variant name"),
-            ("  os: web\n  image: debian-12", "5:7: the allocation has `os` and `image`: specify one"),
+            ("  os: web\n  image: debian-12", "5:7: the allocation has both `os` and `image`: specify one"),
             (
                 "  image: i\n  os_parameters: [a=b]",
                 "6:19: `os_parameters` require an `os`, which the allocation does not specify",

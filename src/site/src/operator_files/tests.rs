@@ -245,7 +245,7 @@ fn images() {
         ("id: i\nfile: ../i\n", "2:7: `file` must be a path below images/"),
         ("id: i\nfile: /etc/passwd\n", "below images/"),
         ("id: i\nfile: a/../../b\n", "below images/"),
-        ("id: i\nfile: a\nurl: http://h/a\n", "the image has `url` and `file`: specify only one"),
+        ("id: i\nfile: a\nurl: http://h/a\n", "the image has both `url` and `file`: specify one"),
         ("id: i\nfile: a\ndigest: md5:00\n", "3:9: the digest is neither"),
         ("id: i\nfile: a\ndigest: sha256:00\n", "the digest is neither"),
         ("id: i\nurl: http://h/a\nsha: 1\n", "unknown field \"sha\""),

@@ -92,7 +92,7 @@ pub(crate) fn get_field<'a>(node: &'a Node, name: &str) -> Option<&'a Node> {
 }
 
 /// Replaces the position at the start of each problem by the path of the field at this position. `rename` converts the
-/// path to a name that the recipient of the message knows; an empty name is omitted. The function is used if the
+/// path to a name that the recipient of the message understands; an empty name is omitted. The function is used if the
 /// recipient does not have the text of the document.
 pub fn replace_positions(text: &str, problems: &str, rename: impl Fn(&str) -> String) -> String {
     let document = parse_document(text).ok();

@@ -82,9 +82,9 @@ impl SiteParameters {
         unknown.collect()
     }
 
-    /// Verifies the parameters of the definition and of its variants, as for an allocation without own parameters.
-    /// Returns a message for each list of parameters that the `verify` program refuses. `get_verdict` returns `None`
-    /// while the program runs.
+    /// Verifies the parameters of the definition and of its variants, as for an allocation that does not set
+    /// parameters. Returns a message for each list of parameters that the `verify` program refuses. `get_verdict`
+    /// returns `None` while the program runs.
     pub(super) fn verify(
         &self,
         definition: &OsDefinition,
@@ -94,8 +94,8 @@ impl SiteParameters {
         let plain = [String::new()];
         let variants = if definition.variants.is_empty() { &plain[..] } else { &definition.variants };
         for variant in variants {
-            // A refusal is reported for the variant if it has own parameters. Otherwise, it is reported once for all
-            // such variants.
+            // A refusal is reported for the variant if the variant has parameters of its own. Otherwise, it is reported
+            // once for all variants that do not have any.
             let levels = self.levels(&definition.name, variant).map(|level| level.filter(|(_, said)| !said.is_empty()));
             let Some((path, said)) = levels[1].or(levels[0]) else { continue };
             let Some(first) = said.first() else { continue };

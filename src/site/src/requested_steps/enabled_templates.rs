@@ -43,7 +43,7 @@ pub(super) fn find_enabled_arrays(machine: &MachineSpec, known: &SiteObjects) ->
 /// Extends each problem with the reason why the template affects the machine, and with the remedy.
 pub(super) fn add_reason(problems: &str) -> String {
     let lines = problems.lines().map(|line| {
-        format!("{line}; the trait enables this template, although the trait is not requested: correct the template, or remove the trait")
+        format!("{line}; the machine's trait enables this template even without a request: correct the template, or remove the trait")
     });
     lines.collect::<Vec<_>>().join("\n")
 }

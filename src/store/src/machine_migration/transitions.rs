@@ -219,7 +219,7 @@ impl Migration {
                 "machine {0} has received all data and may run the system: switch the machine off, verify that the machine is off, and confirm this with `--off {0}`",
                 self.b
             )),
-            state => Err(format!("the migration is {state}: it can no longer be cancelled")),
+            state => Err(format!("the migration is {state}: it can no longer be canceled")),
         }
     }
 }

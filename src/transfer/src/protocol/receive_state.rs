@@ -80,7 +80,7 @@ pub(crate) struct TransferSender {
 pub(crate) struct ReceiveState {
     /// Destination; `None` if the destination could not be reopened for another run of the sender.
     onto: Option<TransferDest>,
-    /// Whether the disk may contain data from an earlier run, which is compared by digest.
+    /// Whether the disk may contain data from an earlier run. Such data is compared by digest.
     pub compare: bool,
     /// Offset before which all data is verified and on the disk, in bytes.
     pub position: u64,

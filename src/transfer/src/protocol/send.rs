@@ -29,8 +29,8 @@ const BUFFERS: usize = 16;
 /// is smaller than the number of buffers, so that the workers can continue while the receiver answers.
 const OFFERS: usize = 8;
 
-/// Number of segments waiting to be sent at which the network is considered the bottleneck. From this number on,
-/// segments are compressed with zstd, which is slower than lz4 but compresses better.
+/// Minimum number of waiting segments at which the network is considered the bottleneck. Segments are then compressed
+/// with zstd, which is slower than lz4 but compresses better.
 const MANY: usize = BUFFERS / 2;
 
 /// Compression level of zstd: the fastest level with a good compression ratio.

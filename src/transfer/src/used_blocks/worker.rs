@@ -44,7 +44,7 @@ pub(crate) fn read_in_worker(disk: &File, size: u64, sector: u64) -> UsedBlocks 
         let why = replace_hidden(truncate_bytes(&why, NAME_BYTES));
         // An unread disk may contain a partition table.
         UsedBlocks {
-            what: format!("all of it: cannot read the filesystems of this disk: {why}"),
+            what: format!("all of it, because the filesystems of this disk cannot be read: {why}"),
             has_table: true,
             ..mark_all_used(size)
         }

@@ -55,18 +55,18 @@ fn what_the_image_brings_is_what_the_layout_says() {
     ] {
         assert_eq!(verify_filesystem(&"/dev/sda".into(), &expected(number, format, label), &table()).unwrap(), uuid);
     }
-    let there = r#"but only /dev/sda1 vfat "ESP", /dev/sda2 ext4 "root", /dev/sda3 without a filesystem, /dev/sda4 ext4 and swap"#;
+    let there = r#"which contains only /dev/sda1 vfat "ESP", /dev/sda2 ext4 "root", /dev/sda3 without a filesystem, /dev/sda4 ext4 and swap"#;
     for (number, format, label, says) in [
         (5, FilesystemFormat::Ext4, None, there),
         (
             2,
             FilesystemFormat::Xfs,
             None,
-            r#"/ cannot be mounted from /dev/sda2: expected xfs, but the image has /dev/sda2 ext4 "root""#,
+            r#"/ cannot be mounted from /dev/sda2: expected xfs, but the image contains /dev/sda2 ext4 "root""#,
         ),
-        (2, FilesystemFormat::Ext4, Some("os"), r#"expected ext4 "os", but the image has /dev/sda2 ext4 "root""#),
-        (3, FilesystemFormat::Ext4, None, "the image has /dev/sda3 without a filesystem"),
-        (4, FilesystemFormat::Ext4, None, "the image has /dev/sda4 ext4 and swap"),
+        (2, FilesystemFormat::Ext4, Some("os"), r#"expected ext4 "os", but the image contains /dev/sda2 ext4 "root""#),
+        (3, FilesystemFormat::Ext4, None, "the image contains /dev/sda3 without a filesystem"),
+        (4, FilesystemFormat::Ext4, None, "the image contains /dev/sda4 ext4 and swap"),
     ] {
         let error = verify_filesystem(&"/dev/sda".into(), &expected(number, format, label), &table()).unwrap_err();
         assert!(error.to_string().contains(says), "{error}");

@@ -83,7 +83,7 @@ fn loop_a_raw_image_is_burned_unless_another_disk_has_its_uuids() {
     assert_eq!(burned(&burn("another")).unwrap().as_deref(), Some(UUID));
 }
 
-/// Tests a config drive as a conductor sends it. It must be found by its label, with its content.
+/// Tests that a config drive that a conductor sends can be found by its label and has the right content.
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_a_filesystem_is_put_behind_a_raw_image() {

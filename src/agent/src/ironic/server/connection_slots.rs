@@ -94,7 +94,7 @@ impl ConnectionSlots {
         taken.reported = Some(Instant::now());
         let closed = std::mem::take(&mut taken.closed);
         Some(format!(
-            "{closed} connections without the conductor's token were closed because the limit of connections was reached"
+            "{closed} connections without the conductor's token were closed because the connection limit was reached"
         ))
     }
 }
@@ -169,9 +169,7 @@ mod tests {
         assert_eq!(taken.iter().map(has_to_give_way).collect::<Vec<_>>(), [false, true, false, false]);
         assert_eq!(
             places.report_closed().as_deref(),
-            Some(
-                "1 connections without the conductor's token were closed because the limit of connections was reached"
-            )
+            Some("1 connections without the conductor's token were closed because the connection limit was reached")
         );
         assert!(places.report_closed().is_none());
         drop(taken);

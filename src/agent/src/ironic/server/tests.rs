@@ -20,7 +20,7 @@ impl CommandExecutor for Nothing {
 }
 
 fn client() -> Client {
-    // rustls rejects a certificate that is its own CA. The conductor's library accepts it (`judge`).
+    // rustls rejects a certificate that is its own CA. The conductor's library accepts it (see the conformance tests).
     linux::http::client_builder(Some(Duration::from_secs(60))).danger_accept_invalid_certs(true).build().unwrap()
 }
 

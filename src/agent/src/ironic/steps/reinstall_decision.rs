@@ -10,7 +10,7 @@ use model::inventory::Inventory;
 use model::layout::Layout;
 use plan::request_from_allocation;
 
-/// Decides between installation and reinstall. A reinstall replaces the installation with the newest marker of this
+/// Decides between installation and reinstall. A reinstall replaces the installation that has the newest marker of this
 /// node. Unless an installation was requested explicitly, fails if disks that the layout preserves would be erased.
 pub(crate) fn decide_install_mode(
     machine: &str,

@@ -27,7 +27,7 @@ fn judge_first_installed_by_another_agent() {
     // An accidental PXE boot of the installed machine: another report would replace the console password.
     control.report_result(&InstallResult { allocation: ONE.into(), ..ended() }).unwrap();
     assert!(!first.calls().contains(&"Report".to_owned()));
-    // A reinstall is cancelled because no marker exists. The machine is then recorded as installed with its old image, as before.
+    // A reinstall is canceled because no marker exists. The machine then remains recorded as installed with its old image.
     first.rack.steer("reinstall", &json!({"image": {"id": "debian-12.0.20261101"}}));
     let (control, _) = first.boots();
     assert!(control.wait_for_allocation(PATIENCE).unwrap());

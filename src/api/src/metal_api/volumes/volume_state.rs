@@ -49,7 +49,7 @@ pub(crate) enum StorageJob {
         not(test),
         expect(
             dead_code,
-            reason = "MetalK8s defines this state; drophammer never uses the state, because a job is part of an installation"
+            reason = "MetalK8s defines this state; drophammer never uses it, because its jobs are part of installations"
         )
     )]
     NotFound,

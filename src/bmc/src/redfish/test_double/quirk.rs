@@ -1,6 +1,6 @@
 //! Quirks of the test double.
 
-/// Deviation from the common behaviour of controllers.
+/// Deviation from the common behavior of controllers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quirk {
     /// Paths without a trailing slash are redirected with this status.

@@ -170,7 +170,7 @@ impl GrpcClient {
         let connected = TlsConnector::from(self.tls.clone()).connect(self.name.clone(), stream).await;
         let stream = connected.map_err(|error| match is_untrusted_certificate(&error) {
             true => {
-                let who = "has a certificate of an authority that is not in pixie's configuration, or a certificate for another host";
+                let who = "has a certificate from a CA that is not in pixie's configuration, or a certificate for another host";
                 self.certificate_failure(method, who, error)
             }
             false => self.broken_connection_failure(method, &error),

@@ -56,7 +56,7 @@ fn encode_cpu(cpu: &Cpu) -> ProtobufMessage {
 fn encode_nic(card: &RegisteredNic) -> ProtobufMessage {
     let RegisteredNic { name, mac, identifier, hostname, neighbours } = card;
     let own = ProtobufMessage::default().add_text(1, mac).add_text(2, name);
-    // The recursion ends here, since neighbours have empty lists of neighbours.
+    // The recursion ends here, since neighbors have empty lists of neighbors.
     own.add_messages(3, neighbours.iter().map(self::encode_nic)).add_text(4, hostname).add_text(5, identifier)
 }
 

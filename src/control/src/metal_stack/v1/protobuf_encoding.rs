@@ -130,7 +130,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The examples of the format's own description.
+    /// The examples in the specification of the format.
     #[test]
     fn it_is_written_as_others_write_it() {
         assert_eq!(ProtobufMessage::default().add_number(1, 150).into_bytes(), [0x08, 0x96, 0x01]);

@@ -214,7 +214,7 @@ fn response_failure(url: &str, status: StatusCode, text: &[u8]) -> RestFailure {
 
 fn connection_failure(url: &str, error: reqwest::Error) -> RestFailure {
     let what = match http::is_untrusted_certificate(&error) {
-        true => "the authority of the server's certificate is neither in pixie's configuration nor in the ramdisk",
+        true => "the CA of the server's certificate is neither in pixie's configuration nor in the ramdisk",
         false => "no answer",
     };
     RestFailure::Passing(Error::with_source(Phase::Control, format!("{url}: {what}"), error.without_url()))
@@ -230,7 +230,7 @@ mod tests {
         RestClient { client: http::new_client().unwrap(), url: url.to_owned(), key: "secret".to_owned() }
     }
 
-    /// By `printf 2026-11-24T09:00:00ZGETaaaaaaaaaaaaaaaaaaaaaaaa | openssl dgst -sha256 -hmac secret`.
+    /// Expected value: `printf 2026-11-24T09:00:00ZGETaaaaaaaaaaaaaaaaaaaaaaaa | openssl dgst -sha256 -hmac secret`.
     #[test]
     fn the_signature_is_that_of_others() {
         let is = sign_request("secret", "2026-11-24T09:00:00Z", "GET", &"a".repeat(24));
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(parse_machine(br#"{"id": "m"}"#).unwrap().allocation, None);
     }
 
-    /// metal-api fills `boot_info` when a machine is reported as installed, by whichever agent, and never sets `succeeded`.
+    /// metal-api sets `boot_info` when any agent reports the machine as installed, and never sets `succeeded`.
     #[test]
     fn an_allocation_with_boot_info_is_installed() {
         for (boot_info, succeeded, is_installed) in [

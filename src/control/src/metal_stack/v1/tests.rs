@@ -1,4 +1,4 @@
-//! What does not need a gRPC server; the judge has one (`scripts/metal`).
+//! Tests that do not need a gRPC server. The conformance tests (`scripts/metal`) start a gRPC server.
 
 use super::*;
 use crate::fake_control_plane::ended;

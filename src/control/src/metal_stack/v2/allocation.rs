@@ -150,7 +150,7 @@ mod tests {
         "vpn",
     ];
 
-    /// Names where they may stand, and values of every kind.
+    /// Generates arbitrary JSON that contains field names of allocations.
     fn anything() -> impl Strategy<Value = Value> {
         let text =
             prop::sample::select(vec!["", "a", "/dev/sda", "drophammer.keep=/dev/sda,x", "18446744073709551616"]);

@@ -222,10 +222,8 @@ impl ConnectClient {
 
     fn connection_failure(&self, method: &str, error: reqwest::Error) -> ConnectFailure {
         if http::is_untrusted_certificate(&error) {
-            let message = format!(
-                "{method}: {} has a certificate of an authority that is not in pixie's configuration",
-                self.url
-            );
+            let message =
+                format!("{method}: {} has a certificate from a CA that is not in pixie's configuration", self.url);
             return ConnectFailure::Certificate(Error::with_source(Phase::Control, message, error.without_url()));
         }
         let message = format!("{method}: no answer from {}", self.url);
@@ -279,7 +277,7 @@ mod tests {
         connect(&server).read_first_message("Wait", &json!({"uuid": "u"}), patience)
     }
 
-    /// A body of these envelopes.
+    /// Returns a body that consists of these envelopes.
     fn stream(messages: &[(u8, &str)]) -> Act {
         let one = |(flags, text): &(u8, &str)| [&[*flags][..], &encode_envelope(text.as_bytes())[1..]].concat();
         Act { body: Some(messages.iter().flat_map(one).collect()), length: false, ..Act::default() }
@@ -371,7 +369,7 @@ mod tests {
         let server = Server::start_tls(Vec::new(), |_| Act::default());
         let failure = connect(&server).call_unary("Register", &json!({}), LONG).unwrap_err();
         assert!(
-            matches!(&failure, ConnectFailure::Certificate(error) if error.to_string().contains("of an authority that is not in pixie")),
+            matches!(&failure, ConnectFailure::Certificate(error) if error.to_string().contains("from a CA that is not in pixie")),
             "{failure:?}"
         );
     }

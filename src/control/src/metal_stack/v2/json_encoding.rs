@@ -78,7 +78,7 @@ fn encode_nic(card: &RegisteredNic) -> Value {
         ("hostname", &card.hostname),
     ]);
     if !card.neighbours.is_empty() {
-        // The recursion ends here, since neighbours have empty lists of neighbours.
+        // The recursion ends here, since neighbors have empty lists of neighbors.
         fields["neighbors"] = card.neighbours.iter().map(self::encode_nic).collect();
     }
     fields

@@ -101,7 +101,7 @@ mod tests {
         }
     }
 
-    /// Nothing is registered then.
+    /// In this case, the machine is not registered.
     #[test]
     fn a_malformed_response_is_an_error() {
         for (status, body, words) in [

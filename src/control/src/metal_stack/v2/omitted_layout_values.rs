@@ -52,7 +52,7 @@ mod tests {
     use super::*;
     use model::layout;
 
-    /// mini-lab's three, as protobuf's JSON spells them.
+    /// The three layouts of mini-lab, in protobuf's JSON.
     #[test]
     fn the_layouts_of_mini_lab_are_read() {
         for (name, expected) in [

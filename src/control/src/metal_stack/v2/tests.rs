@@ -1,4 +1,4 @@
-//! API v2 against a test double. `metal_conformance` of the crate `agent` tests it against the published rules.
+//! API v2 against a test double. `metal_conformance_tests` in the crate `agent` tests it against the published rules.
 
 use super::*;
 use crate::ControlPlane;

@@ -4,7 +4,7 @@ use common::diagnostic::Diagnostic;
 use serde_json::Value;
 use site::operator_files::yaml_node::{parse_document, to_json};
 
-/// Appends a suggestion to each problem of a layout for which a valid value is known.
+/// Appends a suggestion to each problem for which a valid value is known.
 pub(super) fn add_suggestions(text: &str, problems: &mut [Diagnostic]) {
     let layout = parse_document(text).map(|node| to_json(&node)).unwrap_or_default();
     for problem in problems {
@@ -28,8 +28,8 @@ fn suggest_level(problem: &Diagnostic) -> Option<String> {
     levels.split(',').any(|known| known == level).then(|| format!("; use {level}"))
 }
 
-/// Suggests the partition of the layout that has the same number as a partition that the layout lacks: `/dev/nvme0n1p1` in place of
-/// `/dev/sda1`.
+/// If a partition is not in the layout, suggests the layout's partition with the same number: `/dev/nvme0n1p1` in place
+/// of `/dev/sda1`.
 fn suggest_device(problem: &Diagnostic, layout: &Value) -> Option<String> {
     // The members of an array differ, so the same partition must not be suggested for several of them.
     if problem.place.starts_with("raid") {

@@ -21,7 +21,7 @@ fn the_preview_of_a_running_machine_is_that_of_the_machine_at_rest() {
         run_plan(&PlanArgs { layout, inventory, reinstall, at_rest, ..options() }).unwrap()
     };
     assert_eq!(outcome(&text, true, false), CommandOutcome::Good);
-    // Mounts on a disk that will be wiped are a refusal, unless the machine has rebooted before.
+    // A mounted filesystem on a disk that will be wiped causes a refusal, unless a reboot is assumed.
     assert_eq!(outcome(&text, false, false), CommandOutcome::Refused);
     assert_eq!(outcome(&text, false, true), CommandOutcome::Good);
     let disk = running.disks.iter_mut().find(|disk| disk.table.is_some()).unwrap();

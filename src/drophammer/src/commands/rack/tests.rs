@@ -90,7 +90,7 @@ fn what_becomes_of_a_machine() {
         (told(false), registered(both(), false), RackOutcome::Erases, 2),
         (told(false), registered(blank, false), RackOutcome::Installs, 0),
         (told(false), registered(inventory(&["sda"]), false), RackOutcome::Refused, 0),
-        // The disk to be preserved has no partitions, which the machine would refuse too.
+        // The disk that would be preserved has no partitions, so the machine would also refuse the plan.
         (told(true), registered(both(), false), RackOutcome::Refused, 0),
         (told(true), registered(both(), true), RackOutcome::Erases, 1),
         (told(true), registered(inventory(&["sda"]), true), RackOutcome::Refused, 0),

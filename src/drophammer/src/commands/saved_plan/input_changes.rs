@@ -1,11 +1,11 @@
-//! Comparison of the inputs of a saved plan with the present inputs.
+//! Comparison of the inputs of a saved plan with the current inputs.
 
 use api::plan_input::{PlanInput, RegisteredInventory};
 use model::allocation::AssignedMachine;
 use serde::Serialize;
 use serde_json::Value;
 
-/// Returns one line for each difference between the planned machine and the present machine.
+/// Returns one line for each difference between the planned machine and the current machine.
 pub(super) fn compare_machines(planned: &AssignedMachine, present: &PlanInput) -> Vec<String> {
     let Some(now) = &present.machine.allocation else {
         let why = present.withheld.as_deref().unwrap_or("the server offers no allocation");
@@ -31,7 +31,7 @@ pub(super) fn compare_machines(planned: &AssignedMachine, present: &PlanInput) -
     lines
 }
 
-/// Returns a line if the inventory differs from the inventory with which the machine registered last.
+/// Returns a line if the inventory differs from the machine's last registered inventory.
 pub(super) fn compare_inventories(
     planned: &RegisteredInventory,
     present: Option<&RegisteredInventory>,

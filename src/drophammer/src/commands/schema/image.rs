@@ -86,7 +86,7 @@ mod tests {
     use site::operator_files;
     use std::collections::BTreeSet;
 
-    /// Returns the fields that the reader lists in its message about an unknown field that resembles no other.
+    /// Returns the fields that the reader lists if an unknown field does not resemble any of them.
     fn known(text: &str) -> BTreeSet<String> {
         let said = operator_files::parse_image(text).unwrap_err();
         let (_, known) = said.split_once("; available: ").unwrap();

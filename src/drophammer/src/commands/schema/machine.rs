@@ -172,7 +172,7 @@ pub(crate) fn machine_schema() -> Value {
             "traits": list("Traits that installations can request: CUSTOM_ with capital letters, digits and _, or a trait of os-traits."),
             "locked": {
                 "type": ["boolean", "string", "null"],
-                "description": "If this is true or a text (the reason), the machine is locked, and reinstalls are refused.",
+                "description": "If this is true or a string (the reason), the machine is locked, and reinstalls are refused.",
             },
             "bmc": bmc_schema(),
             "allocation": allocation_schema(),
@@ -200,8 +200,8 @@ fn bmc_schema() -> Value {
     })
 }
 
-/// Returns the schema of a network, which lists only the device types. The contents of the devices are checked by the
-/// parser of machine files, because the messages of that parser are better than those of a schema.
+/// Returns the schema of a network, which lists only the device types. The machine file parser checks the contents of
+/// the devices, because its messages are better than those of a schema.
 fn network_schema() -> Value {
     let devices = |description: &str| json!({"type": ["object", "null"], "description": description});
     let fields = json!({
@@ -241,7 +241,7 @@ mod tests {
         schema["properties"].as_object().unwrap().keys().map(String::as_str).collect()
     }
 
-    /// Returns the fields that the reader lists in its message about an unknown field that resembles no other.
+    /// Returns the fields that the reader lists if an unknown field does not resemble any of them.
     fn known(text: &str) -> BTreeSet<String> {
         let said = operator_files::parse_machine(text).unwrap_err();
         let (_, known) = said.split_once("; available: ").unwrap();

@@ -167,7 +167,7 @@ fn add_partition_rules(partition: &mut Value) {
     add_aliases(partition, "gpttype", &["type", "gpt_type", "gptType"]);
 }
 
-/// Returns a pattern that matches the whole text and ignores the case of letters.
+/// Returns a case-insensitive pattern that matches the whole text.
 fn ignore_case(pattern: &str) -> String {
     let either = |c: char| match c.is_ascii_alphabetic() {
         true => format!("[{c}{}]", c.to_ascii_uppercase()),

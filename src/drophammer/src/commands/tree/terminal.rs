@@ -24,7 +24,7 @@ const WIPED: Option<TextStyle> = Some(TextStyle::BoldRed);
 const KEPT: Option<TextStyle> = Some(TextStyle::BoldGreen);
 const MOUNTED: Option<TextStyle> = Some(TextStyle::Cyan);
 
-/// Returns the drawing, in colour for a terminal.
+/// Returns the drawing, in color for a terminal.
 pub(super) fn draw_tree(graph: &LayoutGraph, colour: bool) -> String {
     let mut painter = TreePainter { graph, drawn: vec![false; graph.nodes.len()], rows: Vec::new() };
     for root in graph.roots() {

@@ -1,10 +1,10 @@
-//! Migrations that are cancelled or refused.
+//! Migrations that are canceled or refused.
 
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_taken_back_gives_one_its_system_again() {
-    // A migration is cancelled before anything was written, during the copy, and after the target has received
+    // A migration is canceled before anything was written, during the copy, and after the target has received
     // everything.
     let (server, _) = Running::move_ordered().await;
     // The running system of machine one may start the ramdisk without its firmware.

@@ -59,7 +59,7 @@ async fn another_card_does_not_boot_what_was_moved() {
     assert_eq!(server.report_to(ONE, &one, body).await.status, 200);
     assert_eq!(server.by_another_card(ONE).await, "disk", "a9 is installed");
 
-    // A cancelled migration.
+    // A canceled migration.
     let (server, _, _, two) = Running::move_begun().await;
     assert_eq!(server.report_to(TWO, &two, success(TWO)).await.status, 200);
     server.files_say("two", "one").await;

@@ -73,7 +73,7 @@ async fn a_locked_machine_is_neither_freed_nor_unlocked_without_its_name() {
     let server = Running::start_in(with_images()).await;
     let browser = server.browser().await;
     assert_refused(&browser.act("lock", &[("reason", " ")]).await, 400, "a lock requires a reason");
-    assert_refused(&browser.act("lock", &[("reason", "false")]).await, 400, "must be a text");
+    assert_refused(&browser.act("lock", &[("reason", "false")]).await, 400, "must be text");
     let answer = browser.act("lock", &[("reason", "a customer's: disks")]).await;
     assert_eq!(answer.status, 303, "{}", answer.text());
     assert!(browser.text(&format!("/machines/{ONE}")).await.contains("Locked: a customer's: disks"));

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// As the conductor's own step of that name hands it over.
+/// Returns the arguments that the conductor's own step `write_image` passes.
 fn whole_image() -> Value {
     json!({"image_info": {"id": "disk.raw", "urls": ["http://h/disk.raw"], "disk_format": "raw",
         "os_hash_algo": "sha256", "os_hash_value": "ab", "node_uuid": "n-1"}, "configdrive": null})
@@ -28,10 +28,10 @@ fn an_image_of_a_whole_disk_needs_no_layout() {
         .node
         .insert("properties".into(), json!({"skip_block_devices": [{"rotational": true}, {"rotational": false}]}));
     bench.steps.release_all();
-    assert!(bench.run("write_image", whole_image()).unwrap_err().contains("no disk that may be written"));
+    assert!(bench.run("write_image", whole_image()).unwrap_err().contains("none of the disks that may be written"));
 }
 
-/// The firmware is told of an image as it is when that is on its disk, and of what a layout has made with it.
+/// The boot entry refers to the partitions of the written image, or to those of the layout.
 #[test]
 fn the_firmware_is_told_what_a_written_image_has() {
     let mut paper = Paper::new(machine("five-sata"));

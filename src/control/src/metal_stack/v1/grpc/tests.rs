@@ -286,7 +286,7 @@ fn calls_have_a_timeout() {
 #[test]
 fn untrusted_certificates_are_named() {
     let untrusted =
-        "has a certificate of an authority that is not in pixie's configuration, or a certificate for another host";
+        "has a certificate from a CA that is not in pixie's configuration, or a certificate for another host";
     let rejected = "closed the connection without a response, possibly because it rejects this machine's certificate";
     for (tls, address, words) in [
         (ServerTls { name: "stranger", ..TRUSTED }, "127.0.0.1:0", untrusted),
