@@ -143,7 +143,7 @@ pub fn kill_processes(root: &Path, say: &dyn Fn(&str)) {
         }
         for process in left {
             if !said.contains(&process.id) {
-                say(&format!("killing {process}, which a program of the image left running"));
+                say(&format!("killing {process}, which was left running by a program from the image"));
                 said.push(process.id);
             }
             // A process that has already exited is not an error.

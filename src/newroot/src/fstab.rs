@@ -27,7 +27,7 @@ pub fn extend_fstab(root: &NewRoot, entries: &[FstabEntry]) -> Result<()> {
     make_mount_points(root, entries)?;
     let own = match root.read_text(PATH) {
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-        own => own.context(Phase::Target, || format!("read {PATH} of the image"))?,
+        own => own.context(Phase::Target, || format!("read the image's {PATH}"))?,
     };
     root.write_file(PATH, 0o644, merge_entries(&own, entries).as_bytes())
 }

@@ -78,7 +78,7 @@ fn write_sparse_file(root: &NewRoot, sparse: &SparseVolume) -> Result<()> {
             true => Ok(()),
             false => Err(Error::new(
                 Phase::Target,
-                format!("{} has {} bytes, but {size_bytes} are expected", what(), found.len()),
+                format!("{} has {} bytes, but must have {size_bytes} bytes", what(), found.len()),
             )),
         };
     };

@@ -17,7 +17,7 @@ const SECRET: u32 = 0o600;
 /// # Errors
 /// Returns an error if the marker cannot be written.
 pub fn write_marker(root: &NewRoot, marker: &InstallMarker, now: OffsetDateTime) -> Result<InstallMarker> {
-    let what = || format!("write {PATH} in the target");
+    let what = || format!("write {PATH} to the target");
     let time = now.replace_nanosecond(0).unwrap_or(now).format(&Rfc3339).context(Phase::Target, what)?;
     let marker = InstallMarker { time, ..marker.clone() };
     let text = serde_json::to_string_pretty(&marker).context(Phase::Target, what)?;

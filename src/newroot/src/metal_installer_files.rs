@@ -29,7 +29,7 @@ pub fn write_metal_files(
     password: &str,
     now: OffsetDateTime,
 ) -> Result<()> {
-    let timestamp = now.format(&Rfc3339).context(Phase::Target, || "format the time for install.yaml")?;
+    let timestamp = now.format(&Rfc3339).context(Phase::Target, || "format the timestamp for install.yaml")?;
     root.write_file(
         "/etc/metal/install.yaml",
         SECRET,

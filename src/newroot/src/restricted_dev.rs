@@ -47,7 +47,7 @@ pub(crate) fn mount_restricted_dev(special: &mut MountStack, devices: &[DevicePa
     let allowed = find_allowed_numbers(devices)?;
     special.mount_at("tmpfs", "/dev", "tmpfs", MountFlags::NOSUID, "mode=0755,size=1m")?;
     let dev = special.root().join("dev");
-    let what = || format!("create device nodes for programs of the image in {}", dev.display());
+    let what = || format!("create device nodes in {} for programs from the image", dev.display());
     populate_dev(&dev, Path::new("/dev"), &allowed).context(Phase::Target, what)?;
     let options = "newinstance,ptmxmode=0666,mode=0620,gid=5";
     special.mount_at("devpts", "/dev/pts", "devpts", MountFlags::NOSUID | MountFlags::NOEXEC, options)

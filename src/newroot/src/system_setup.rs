@@ -133,7 +133,7 @@ pub fn finish_tree(
                 None => {
                     let version = Some(&distribution.version).filter(|version| !version.is_empty());
                     let version = version.map_or_else(String::new, |version| format!(" {version}"));
-                    format!("{}{version} without an installer: configured by drophammer", distribution.id)
+                    format!("{}{version}: the image does not contain an installer, so drophammer configures the system", distribution.id)
                 }
             });
             let wants =
@@ -147,7 +147,7 @@ pub fn finish_tree(
             Ok(made.map_or(BootRecord::Unknown, BootRecord::Made))
         }
         Finisher::Disabled => {
-            say("the image is not changed");
+            say("the image's files are not changed");
             Ok(BootRecord::Unknown)
         }
         who => run_image_installer(root, finishing, who, root_uuid, say, |chroot| {
@@ -170,7 +170,7 @@ pub fn finish_raw_image(
     filesystem_support::require_filesystem_support(root, &finishing.fstab, say)?;
     match Finisher::choose(root, finishing.way)? {
         Finisher::Builtin if finishing.way == FinisherChoice::Auto => {
-            say("the image does not contain an installer and is not changed");
+            say("the image does not contain an installer, and its boot configuration is not changed");
             array_config::expose_groups(root, &finishing.groups, say)?;
             let files = &finishing.files;
             user_data::write_cloud_init_seed(
@@ -199,7 +199,7 @@ pub fn finish_raw_image(
             Ok(BootRecord::Unknown)
         }
         Finisher::Disabled => {
-            say("the image is not changed");
+            say("the image's files are not changed");
             Ok(BootRecord::Unknown)
         }
         who => run_image_installer(root, finishing, who, root_uuid, say, |chroot| {

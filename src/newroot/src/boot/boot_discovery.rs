@@ -83,7 +83,7 @@ fn find_boot_config(root: &NewRoot, has_loader: bool) -> Result<(BootSource, Boo
     }
     let looked = [&ENTRIES[..], &GRUB].concat().join(", ");
     let what = format!(
-        "the image does not specify a kernel to boot: it contains neither {PATH} nor an installer that writes it, and none of {looked}"
+        "the image does not specify a kernel to boot: it contains neither {PATH} nor an installer that writes this file, nor any of {looked}"
     );
     Err(Error::new(Phase::Boot, what))
 }
@@ -94,8 +94,8 @@ fn read_boot_config(
     from: String,
     parse: fn(&str, &ShellVariables) -> Option<BlsEntry>,
 ) -> Result<(BootSource, BootInfo)> {
-    let text = root.read_text(&from).context(Phase::Boot, || format!("{from} of the image"))?;
-    let no_kernel = || Error::new(Phase::Boot, format!("{from} of the image does not specify a kernel"));
+    let text = root.read_text(&from).context(Phase::Boot, || format!("read the image's {from}"))?;
+    let no_kernel = || Error::new(Phase::Boot, format!("the image's {from} does not specify a kernel"));
     let entry = parse(&text, &read_grub_variables(root)).ok_or_else(no_kernel)?;
     let reason = describe_missing_values(&entry, &from, has_loader);
     let BlsEntry { kernel, initrd, words, .. } = entry;
@@ -105,7 +105,7 @@ fn read_boot_config(
             Error::new(
                 Phase::Boot,
                 format!(
-                    "{from} of the image refers to {path}, which does not exist in the mounted filesystems of the \
+                    "the image's {from} refers to {path}, which does not exist on the mounted filesystems of the \
                 layout"
                 ),
             )
@@ -132,14 +132,14 @@ fn describe_missing_values(entry: &BlsEntry, from: &str, has_loader: bool) -> Op
         entry.has_unknown_path || !has_root || entry.unset.iter().any(|name| name.starts_with("ignition_"));
     if needs_loader && !entry.unset.is_empty() {
         let names: Vec<String> = entry.unset.iter().map(|name| format!("${name}")).collect();
-        return Some(format!("{from} of the image uses {}, which is not set", names.join(", ")));
+        return Some(format!("the image's {from} uses {}, which is not set", names.join(", ")));
     }
     if entry.has_separator {
         return Some(format!(
-            "{from} of the image contains an unquoted semicolon, which boot loaders treat differently"
+            "the image's {from} contains an unquoted semicolon, which boot loaders interpret differently"
         ));
     }
-    (has_loader && !has_root).then(|| format!("{from} of the image does not specify the root filesystem (root=)"))
+    (has_loader && !has_root).then(|| format!("the image's {from} does not specify the root filesystem (root=)"))
 }
 
 /// Returns `ID` of os-release, which distributions use as the name of their boot entry; `image` if the file or its `ID`
@@ -337,10 +337,10 @@ mod tests {
         let cases: [Case; 6] = [
             (&[("etc/hostname", "x")], "the image does not specify a kernel to boot", ""),
             (&[(uki, "MZ")], "the image does not specify a kernel to boot", "/boot/efi/EFI/Linux/arch-linux.efi"),
-            (&[uki_entry], "/boot/loader/entries/a.conf of the image does not specify a kernel", ""),
+            (&[uki_entry], "the image's /boot/loader/entries/a.conf does not specify a kernel", ""),
             (
                 &[("boot/grub/grub.cfg", "configfile x")],
-                "/boot/grub/grub.cfg of the image does not specify a kernel",
+                "the image's /boot/grub/grub.cfg does not specify a kernel",
                 "",
             ),
             (

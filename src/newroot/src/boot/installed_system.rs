@@ -42,11 +42,11 @@ pub fn load_installed_kernel(inventory: &Inventory, machines: &[String], allocat
     let boot = read_boot_info(&tree)?;
     let fstab = match tree.read_text("/etc/fstab") {
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-        fstab => fstab.context(Phase::Boot, || "read /etc/fstab of the installed system")?,
+        fstab => fstab.context(Phase::Boot, || "read the installed system's /etc/fstab")?,
     };
     for line in find_boot_mounts(&fstab, &boot) {
         let device = fstab_device_lookup::find_device(&line.source, inventory);
-        let what = || format!("{} in the fstab of the installed system", line.path);
+        let what = || format!("{} in the installed system's fstab", line.path);
         let device = device.map_err(|why| Error::new(Phase::Boot, format!("{}: {why}", what())))?;
         mount_read_only(&mut mounts, &device, &line.path, inventory).context(Phase::Boot, what)?;
     }
@@ -66,10 +66,10 @@ fn find_root<'a>(inventory: &'a Inventory, machines: &[String], allocation: &str
     let found: Vec<&FilesystemContents> = found.collect();
     let message = match found.as_slice() {
         [root] => return Ok(root),
-        [] => format!("no filesystem contains the marker {} of this machine and allocation", install_marker::PATH),
+        [] => format!("no filesystem contains an install marker ({}) of this machine and allocation", install_marker::PATH),
         several => {
             let devices: Vec<&str> = several.iter().map(|filesystem| filesystem.device.as_str()).collect();
-            format!("more than one filesystem has the marker of this allocation: {}", devices.join(", "))
+            format!("more than one filesystem contains an install marker of this allocation: {}", devices.join(", "))
         }
     };
     Err(Error::new(Phase::Boot, message))

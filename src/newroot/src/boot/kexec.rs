@@ -23,7 +23,7 @@ pub fn load_from_root(root: &NewRoot, boot: &BootInfo) -> Result<()> {
     };
     let kernel = open(&boot.kernel)?;
     let initrd = if boot.initrd.is_empty() { None } else { Some(open(&boot.initrd)?) };
-    nix::unistd::syncfs(root.fd()).context(Phase::Boot, || "write back the target before loading its kernel")?;
+    nix::unistd::syncfs(root.fd()).context(Phase::Boot, || "flush the target's filesystems before loading its kernel")?;
     load_kernel_files(&boot.kernel, &kernel, initrd.as_ref(), &boot.cmdline)
 }
 
@@ -93,7 +93,7 @@ fn kexec_file_load(kernel: &File, initrd: Option<&File>, cmdline: &CString) -> n
 /// known from experience.
 fn explain_error(error: Errno) -> &'static str {
     match error {
-        Errno::EPERM => "not allowed; kernel lockdown (Secure Boot) or kexec_load_disabled is set, or the UID is not 0",
+        Errno::EPERM => "not permitted: kernel lockdown (Secure Boot) is active, kexec_load_disabled is set, or the process does not run as root",
         Errno::ENOEXEC => "the file is damaged, or is not a kernel for the architecture of this machine",
         Errno::ENOSYS => "this kernel lacks CONFIG_KEXEC_FILE",
         Errno::EBUSY => "another kexec is in progress",
@@ -104,7 +104,7 @@ fn explain_error(error: Errno) -> &'static str {
         Errno::EINVAL => {
             "the running kernel refuses the new kernel, its initrd or its command line, which may be too long"
         }
-        _ => "the kernel refuses",
+        _ => "the kernel refused the call",
     }
 }
 

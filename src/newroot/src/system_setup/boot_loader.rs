@@ -68,7 +68,7 @@ pub(crate) fn choose_loader(root: &NewRoot, wants: &BootRequirements) -> Result<
         FirmwareType::Bios => {
             let looked = grub_bios::MODULES.join(", ");
             let what = format!(
-                "this machine boots in BIOS mode, but the image does not contain GRUB for BIOS: searched {looked}"
+                "this machine boots in BIOS mode, but the image does not contain GRUB for BIOS; paths searched: {looked}"
             );
             Err(Error::new(Phase::Target, what))
         }

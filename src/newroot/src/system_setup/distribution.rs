@@ -134,9 +134,9 @@ fn detect_by_os_release(text: &str) -> Result<&'static DistributionFamily, Strin
     families.dedup();
     match families[..] {
         [family] => Ok(family),
-        [] if id.is_empty() => Err("os-release of the image does not contain ID".to_owned()),
+        [] if id.is_empty() => Err("the image's os-release does not contain ID".to_owned()),
         [] => Err(format!("{id} is not a supported distribution")),
-        _ => Err(format!("{id} is like {like}, which belong to several families")),
+        _ => Err(format!("{id} has ID_LIKE={like}, which refers to several families of distributions")),
     }
 }
 
@@ -148,7 +148,7 @@ fn check_marker_files(
     let others = FAMILIES.iter().filter(|family| *family != said).flat_map(|family| family.markers);
     match others.into_iter().find(|marker| root.path_exists(marker)) {
         Some(marker) => {
-            Err(format!("os-release of the image indicates {}, but {marker} indicates another distribution", said.name))
+            Err(format!("the image's os-release indicates {}, but the file {marker} indicates another distribution", said.name))
         }
         None => Ok(said),
     }
@@ -190,12 +190,12 @@ mod tests {
             (&[][..], "linux", "cannot read /etc/os-release or /usr/lib/os-release: "),
             (&[("etc/os-release", "ID=nixos\n")], "nixos", "nixos is not a supported distribution: "),
             (&[("etc/os-release", "ID=../x\n")], "linux", "../x is not a supported distribution: "),
-            (&[("etc/os-release", "NAME=x\n")], "linux", "os-release of the image does not contain ID: "),
+            (&[("etc/os-release", "NAME=x\n")], "linux", "the image's os-release does not contain ID: "),
             (&[("etc/os-release", "ID=x\nID_LIKE=\"debian fedora\"\n")], "x", "x is like debian fedora, "),
             (
                 &[("etc/os-release", "ID=debian\n"), ("etc/redhat-release", "Fedora\n")],
                 "debian",
-                "os-release of the image indicates Debian, but /etc/redhat-release indicates another distribution: ",
+                "the image's os-release indicates Debian, but the file /etc/redhat-release indicates another distribution: ",
             ),
         ] {
             let (_dir, root) = tree(files);

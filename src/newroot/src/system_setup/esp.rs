@@ -38,7 +38,7 @@ impl EspFile {
 /// # Errors
 /// Returns an error if an ESP cannot be mounted, written or unmounted.
 pub(crate) fn fill_esps(root: &NewRoot, esps: &[BootEsp], files: &[EspFile]) -> Result<()> {
-    write_files(root, esps, files, "fill the EFI system partition")
+    write_files(root, esps, files, "write files to the EFI system partition")
 }
 
 /// Writes files to vfat filesystems, like [`fill_esps`]. Errors start with `doing` and the device.
@@ -87,7 +87,7 @@ fn write_esp_files(root: &NewRoot, on: &NewRoot, mounted: &str, files: &[EspFile
             // installed by the image's package.
             EspContent::Of(from) if !mounted.is_empty() && *from == to => continue,
             EspContent::Of(from) => {
-                let mut file = root.open_file(from).context(Phase::Target, || format!("read {from} of the image"))?;
+                let mut file = root.open_file(from).context(Phase::Target, || format!("read the image's {from}"))?;
                 on.write_file_from(&to, 0o644, &mut file)
             }
         };
@@ -137,7 +137,7 @@ mod tests {
             .unwrap();
         assert_eq!(root.read_text("/boot/vmlinuz").unwrap(), "kernel");
         let error = fill_esps(&root, &members, &[EspFile::from_file("/x", "/none")]).unwrap_err().to_string();
-        assert!(error.starts_with("fill the EFI system partition /dev/sda1: read /none of the image: "), "{error}");
+        assert!(error.starts_with("write files to the EFI system partition /dev/sda1: read the image's /none:  "), "{error}");
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(crate) fn create_metal_user(root: &NewRoot, now: OffsetDateTime, say: &dyn F
         passwd.lines().find(|line| passwd_field(line, 0) == name || passwd_field(line, 2) == id.to_string())
     {
         if passwd_field(line, 0) != name {
-            say(&format!("WARNING: user {name} was not created: its ID {id} belongs to {}", passwd_field(line, 0)));
+            say(&format!("WARNING: user {name} was not created: its UID {id} belongs to {}", passwd_field(line, 0)));
         }
         return Ok(());
     }

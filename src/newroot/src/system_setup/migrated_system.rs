@@ -69,7 +69,7 @@ fn adapt_files(root: &NewRoot, carried: &MigratedMachine, finishing: &FinishInpu
     array_config::expose_groups(root, &finishing.groups, say)?;
     mac_addresses::replace_mac_addresses(root, &carried.nics, &finishing.files.nics, say)?;
     match selinux::find_policy(root) {
-        Some(_) => selinux::request_relabeling(root, "files were adapted to this machine", say),
+        Some(_) => selinux::request_relabeling(root, "adapted the files to this machine", say),
         None => Ok(()),
     }
 }
@@ -140,12 +140,13 @@ fn adapt_boot_loader(start: &LoaderContext, has_loader: bool, is_new_initramfs: 
 fn boot_unchanged(kernel: Option<BootKernel>, finishing: &FinishInputs, has_loader: bool, say: LogSink) -> AdaptedBoot {
     match finishing.firmware {
         FirmwareType::Bios => say(
-            "WARNING: the system does not contain GRUB for the disks of this machine, and the installer of the system is \
-             not run again: drophammer starts the system once with kexec. Install a boot loader on the disks before the next boot",
+            "WARNING: no boot loader was installed on the disks of this machine: the system does not contain GRUB, and \
+             its installer is not run again. drophammer starts the system with kexec, but only this time. Install a \
+             boot loader on the disks before the next boot",
         ),
         FirmwareType::Uefi if !has_loader => say(
-            "WARNING: no boot loader was migrated on an EFI system partition: drophammer starts the system once with \
-             kexec. Install a boot loader before the next boot",
+            "WARNING: no EFI system partition with a boot loader was migrated. drophammer starts the system \
+             with kexec, but only this time. Install a boot loader before the next boot",
         ),
         FirmwareType::Uefi => {}
     }

@@ -19,7 +19,7 @@ const TIMESYNCD: &str = "/etc/systemd/timesyncd.conf";
 const CHRONY: [&str; 2] = ["/etc/chrony/chrony.conf", "/etc/chrony.conf"];
 
 const FIREWALL: &str = "firewall";
-const NO_FIREWALL: &str = "WARNING: this machine is a firewall, but its routing, rules and services are not configured: the image does not contain os-installer, which configures them";
+const NO_FIREWALL: &str = "WARNING: this machine is a firewall, but its routing, rules and services are not configured, because the image does not contain os-installer";
 
 const DETAILS: &str = "/etc/metal/machine-details.yaml";
 const ALLOCATION: &str = "/etc/metal/machine-allocation.yaml";
@@ -87,7 +87,7 @@ fn write_ntp(root: &NewRoot, servers: &str) -> Result<()> {
     let Some(path) = CHRONY.into_iter().find(|path| root.path_exists(path)) else {
         return root.write_file(TIMESYNCD, 0o644, format!("[Time]\nNTP={servers}\n").as_bytes());
     };
-    let text = root.read_text(path).context(Phase::Target, || format!("read {path} of the image"))?;
+    let text = root.read_text(path).context(Phase::Target, || format!("read the image's {path}"))?;
     let is_source =
         |line: &&str| ["server ", "pool ", "sourcedir "].iter().any(|word| line.trim_start().starts_with(word));
     let kept: String = text.lines().filter(|line| !is_source(line)).map(|line| format!("{line}\n")).collect();

@@ -73,10 +73,10 @@ pub(crate) fn label_files(
     args.extend(mounts.iter().map(String::as_str));
     match run.run_program(&program, &args, DEADLINE) {
         Ok(_) => {
-            say("SELinux: files were labeled by setfiles of the image");
+            say("SELinux: files were labeled by the image's setfiles");
             root.remove(RELABEL)
         }
-        Err(error) => request_relabeling(root, &format!("WARNING: setfiles of the image failed: {error}"), say),
+        Err(error) => request_relabeling(root, &format!("WARNING: the image's setfiles failed: {error}"), say),
     }
 }
 
@@ -125,13 +125,13 @@ impl UnlabeledFilesystems {
                 let paths: Vec<String> = self.mounts.iter().map(|path| escape_pattern(path)).collect();
                 let args = ["-F", "-m", &contexts].into_iter().chain(paths.iter().map(String::as_str));
                 let run = run.run_program(&program, &args.collect::<Vec<_>>(), DEADLINE);
-                run.map(drop).map_err(|error| format!("setfiles of the image failed: {error}"))
+                run.map(drop).map_err(|error| format!("the image's setfiles failed: {error}"))
             }
         };
         match labeled {
-            Ok(()) => say(&format!("SELinux: {mounts} were labeled by setfiles of the image")),
+            Ok(()) => say(&format!("SELinux: {mounts} were labeled by the image's setfiles")),
             Err(why) => say(&format!(
-                "WARNING: SELinux: {mounts} have no labels, because {why}: run `restorecon -R` in the installed system"
+                "WARNING: SELinux: {mounts} have no labels, because {why}; run `restorecon -R` in the installed system"
             )),
         }
     }
@@ -227,7 +227,7 @@ mod tests {
         let programs = Programs::saying("");
         assert_eq!(
             said(|say| found.label(&root, &programs, say)).1,
-            ["SELinux: /srv, /data were labeled by setfiles of the image"]
+            ["SELinux: /srv, /data were labeled by the image's setfiles"]
         );
         assert_eq!(
             programs.ran(),

@@ -72,8 +72,8 @@ pub(crate) fn write_cloud_init_seed(
     root.write_file(&format!("{SEED}/user-data"), SECRET, if for_it { user_data } else { nothing })?;
     root.write_file(SOURCES.0, 0o644, SOURCES.1.as_bytes())?;
     match root.path_exists(DISABLED) {
-        true => say(&format!("WARNING: the image contains {DISABLED}: cloud-init will not read its seed")),
-        false => say(&format!("cloud-init's seed was written to {SEED}")),
+        true => say(&format!("WARNING: the image contains {DISABLED}, so cloud-init will not read its seed")),
+        false => say(&format!("the cloud-init seed was written to {SEED}")),
     }
     Ok(())
 }
@@ -149,7 +149,7 @@ pub(crate) fn run_ignition(
         }
         Err(error) => say(&format!("WARNING: Ignition failed to apply the user data: {error}")),
     }
-    root.remove(IGNITION_CONFIG).context(Phase::Target, || "remove Ignition's configuration")
+    root.remove(IGNITION_CONFIG).context(Phase::Target, || "remove the Ignition configuration")
 }
 
 /// Applies Ignition's presets now, because systemd would apply presets only at the first boot, and only in a system
@@ -203,7 +203,7 @@ mod tests {
         let (written, lines) =
             said(|say| write_cloud_init_seed(&root, &files(), b"#cloud-config\npackages: [htop]\n", say));
         written.unwrap();
-        assert_eq!(lines, ["cloud-init's seed was written to /var/lib/cloud/seed/nocloud"]);
+        assert_eq!(lines, ["the cloud-init seed was written to /var/lib/cloud/seed/nocloud"]);
         let meta = root.read_text("/var/lib/cloud/seed/nocloud/meta-data").unwrap();
         let yaml = marked_yaml::parse_yaml(0, &meta).unwrap();
         let yaml = yaml.as_mapping().unwrap();

@@ -23,7 +23,7 @@ const LOADERS: [&str; 3] = ["shimx64.efi", "grubx64.efi", "systemd-bootx64.efi"]
 /// # Errors
 /// Fails if the partition contains no boot loader or cannot be read.
 pub fn find_loader(esp: &NewRoot) -> Result<String> {
-    let why = || "look for a boot loader on the EFI system partition".to_owned();
+    let why = || "search the EFI system partition for a boot loader".to_owned();
     let Some(efi) = find_ignoring_case(esp, "/", "EFI").context(Phase::Boot, why)? else {
         return Err(no_loader_error());
     };
@@ -49,7 +49,7 @@ pub fn find_loader(esp: &NewRoot) -> Result<String> {
 fn no_loader_error() -> Error {
     let looked = LOADERS.map(|loader| format!("\\EFI\\…\\{loader}")).join(", ");
     let what = format!(
-        "the EFI system partition of the image contains no boot loader for this machine: neither \\EFI\\{} nor one of {looked}",
+        "the image's EFI system partition contains no boot loader for this machine: neither \\EFI\\{} nor any of {looked}",
         FALLBACK.join("\\")
     );
     Error::new(Phase::Boot, what)

@@ -77,10 +77,10 @@ struct GrubImages {
 /// core.img, and this sector contains the number of the next sector.
 fn relocate_images(mut boot: Vec<u8>, mut core: Vec<u8>, gap: ByteRange) -> io::Result<GrubImages> {
     if boot.len() != SECTOR || boot[SECTOR - 2..] != [0x55, 0xaa] {
-        return Err(io::Error::other("boot.img of the image is invalid"));
+        return Err(io::Error::other("the image's boot.img is invalid"));
     }
     if core.len() <= SECTOR {
-        return Err(io::Error::other("core.img of the image is invalid"));
+        return Err(io::Error::other("core.img is invalid"));
     }
     core.resize(core.len().next_multiple_of(SECTOR), 0);
     if core.len() as u64 > gap.length {
@@ -119,9 +119,9 @@ mod tests {
     #[test]
     fn what_is_no_image_or_too_large_is_refused() {
         for (boot, core, says) in [
-            (vec![7; 512], vec![8; 1024], "boot.img of the image is invalid"),
-            (boot()[..511].to_vec(), vec![8; 1024], "boot.img of the image is invalid"),
-            (boot(), vec![8; 512], "core.img of the image is invalid"),
+            (vec![7; 512], vec![8; 1024], "the image's boot.img is invalid"),
+            (boot()[..511].to_vec(), vec![8; 1024], "the image's boot.img is invalid"),
+            (boot(), vec![8; 512], "core.img is invalid"),
             (boot(), vec![8; 1537], "core.img has 2048 bytes, but only 1536 are available before the first partition"),
         ] {
             let error = relocate_images(boot, core, GAP).unwrap_err().to_string();

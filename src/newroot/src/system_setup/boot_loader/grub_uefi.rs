@@ -138,7 +138,7 @@ pub(crate) fn install_grub_uefi(start: &LoaderContext) -> Result<EspInstallation
 /// Returns the directory on the ESP in which an image of GRUB searches for its configuration. The path of the directory
 /// is built into the image. Returns `None` if the image does not contain such a path.
 fn read_prefix(root: &NewRoot, image: &str) -> Result<Option<String>> {
-    let what = || format!("read {image} of the image");
+    let what = || format!("read the image's {image}");
     let bytes = root.open_file(image).and_then(|file| bounded_read::read_prefix(file, MOST_BYTES));
     let bytes = bytes.context(Phase::Target, what)?;
     Ok(find_prefix(&bytes))

@@ -308,7 +308,7 @@ fn what_cannot_boot_says_what_was_looked_at() {
         (
             BASE.to_vec(),
             bios.clone(),
-            "in BIOS mode, but the image does not contain GRUB for BIOS: searched /usr/lib/grub/i386-pc,",
+            "in BIOS mode, but the image does not contain GRUB for BIOS; paths searched: /usr/lib/grub/i386-pc,",
         ),
         ([&BASE[..], &[grub]].concat(), bios, "the root filesystem is not on a disk"),
         (

@@ -94,7 +94,7 @@ fn read_compressed(
 }
 
 fn unknown_format(start: &[u8]) -> io::Error {
-    io::Error::other(format!("unsupported format, neither cpio nor gzip, zstd or xz: {}", join_hex(start, " ")))
+    io::Error::other(format!("unsupported format; supported formats: cpio, gzip, zstd and xz; the file begins with {}", join_hex(start, " ")))
 }
 
 /// Fills the buffer; returns `false` at the end of the initramfs.
@@ -116,7 +116,7 @@ fn read_archive(from: &mut impl BufRead, content: &mut InitramfsContent) -> io::
         magic_is_read = false;
         let (size, name_size) = (parse_field(&header, 6)?, parse_field(&header, 11)?);
         if name_size == 0 || name_size > MOST_NAME_BYTES {
-            return Err(io::Error::other("invalid length of a name"));
+            return Err(io::Error::other("invalid length of a member's name"));
         }
         let mut name = vec![0; name_size as usize];
         from.read_exact(&mut name)?;

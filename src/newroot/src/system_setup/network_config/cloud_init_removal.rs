@@ -23,12 +23,12 @@ pub(crate) fn remove_network_settings(root: &NewRoot, say: &dyn Fn(&str)) -> Res
             Ok(Some(rest)) => {
                 root.rewrite_file(&path, 0o644, rest.as_bytes())?;
                 say(&format!(
-                    "`network` was removed from {path} of the image, because this key overrides the network configuration of this machine"
+                    "removed `network` from the image's {path}, because this key would override the network configuration of this machine"
                 ));
             }
             Ok(None) => {}
             Err(why) => say(&format!(
-                "WARNING: {path} of the image may override the network configuration of this machine, and was not changed: {why}"
+                "WARNING: the image's {path} may override the network configuration of this machine, but was not changed: {why}"
             )),
         }
     }
@@ -49,7 +49,7 @@ fn remove_network(text: &str) -> std::result::Result<Option<String>, String> {
     let keys: Vec<(&str, usize, usize)> = keys.map(|(key, at)| (key, at.line(), at.column())).collect();
     let Some((_, start, _)) = keys.iter().find(|(key, ..)| *key == "network") else { return Ok(None) };
     if keys.iter().any(|(_, _, column)| *column != 1) {
-        return Err("the top-level keys are not at the start of a line".to_owned());
+        return Err("its top-level keys are not at the start of a line".to_owned());
     }
     let end = keys.iter().map(|(_, line, _)| *line).filter(|line| line > start).min().unwrap_or(usize::MAX);
     let lines = text.split_inclusive('\n').enumerate();
@@ -73,7 +73,7 @@ mod tests {
                 Ok(Some("#cloud-config\na: '0644'\nusers:\n- default\n")),
             ),
             ("users: []\n\"network\":\n  config: disabled", Ok(Some("users: []\n"))),
-            ("{network: {config: disabled}, users: []}\n", Err("the top-level keys are not at the start of a line")),
+            ("{network: {config: disabled}, users: []}\n", Err("its top-level keys are not at the start of a line")),
         ] {
             let removed = remove_network(text);
             let removed = removed.as_ref().map(Option::as_deref).map_err(String::as_str);

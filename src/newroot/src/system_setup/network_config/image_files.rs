@@ -48,7 +48,7 @@ pub(super) fn remove_files_of_others(root: &NewRoot, system: NetworkBackend, say
         root.rewrite_file(INTERFACES, 0o644, ONLY_LOOPBACK.as_bytes())?;
         files.push(INTERFACES.to_owned());
     }
-    say_removed(&files, "configuration for other network systems", say);
+    say_removed(&files, "configuration for other network managers", say);
     Ok(())
 }
 
@@ -75,7 +75,7 @@ pub(super) fn remove_link_files(root: &NewRoot, system: NetworkBackend, say: &dy
     }
     say_removed(
         &removed,
-        ".link files, which would take precedence over the .link files of the selected network system",
+        ".link files, which would take precedence over the .link files of the selected network manager",
         say,
     );
     Ok(())
@@ -93,7 +93,7 @@ pub(super) fn disable_services_of_others(root: &NewRoot, system: NetworkBackend,
     let links: Vec<String> =
         list_enabling_links(root).into_iter().filter(|(_, name)| *name != running).map(|(path, _)| path).collect();
     links.iter().try_for_each(|link| root.remove(link))?;
-    say_removed(&links, "links that start other network systems", say);
+    say_removed(&links, "links that enable other network managers", say);
     Ok(())
 }
 
@@ -102,7 +102,7 @@ pub(super) fn remove_mask(root: &NewRoot, system: NetworkBackend, say: &dyn Fn(&
     let unit = system.unit_name().map(|unit| format!("{UNITS}/{unit}"));
     let mask: Vec<String> = unit.into_iter().filter(|path| read_link(root, path).is_some_and(is_mask)).collect();
     mask.iter().try_for_each(|path| root.remove(path))?;
-    say_removed(&mask, "mask of the selected network system", say);
+    say_removed(&mask, "link that masks the selected network manager", say);
     Ok(())
 }
 

@@ -82,7 +82,7 @@ fn a_tree_that_sets_up_no_network_is_told() {
     let (_dir, root) = tree(&[]);
     let (unit, lines) = said(|say| write_network_config(&root, &described(), &nics(), say));
     assert_eq!(unit.unwrap(), None);
-    assert!(lines[0].starts_with("WARNING: the image does not contain a supported network system"), "{lines:?}");
+    assert!(lines[0].starts_with("WARNING: the image does not contain a supported network manager"), "{lines:?}");
 }
 
 #[test]
