@@ -86,7 +86,7 @@ impl IncomingImage {
     fn start_download(&self, part: &ImagePart, held_in: Option<HoldFile>) -> Result<Download> {
         let feed = open_source(&self.client, part, &self.pace);
         let arriving = Download::start(feed, &part.digest, self.plain, held_in);
-        arriving.context(Phase::Image, || format!("start the worker that decodes {}", part.url))
+        arriving.context(Phase::Image, || format!("start the worker process that decodes {}", part.url))
     }
 
     /// Waits for the first bytes of the image, and rejects an image that is not a tree of files, before anything is
@@ -125,7 +125,7 @@ impl IncomingImage {
     fn next_start(&self, start: u32, why: &str) -> Result<u32> {
         let url = &self.reached.url;
         if start == MOST_STARTS {
-            let text = format!("the image {url} changed or could not be resumed in {MOST_STARTS} attempts: {why}");
+            let text = format!("the image {url} changed during the download, or the download could not be resumed, in {MOST_STARTS} attempts: {why}");
             return Err(Error::new(Phase::Image, text));
         }
         tracing::warn!("image {url}: {why}; starting over (attempt {} of {MOST_STARTS})", start + 1);

@@ -22,7 +22,7 @@ pub fn parse_location(location: &str) -> Result<String> {
     if location.contains("://") {
         return Ok(location.to_owned());
     }
-    let path = std::fs::canonicalize(location).context(Phase::Image, || format!("read the image {location}"))?;
+    let path = std::fs::canonicalize(location).context(Phase::Image, || format!("open the image {location}"))?;
     let url = reqwest::Url::from_file_path(&path);
     url.map(String::from).map_err(|()| Error::new(Phase::Image, format!("{location} is not the path of an image")))
 }
@@ -45,7 +45,7 @@ pub fn compute_digest(path: &Path) -> Result<Digest> {
 /// support. `target` may then contain a part of the image.
 pub fn copy_image(resolved: &ResolvedImage, target: &mut impl Write) -> Result<u64> {
     let refused = |why: &str| Error::refusal(Phase::Image, format!("{}: {why}", resolved.url));
-    let [part] = &resolved.parts[..] else { return Err(refused("the image consists of several files")) };
+    let [part] = &resolved.parts[..] else { return Err(refused("the image consists of several layers")) };
     if part.digest.kind == DigestKind::Md5 {
         return Err(refused("md5 digests can be forged and are not supported; specify the sha256"));
     }
@@ -63,7 +63,7 @@ pub fn copy_image(resolved: &ResolvedImage, target: &mut impl Write) -> Result<u
     let found = reader.finish();
     match found == part.digest {
         true => Ok(head.len() as u64 + rest),
-        false => Err(refused(&format!("the image has the digest {found}, but must have {}", part.digest))),
+        false => Err(refused(&format!("the image has the digest {found}, but {} is expected", part.digest))),
     }
 }
 
@@ -115,6 +115,6 @@ mod tests {
         let resolved = crate::resolve_image(&source(&path, &digest)).unwrap();
         let error = copy_image(&resolved, &mut Vec::new()).unwrap_err().to_string();
         assert!(error.contains("VMDK"), "{error}");
-        assert!(parse_location("/no/such/image").unwrap_err().to_string().contains("read the image /no/such/image"));
+        assert!(parse_location("/no/such/image").unwrap_err().to_string().contains("open the image /no/such/image"));
     }
 }

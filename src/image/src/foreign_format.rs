@@ -87,7 +87,7 @@ impl ForeignFormat {
                  `drophammer image pack`"
             ),
             ForeignFormat::Compressed(name) => format!(
-                "the image is compressed with {name}, which is not supported here; decompress it, then pack it with \
+                "the image is compressed with {name}, which is not supported; decompress it, then pack it with \
                  `drophammer image pack`"
             ),
             ForeignFormat::Archive(name) => {
@@ -96,7 +96,7 @@ impl ForeignFormat {
                 )
             }
             ForeignFormat::Other(name) => {
-                format!("the image is not a disk image, but of this type: {name}; check its URL")
+                format!("the image is not a disk image; detected type: {name}; check its URL")
             }
         }
     }

@@ -102,7 +102,7 @@ fn pack_image(options: &PackOptions) -> Result<PackResult> {
     refuse_other_codec(image)?;
     let replaced = image.exists();
     if replaced && !options.force {
-        let why = format!("{} exists already; specify another output, or replace it with --force", image.display());
+        let why = format!("{} already exists; specify another output file, or replace it with --force", image.display());
         return Err(Error::refusal(Phase::Image, why));
     }
     let missing = if let PackSource::Tree = source { bootable::find_missing(&options.source) } else { None };
@@ -170,7 +170,7 @@ impl PackResult {
         let files = self.files.map_or(String::new(), |files| format!("{files} files, "));
         let signed = match (&self.signed_by, &self.id) {
             (Some(key), Some(id)) => format!(" (signed by {key} as {id})"),
-            (Some(key), None) => format!(" (signed by {key}, without an image id: see --id OS-VERSION)"),
+            (Some(key), None) => format!(" (signed by {key}, without an image id; see --id OS-VERSION)"),
             (None, _) => String::new(),
         };
         let (bytes_in, bytes_out) = (format::format_bytes(self.bytes_in), format::format_bytes(self.bytes_out));
@@ -203,7 +203,7 @@ impl PackSource {
             return disk::detect_source(source);
         }
         if !metadata.is_dir() {
-            let why = format!("{} is neither a directory nor a disk image file", source.display());
+            let why = format!("{} is neither a directory nor the file of a disk image", source.display());
             return Err(Error::refusal(Phase::Image, why));
         }
         let absolute = |path: &Path| path.canonicalize().context(Phase::Image, || format!("stat {}", path.display()));
@@ -253,7 +253,7 @@ fn refuse_other_codec(image: &Path) -> Result<()> {
 fn misnamed(image: &Path, source: &PackSource) -> Option<String> {
     let name = file_name(image).to_lowercase();
     let (is, ending) = match source {
-        PackSource::Tree => ("a tar", "tar.zst"),
+        PackSource::Tree => ("a tar archive", "tar.zst"),
         PackSource::Raw | PackSource::Qcow2 => ("a raw disk image", "raw.zst"),
     };
     let others: &[&str] = match source {
@@ -265,7 +265,7 @@ fn misnamed(image: &Path, source: &PackSource) -> Option<String> {
     let belied = bare.is_none() || inner.is_some_and(|end| others.contains(&end));
     belied.then(|| {
         format!(
-            "{} is {is} compressed with zstd, but its name does not show this; use the extension .{ending}",
+            "{} is {is} compressed with zstd, but its extension differs; use .{ending}",
             image.display()
         )
     })
@@ -283,7 +283,7 @@ fn assert_preserved(source: &Path, metadata: &Metadata, image: &Path) -> Result<
     match replaced.map(|suffix| with_suffix(image, &suffix)).find(is_source) {
         Some(path) => {
             let (source, path) = (source.display(), path.display());
-            let why = format!("{source} is the same file as {path}, which would be replaced; specify another output");
+            let why = format!("{source} is the same file as {path}, which would be replaced; specify another output file");
             Err(Error::refusal(Phase::Image, why))
         }
         None => Ok(()),

@@ -32,8 +32,8 @@ impl IncomingImage {
         let part = self.single_part()?.clone();
         let is_packed = self.first.take().is_some_and(|first| !first.told.beginning().starts_with(&MAGIC));
         if is_packed {
-            let why = "the image is a qcow2 that is compressed again; provide the qcow2 itself, or convert it to a raw \
-                       image with `drophammer image pack`";
+            let why = "the image is a compressed qcow2 file; provide the uncompressed qcow2 file, or convert it to a \
+                       raw image with `drophammer image pack`";
             return Err(Error::refusal(Phase::Image, format!("{}: {why}", part.url)));
         }
         self.reject_unordered(&part)?;
@@ -53,7 +53,7 @@ impl IncomingImage {
 
     /// Sends the data to a new worker, which processes the data as `plain`, and returns the worker's output.
     fn query_worker(&self, part: &ImagePart, plain: PayloadKind, pieces: RangeSource) -> Result<Vec<u8>> {
-        let looking = || format!("check the tables of {}", part.url);
+        let looking = || format!("check the qcow2 tables of {}", part.url);
         let arriving = Download::start(Box::new(pieces), &part.digest, plain, None).context(Phase::Image, looking)?;
         match read_prefix(arriving.reader, MOST_LIST_BYTES) {
             Ok(answer) => Ok(answer),

@@ -58,7 +58,7 @@ impl IncomingImage {
                 Ok(BurnOutcome::StartOver { why, resumed }) if start < starts => Ok((why, resumed)),
                 Ok(BurnOutcome::StartOver { why, .. }) => {
                     let times = if starts == 1 { String::new() } else { format!(" in {starts} attempts") };
-                    let text = format!("the image {url} changed or could not be resumed{times}: {why}");
+                    let text = format!("the image {url} changed during the download, or the download could not be resumed{times}: {why}");
                     Err(Error::new(Phase::Image, text))
                 }
                 Err(error) => Err(error),
@@ -79,7 +79,7 @@ impl IncomingImage {
             resumed += before + 1;
             below
                 .restore_snapshots(&fresh)
-                .context(Phase::Image, || format!("clear {} to start over", root.display()))?;
+                .context(Phase::Image, || format!("empty {} before starting over", root.display()))?;
         }
     }
 
@@ -105,8 +105,7 @@ impl IncomingImage {
             let held_in = match replaces && !self.is_verified_by_piece(part) {
                 true => {
                     let file = root.nameless_file().context(Phase::Image, || {
-                        "create a file to hold the image until \
-                                                                              it is verified"
+                        "create a temporary file for the image"
                     })?;
                     Some(HoldFile { file, size_bytes: part.size_bytes })
                 }

@@ -65,7 +65,7 @@ impl VerifiedDownload {
         }
         let places: Vec<String> = places.into_iter().collect();
         let text =
-            format!("{what} does not match the manifest, although the chunk was fetched {} times from", REFETCHES + 1);
+            format!("{what} does not match the manifest; the chunk was fetched {} times from", REFETCHES + 1);
         Err(io::Error::other(format!("{text} {}", places.join(", "))))
     }
 }

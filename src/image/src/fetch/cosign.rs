@@ -52,7 +52,7 @@ pub(crate) fn extract_pem_body(text: &str) -> Result<Option<String>, String> {
     if label != PEM {
         return Err(format!("this is not a public key, but PEM data of type {label:.40}"));
     }
-    let (body, after) = rest.split_once("-----END PUBLIC KEY-----").ok_or("the PEM end line is missing")?;
+    let (body, after) = rest.split_once("-----END PUBLIC KEY-----").ok_or("the END line of the PEM block is missing")?;
     match after.trim().is_empty() {
         true => Ok(Some(body.split_whitespace().collect())),
         false => Err("must contain exactly one key".to_owned()),
@@ -137,7 +137,7 @@ pub(crate) fn parse_signatures(manifest: &[u8]) -> Result<Vec<CosignSignature>, 
         })
         .collect();
     match signatures.len() {
-        0 => Err("no signature made by `cosign sign --key` found".to_owned()),
+        0 => Err("found no signature made by `cosign sign --key`".to_owned()),
         1..=MOST_SIGNATURES => Ok(signatures),
         many => Err(format!("{many} signatures found; at most {MOST_SIGNATURES} are supported")),
     }

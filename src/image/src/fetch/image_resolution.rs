@@ -65,19 +65,19 @@ fn parse_image_url(url: &str) -> Result<ImageUrl> {
         return reference.map(ImageUrl::Registry).map_err(|why| Error::refusal(Phase::Image, why));
     }
     let parsed = Url::parse(url).map_err(|error| {
-        Error::refusal(Phase::Image, format!("the image's URL `{url}`: {error}")).with_code(ErrorCode::ImageUrl)
+        Error::refusal(Phase::Image, format!("the image URL `{url}`: {error}")).with_code(ErrorCode::ImageUrl)
     })?;
     match parsed.scheme() {
         "http" | "https" => Ok(ImageUrl::Stream(parsed)),
         "file" if local_file::path_of_url(url).is_some() => Ok(ImageUrl::Stream(parsed)),
         "file" => {
-            Err(Error::refusal(Phase::Image, format!("the image's URL `{url}` is not a path like file:///mnt/image"))
+            Err(Error::refusal(Phase::Image, format!("the image URL `{url}` does not contain an absolute path, as in file:///mnt/image"))
                 .with_code(ErrorCode::ImageUrl))
         }
         _ => Err(Error::refusal(
             Phase::Image,
             format!(
-                "the image's URL `{url}` has an unsupported scheme; use http, \
+                "the image URL `{url}` has an unsupported scheme; use http, \
                                                        https, file or oci"
             ),
         )
@@ -217,7 +217,7 @@ mod tests {
             _ => Act::status(404),
         });
         let error = ask(&no_file, None).unwrap_err().to_string();
-        assert!(error.contains("no digest for") && error.contains(".md5?a=b answers 404"), "{error}");
+        assert!(error.contains("no digest is known for") && error.contains(".md5?a=b answers 404"), "{error}");
         assert!(error.contains(".sha256?a=b answers 404"), "{error}");
         assert!(error.contains("specify the digest of the image as sha256:HEX, or provide"), "{error}");
 
@@ -226,7 +226,7 @@ mod tests {
             ("", "has no sha256 digest"),
             ("<html>not found</html>", "has no sha256 digest"),
             ("0123 img", "has no sha256 digest"),
-            (&format!("{0}  other\n{0}  another\n", "0a".repeat(32)), "no line for img.tar.zst found"),
+            (&format!("{0}  other\n{0}  another\n", "0a".repeat(32)), "found no line for img.tar.zst"),
             (&long, "longer than 4096 bytes"),
         ] {
             let body = body.to_owned();
@@ -252,7 +252,7 @@ mod tests {
             assert!(error.contains(says), "{error}");
         }
         for (url, says) in
-            [("img.tar.zst", "the image's URL `img.tar.zst`"), ("ftp://x/y", "use http, https, file or oci")]
+            [("img.tar.zst", "the image URL `img.tar.zst`"), ("ftp://x/y", "use http, https, file or oci")]
         {
             let source = ImageSource { url: url.to_owned(), digest: sha256().parse().ok(), ..ImageSource::default() };
             let error = resolve_image(&http::new_client().unwrap(), &source, &pace()).unwrap_err().to_string();
@@ -266,7 +266,7 @@ mod tests {
         for status in [404, 410, 401] {
             let server = Server::start(Vec::new(), move |_| Act::status(status));
             let error = ask(&server, Some(&sha256())).unwrap_err().to_string();
-            assert!(error.contains("/os/img.tar.zst?a=b: the server answers"), "{error}");
+            assert!(error.contains("/os/img.tar.zst?a=b: the server responded with"), "{error}");
             assert!(error.contains(&status.to_string()), "{error}");
             assert_eq!(server.requests().len(), 1);
         }
@@ -352,7 +352,7 @@ mod tests {
         for (urls, says) in [
             (["http://127.0.0.1:1/i", "oci://127.0.0.1:1/i:1"], "and all its mirrors must be in registries"),
             (["oci://127.0.0.1:1/i:1", "http://127.0.0.1:1/i"], "and all its mirrors must be in registries"),
-            (["http://127.0.0.1:1/i", "image"], "the image's URL `image`"),
+            (["http://127.0.0.1:1/i", "image"], "the image URL `image`"),
             (["http://127.0.0.1:1/i", "oci://127.0.0.1:1/i"], "lacks a tag or digest"),
             (["http://127.0.0.1:1/i", "file://stick/i"], "is not a path like file:///"),
         ] {

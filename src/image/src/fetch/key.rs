@@ -94,7 +94,7 @@ mod tests {
                 "this is not a public key, but PEM data of type CERTIFICATE",
             ),
             ("-----BEGIN PUBLIC KEY-----\neyJrZGYi\n-----END PUBLIC KEY-----\n", "unsupported key type"),
-            ("-----BEGIN PUBLIC KEY-----\neyJrZGYi\n", "the PEM end line is missing"),
+            ("-----BEGIN PUBLIC KEY-----\neyJrZGYi\n", "the END line of the PEM block is missing"),
             ("-----BEGIN PUBLIC KEY-----\n?\n-----END PUBLIC KEY-----\n", "is not valid base64"),
             (&format!("{COSIGN}{COSIGN}"), "exactly one key"),
             (&format!("{body}\n{body}"), "exactly one key"),

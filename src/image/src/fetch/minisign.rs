@@ -43,7 +43,7 @@ impl FromStr for MinisignPublicKey {
         }
         let not_one = |why: &str| format!("`{text:.24}` is not a minisign public key: {why}");
         match decode_labelled::<42, 32>(text.trim()) {
-            None => Err(not_one("the key is not 42 bytes in base64")),
+            None => Err(not_one("the key must consist of 42 bytes, encoded in base64")),
             Some((PLAIN, id, ed25519)) => Ok(MinisignPublicKey { id, ed25519 }),
             Some(_) => Err(not_one("unsupported algorithm")),
         }
@@ -70,9 +70,9 @@ impl FromStr for MinisignSignature {
         let mut next = || lines.next().ok_or("the file has fewer than four lines");
         next()?;
         let (kind, key, over_text) =
-            decode_labelled::<74, 64>(next()?).ok_or("the second line is not 74 bytes in base64")?;
-        let comment = next()?.strip_prefix(TRUSTED).ok_or("the third line is not a trusted comment")?.to_owned();
-        let over_comment = decode_base64(next()?).ok_or("the fourth line is not 64 bytes in base64")?;
+            decode_labelled::<74, 64>(next()?).ok_or("the second line must consist of 74 bytes, encoded in base64")?;
+        let comment = next()?.strip_prefix(TRUSTED).ok_or("the third line must be a trusted comment")?.to_owned();
+        let over_comment = decode_base64(next()?).ok_or("the fourth line must consist of 64 bytes, encoded in base64")?;
         let prehashed = match kind {
             PLAIN => false,
             PREHASHED => true,

@@ -116,7 +116,7 @@ impl ParallelRanges {
             Err(RecvTimeoutError::Timeout) => {
                 Err(format!("no data received for {:.0} s", self.work.asked.stall.as_secs_f32()))
             }
-            Err(RecvTimeoutError::Disconnected) => Err("a lane ended unexpectedly".to_owned()),
+            Err(RecvTimeoutError::Disconnected) => Err("the thread of a range request ended unexpectedly".to_owned()),
         }
     }
 }
@@ -181,7 +181,7 @@ impl LaneShared {
             // Checked before every read, so that a lane that is no longer needed does not hold memory until its piece
             // is complete.
             if self.piece_span(piece).is_none() {
-                return Err("the piece is no longer needed".to_owned());
+                return Err("the download of the piece was canceled".to_owned());
             }
             // The body is read until it reports its end, after the last byte: only then can the connection be reused
             // for the next piece.
@@ -190,7 +190,7 @@ impl LaneShared {
             match response.read(if whole { &mut beyond } else { &mut bytes[filled..] }) {
                 Ok(0) if whole => return Ok(bytes),
                 Ok(0) => return Err("the connection ended early".to_owned()),
-                Ok(_) if whole => return Err("the server sends more than was requested".to_owned()),
+                Ok(_) if whole => return Err("the server sent more data than was requested".to_owned()),
                 Ok(got) => filled += got,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(Error::with_source(Phase::Image, "the connection dropped", error).to_string()),
@@ -201,7 +201,7 @@ impl LaneShared {
     /// Checks that the response is from the same image and has exactly the requested range.
     fn check_response(&self, response: &Response, first: u64, last: u64) -> Result<(), String> {
         if response.status() != StatusCode::PARTIAL_CONTENT {
-            return Err(format!("the server answers {} to a range request", response.status()));
+            return Err(format!("the server responded with {} to a range request", response.status()));
         }
         let etag = header_text(response, ETAG);
         if self.asked.etag.is_some() && self.asked.etag != etag {
@@ -209,11 +209,11 @@ impl LaneShared {
         }
         let range = header_text(response, CONTENT_RANGE).unwrap_or_default();
         if range != format!("bytes {first}-{last}/{}", self.asked.total) {
-            return Err(format!("the server sends another range than requested: `{range}`"));
+            return Err(format!("the server sent a different range than requested: `{range}`"));
         }
         match header_text(response, CONTENT_LENGTH) {
             Some(length) if length.parse() != Ok(last - first + 1) => {
-                Err(format!("the server sends {length} bytes for the range `{range}`"))
+                Err(format!("the server sent {length} bytes for the range `{range}`"))
             }
             _ => Ok(()),
         }

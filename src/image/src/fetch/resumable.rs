@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 /// each connection after one byte would be retried forever.
 const PROGRESS_BYTES: u64 = 64 * 1024;
 
-const NO_STRONG_ETAG: &str = "the transfer cannot be resumed: the server sends no strong ETag";
+const NO_STRONG_ETAG: &str = "the transfer cannot be resumed: the server did not send a strong ETag";
 
 /// Download of one image, which is read as one stream of bytes.
 pub(crate) struct ResumableDownload {
@@ -169,7 +169,7 @@ impl ResumableDownload {
         }
         match request.send() {
             Ok(response) if is_retryable(response.status()) => {
-                Err(OpenFailure::MayPass(format!("the server answers {}", response.status())))
+                Err(OpenFailure::MayPass(format!("the server responded with {}", response.status())))
             }
             Ok(response) => Ok(response),
             Err(error) => {
@@ -194,22 +194,22 @@ impl ResumableDownload {
                     );
                 }
             }
-            (0, status) => return Err(fail_for_good(format!("the server answers {status}"))),
+            (0, status) => return Err(fail_for_good(format!("the server responded with {status}"))),
             (_, StatusCode::PARTIAL_CONTENT) => {
                 let range = header_text(response, CONTENT_RANGE).unwrap_or_default();
                 if !self.is_verified() && before.as_ref().is_some_and(|before| *before != etag) {
                     return Err(fail_for_this_start("the image now has another ETag"));
                 }
                 if !self.continues_position(&range, before.is_some()) {
-                    return Err(fail_for_this_start(&format!("the server resumes with another range: `{range}`")));
+                    return Err(fail_for_this_start(&format!("the server resumed with a different range: `{range}`")));
                 }
             }
-            (_, StatusCode::OK) => return Err(fail_for_this_start("the server sends the image from its start again")),
+            (_, StatusCode::OK) => return Err(fail_for_this_start("the server sent the image from its beginning instead of resuming")),
             (_, StatusCode::RANGE_NOT_SATISFIABLE) => {
-                return Err(fail_for_this_start("the image is now shorter than the part that was already received"));
+                return Err(fail_for_this_start("the image is now shorter than the data that was already received"));
             }
             (_, status) => {
-                return Err(fail_for_good(format!("the server answers {status} to the request for the rest")));
+                return Err(fail_for_good(format!("the server responded with {status} to the request for the remaining bytes")));
             }
         }
         self.places.current_mut().answered = Some(before.unwrap_or(etag));
@@ -223,7 +223,7 @@ impl ResumableDownload {
         let alone = self.places.is_alone() && self.position == 0 && !self.is_verified();
         match (says, self.total) {
             (Some(says), Some(total)) if says != total && !alone => {
-                Err(fail_for_good(format!("the image has {says} bytes at this server, but {total} were expected")))
+                Err(fail_for_good(format!("the image has {says} bytes on this server, but {total} bytes were expected")))
             }
             _ => {
                 self.total = says.or(self.total);
@@ -359,7 +359,7 @@ impl Read for ResumableDownload {
                 Ok(got) => {
                     self.position += got as u64;
                     if self.total.is_some_and(|total| self.position > total) {
-                        let more = "the server sends more than the image's Content-Length".to_owned();
+                        let more = "the server sent more data than the Content-Length of the image".to_owned();
                         self.places.current_mut().why.clone_from(&more);
                         return Err(self.places.final_error(&more, self.position));
                     }

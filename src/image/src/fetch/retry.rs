@@ -102,7 +102,7 @@ impl FetchRetryPolicy {
                     Ok(taken) => return Ok(taken),
                     Err(error) => Error::with_source(Phase::Image, what, error).to_string(),
                 },
-                Ok(response) => format!("{what}: the server answers {}", response.status()),
+                Ok(response) => format!("{what}: the server responded with {}", response.status()),
                 Err(error) if is_hopeless(&error) => {
                     return Err(Error::with_source(Phase::Image, what, error.without_url()));
                 }

@@ -80,10 +80,10 @@ pub(crate) fn read_digest(client: &Client, image: &Url, pace: &FetchRetryPolicy)
                 let digest = sidecar_verification::find_checksum(&text, name)
                     .and_then(|sum| format!("{kind}:{sum:.130}").parse());
                 if kind == "md5" {
-                    tracing::warn!("{image}: only an md5 digest is available, which detects damage but not forgery");
+                    tracing::warn!("{image}: only an md5 digest is available, which detects corruption but not tampering");
                 }
                 return digest
-                    .map_err(|why: String| missing_digest(image, &format!("{url} has no {kind} digest: {why}")));
+                    .map_err(|why: String| missing_digest(image, &format!("{url} does not contain a {kind} digest: {why}")));
             }
         }
     }
@@ -93,7 +93,7 @@ pub(crate) fn read_digest(client: &Client, image: &Url, pace: &FetchRetryPolicy)
 fn missing_digest(image: &Url, why: &str) -> Error {
     let name = image.path_segments().and_then(Iterator::last).unwrap_or_default();
     let hint = format!("specify the digest of the image as sha256:HEX, or provide {name}.sha256 next to the image");
-    Error::refusal(Phase::Image, format!("no digest for {image}: none is specified, and {why}; {hint}"))
+    Error::refusal(Phase::Image, format!("no digest is known for {image}: none is specified, and {why}; {hint}"))
         .with_code(ErrorCode::ImageUnavailable)
 }
 

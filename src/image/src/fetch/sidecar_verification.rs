@@ -68,13 +68,13 @@ impl SignatureKeys {
         for text in named {
             let key = text
                 .parse()
-                .map_err(|why| configuration_error(format!("kernel command line: drophammer.key={text}: {why}")))?;
+                .map_err(|why| configuration_error(format!("kernel argument drophammer.key={text}: {why}")))?;
             keys.push(key);
         }
         for file in list_key_files(directory)? {
             let wrong = |why: String| configuration_error(format!("{}: {why}", file.display()));
             if file.extension().is_none_or(|extension| extension != "pub") {
-                return Err(wrong("only *.pub files of minisign and cosign are allowed in this directory".to_owned()));
+                return Err(wrong("this directory may contain only *.pub files of minisign and cosign".to_owned()));
             }
             let text =
                 std::fs::read_to_string(&file).context(Phase::Settings, || format!("read {}", file.display()))?;
@@ -85,7 +85,7 @@ impl SignatureKeys {
             return Ok(SignatureKeys(named.to_vec()));
         }
         for key in named.iter().filter(|key| !own.contains(key)) {
-            tracing::warn!("key {key} of the kernel command line is ignored: only the keys in the ramdisk are trusted");
+            tracing::warn!("ignoring the key {key} from the kernel command line: only the keys in the ramdisk are trusted");
         }
         Ok(SignatureKeys(own.to_vec()))
     }
@@ -157,8 +157,8 @@ pub(crate) fn verify_documents(
         return Ok(read_unsigned(fetch, image));
     }
     if keys.minisign().next().is_none() {
-        let text = "only signed images are allowed, but all configured keys are cosign keys, which are for images in \
-             registries (oci://)";
+        let text = "only signed images are allowed, but all configured keys are cosign keys, which can only verify \
+             images in registries (oci://)";
         return Err(reject(format!("{}: {text}", image.url)));
     }
     for suffix in [MANIFEST, SHA256] {
@@ -195,7 +195,7 @@ fn read_unsigned(fetch: FetchDocument, image: &KnownImage) -> Option<VerifiedDoc
             tracing::warn!("{error}; ignored");
             None
         })?;
-        read_document(suffix, &text, image).map_err(|why| tracing::warn!("{url} is ignored: {why}")).ok()
+        read_document(suffix, &text, image).map_err(|why| tracing::warn!("ignoring {url}: {why}")).ok()
     })
 }
 
@@ -219,7 +219,7 @@ fn read_document(suffix: &str, text: &[u8], image: &KnownImage) -> Result<Verifi
     }
     match image.digest {
         Some(given) if given.kind != DigestKind::Sha256 => Err(format!(
-            "the document contains {digest}, but the specified digest is {given}; specify the sha256, so that the digests can be compared"
+            "the document contains {digest}, but the specified digest is {given}; specify the sha256 digest, so that the two can be compared"
         )),
         Some(given) if *given != digest => Err(format!("digest {digest} differs from the specified digest {given}")),
         _ => Ok(VerifiedDocument { digest, manifest: manifest.map(Arc::new), signed_by: None, signed_as: None }),
@@ -244,7 +244,7 @@ pub(crate) fn find_checksum<'a>(text: &'a str, image: &str) -> Result<&'a str, S
     match (lines.iter().find(named), &lines[..]) {
         // sha256sum(1) begins a line with a backslash when the file's name has one.
         (Some((sum, _)), _) | (None, [(sum, _)]) => Ok(sum.trim_start_matches('\\')),
-        _ => Err(format!("no line for {image} found; the file must contain the output of sha256sum")),
+        _ => Err(format!("found no line for {image}; the file must contain the output of sha256sum")),
     }
 }
 

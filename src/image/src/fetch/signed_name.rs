@@ -37,14 +37,14 @@ impl MinimumVersions {
         let own: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         let own = MinimumVersions::parse_ids(&own, &format!("{}: ", file.display()), keys)?;
         let named: Vec<&str> = named.iter().map(String::as_str).collect();
-        let mut minimum = MinimumVersions::parse_ids(&named, "kernel command line: drophammer.minimum=", keys)?;
+        let mut minimum = MinimumVersions::parse_ids(&named, "kernel argument drophammer.minimum=", keys)?;
         for (os, (version, written)) in own.0 {
             let named = minimum.0.get(&os);
             if named.is_some_and(|(named, _)| *named >= version) {
                 continue;
             }
             if let Some((_, named)) = named {
-                tracing::warn!("drophammer.minimum={named} is ignored: the ramdisk requires at least {written}");
+                tracing::warn!("ignoring drophammer.minimum={named}: the ramdisk requires at least {written}");
             }
             minimum.0.insert(os, (version, written));
         }
@@ -59,7 +59,7 @@ impl MinimumVersions {
             if keys.0.is_empty() {
                 return Err(wrong(
                     id,
-                    "without a signature key, the id of an image cannot be verified; set drophammer.key= too",
+                    "image ids cannot be verified without a signature key; set drophammer.key= too",
                 ));
             }
             match minimum.0.insert(os.to_owned(), (version, (*id).to_owned())) {
@@ -95,17 +95,17 @@ pub(crate) fn check_signed_name(
     };
     if let Some(wanted) = wanted.filter(|wanted| !is_meant(named, wanted)) {
         return Err(format!(
-            "signed as {named}, but {wanted} is requested; correct the URL of {wanted}, or pack the image with --id \
-             {wanted} (for an image in a registry: sign the image with -a image={wanted})"
+            "the image is signed as {named}, but {wanted} is requested; correct the URL of {wanted}, or pack the image \
+             with --id {wanted} (if the image is in a registry, sign it with -a image={wanted})"
         ));
     }
     if minimum.0.is_empty() {
         return Ok(());
     }
-    let ImageId { os, version } = ImageId::parse(named).map_err(|why| format!("signed as {named}: {why}"))?;
+    let ImageId { os, version } = ImageId::parse(named).map_err(|why| format!("the image is signed as {named}: {why}"))?;
     match minimum.0.get(os) {
         Some((oldest, written)) if version < *oldest => {
-            Err(format!("signed as {named}, which is older than {written}, the oldest version allowed"))
+            Err(format!("the image is signed as {named}, which is older than {written}, the oldest version allowed"))
         }
         _ => Ok(()),
     }

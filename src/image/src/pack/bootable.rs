@@ -39,11 +39,11 @@ pub(crate) fn find_missing(tree: &Path) -> Option<String> {
     });
     let what = match (has_kernel, INITS.into_iter().any(is_there)) {
         (true, true) => return None,
-        (false, true) => "no kernel (boot/vmlinuz*, usr/lib/modules/*/vmlinuz, a unified image in EFI/Linux)",
-        (true, false) => "no init (sbin/init, usr/lib/systemd/systemd)",
+        (false, true) => "no kernel (boot/vmlinuz*, usr/lib/modules/*/vmlinuz, or a unified kernel image in EFI/Linux)",
+        (true, false) => "no init (sbin/init or usr/lib/systemd/systemd)",
         (false, false) => "neither a kernel nor an init",
     };
-    Some(format!("{} has {what}: a machine with this image alone does not boot", tree.display()))
+    Some(format!("{} contains {what}: a machine cannot boot from this image alone", tree.display()))
 }
 
 /// Returns the names in a directory. Returns an empty list if the directory does not exist.

@@ -63,8 +63,8 @@ impl<W: Write> TreeWalk<'_, W> {
         let look = if path.as_os_str().is_empty() { fs::metadata } else { fs::symlink_metadata };
         let metadata = look(&full).context(Phase::Image, || format!("stat {}", full.display()))?;
         if metadata.is_dir() && metadata.dev() != self.device {
-            let why = "another filesystem is mounted there, but only files of one filesystem are packed; unmount the \
-                       other filesystem, or copy its content";
+            let why = "another filesystem is mounted at this path, but only files of one filesystem are packed; \
+                       unmount that filesystem, or copy its contents";
             return Err(Error::refusal(Phase::Image, format!("{}: {why}", full.display())));
         }
         if metadata.file_type().is_socket() {

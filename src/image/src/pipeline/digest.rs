@@ -33,14 +33,14 @@ impl FromStr for Digest {
 
     fn from_str(text: &str) -> Result<Digest, String> {
         let text = text.trim();
-        let (name, hex) = text.split_once(':').ok_or_else(|| format!("`{text}` is not a digest like sha256:HEX"))?;
+        let (name, hex) = text.split_once(':').ok_or_else(|| format!("`{text}` is not a digest; write it as sha256:HEX"))?;
         let known = KINDS.iter().find(|(_, known, _)| known.eq_ignore_ascii_case(name));
         let &(kind, _, digits) = known.ok_or_else(|| format!("`{name}` is not a supported digest; use sha256"))?;
         if !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Err(format!("the digest `{text}` has characters that are not hexadecimal digits"));
+            return Err(format!("the digest `{text}` contains characters that are not hexadecimal digits"));
         }
         if hex.len() != digits {
-            return Err(format!("the digest `{text}` has {} digits; {name} has {digits}", hex.len()));
+            return Err(format!("the digest `{text}` has {} digits, but a {name} digest has {digits}", hex.len()));
         }
         Ok(Digest { kind, hex: hex.to_ascii_lowercase() })
     }

@@ -54,7 +54,7 @@ fn verify_digest(
         && let Some(free) = insufficient_space(file, bytes)?
     {
         let text = format!(
-            "the target must hold {bytes} bytes until their digest is verified, but has only {free} \
+            "the target stores the {bytes} bytes of the image until their digest is verified, but has only {free} \
                             bytes free"
         );
         return Err(io::Error::new(io::ErrorKind::StorageFull, text));
@@ -64,8 +64,7 @@ fn verify_digest(
             io::Error::new(
                 error.kind(),
                 format!(
-                    "write the file that holds the \
-                                                                                 image until it is verified: {error}"
+                    "write the temporary file of the image: {error}"
                 ),
             )
         };

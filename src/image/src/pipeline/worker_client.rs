@@ -164,7 +164,7 @@ impl DecodeWorker {
             return Ok(());
         }
         let how = self.process.as_mut().map_or_else(String::new, |process| replace_hidden(&process.describe_end()));
-        Err(io::Error::other(format!("the worker that decodes the image ended unexpectedly: {how}")))
+        Err(io::Error::other(format!("the worker process that decodes the image ended unexpectedly: {how}")))
     }
 
     fn chunk_in_buffer(&mut self, place: (SharedRegion, usize), range: Range<usize>) -> io::Result<BufferChunk> {
@@ -233,7 +233,7 @@ impl Drop for DecodeWorker {
 }
 
 fn protocol_error() -> io::Error {
-    io::Error::other("the worker that decodes the image sent an invalid packet and is no longer trusted")
+    io::Error::other("the worker process that decodes the image sent an invalid packet, so its output is no longer trusted")
 }
 
 /// Logs a warning on the first call only, because the warning concerns the kernel and not the image.
@@ -241,8 +241,8 @@ fn warn_without_landlock() {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
         tracing::warn!(
-            "this kernel does not support Landlock; the image decoder is restricted by its user and a system call \
-             filter only"
+            "this kernel does not support Landlock: the image decoder is restricted only by its unprivileged user and \
+             a system call filter"
         );
     });
 }

@@ -61,8 +61,7 @@ impl WorkerStart {
         let (length, files) = wire.receive_with(&mut packet)?;
         let files = <[OwnedFd; 3]>::try_from(files).map_err(|_| {
             io::Error::other(
-                "the start packet has no shared \
-                                                                                  memory attached",
+                "the start packet does not carry a descriptor of the shared memory",
             )
         })?;
         let [packed, plain, returned] = files;

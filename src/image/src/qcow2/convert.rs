@@ -139,7 +139,7 @@ impl ClusterDecoder {
             Ok(bytes) => {
                 let whole = self.cluster.len();
                 Err(invalid_image(format!(
-                    "the qcow2 is damaged: cluster {guest} has {bytes} bytes when decompressed, not {whole}"
+                    "the qcow2 is damaged: cluster {guest} decompresses to {bytes} bytes instead of {whole}"
                 )))
             }
             Err(why) => Err(invalid_image(format!("the qcow2 is damaged: cannot decompress cluster {guest}: {why}"))),

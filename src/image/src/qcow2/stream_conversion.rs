@@ -279,7 +279,7 @@ impl<S: SequentialFile> ClusterSource for StreamClusters<S> {
 
 fn unordered_error(cluster: u64) -> io::Error {
     invalid_image(format!(
-        "the clusters of the qcow2 are not in disk order (cluster {cluster} of the file), so it cannot be converted \
-         as a stream; convert it to a raw image with `drophammer image pack`"
+        "the qcow2 cannot be converted while it is streamed, because its clusters are not in disk order (cluster \
+         {cluster} of the file); convert it to a raw image with `drophammer image pack`"
     ))
 }

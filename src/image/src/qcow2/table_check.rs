@@ -39,8 +39,8 @@ fn table_offsets(head: &[u8]) -> io::Result<(Qcow2Header, Vec<u64>)> {
     let range = usize::try_from(header.tables_at).ok().zip(usize::try_from(end).ok());
     let tables = range.and_then(|(start, end)| head.get(start..end)).ok_or_else(|| {
         invalid_image(
-            "the qcow2 does not begin with its tables, so it cannot be converted as a stream; convert it to a raw \
-             image with `drophammer image pack`",
+            "the qcow2 cannot be converted while it is streamed, because its tables are not at the beginning of the \
+             file; convert it to a raw image with `drophammer image pack`",
         )
     })?;
     let mut places = Vec::new();
@@ -51,8 +51,8 @@ fn table_offsets(head: &[u8]) -> io::Result<(Qcow2Header, Vec<u64>)> {
     match places.len() <= MOST_TABLES && places.len() * header.cluster_bytes() <= MOST_TABLES_BYTES {
         true => Ok((header, places)),
         false => Err(invalid_image(format!(
-            "the qcow2 has {} tables, too many to check one by one; convert it to a raw image with `drophammer \
-             image pack`",
+            "the qcow2 has {} tables, too many to fetch and check one by one; convert it to a raw image with \
+             `drophammer image pack`",
             places.len()
         ))),
     }

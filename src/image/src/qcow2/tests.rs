@@ -28,7 +28,7 @@ impl Collected {
         self.hash.update(bytes);
         self.bytes += bytes.len() as u64;
         match self.most {
-            Some(most) if self.bytes > most => Err(io::Error::other("nobody listens any more")),
+            Some(most) if self.bytes > most => Err(io::Error::other("the receiver has stopped")),
             _ => Ok(()),
         }
     }
@@ -284,7 +284,7 @@ fn what_a_header_must_not_say_is_refused_in_words() {
     let long = |number: u64| number.to_be_bytes();
     for (image, says) in [
         (with(0, b"x"), "not a qcow2"),
-        (with(7, &[4]), "has version 4; only 2 and 3 are supported"),
+        (with(7, &[4]), "has version 4; supported versions: 2 and 3"),
         (with(8, &long(200)), "refers to another file"),
         (with(35, &[1]), "is encrypted"),
         (with(63, &[2]), "contains 2 snapshots"),

@@ -72,7 +72,7 @@ pub fn check_disk_image(head: &[u8], disk: &TargetDisk, expected: &ImageRequirem
     let name = &disk.name;
     // The worker should have converted it to a raw disk image.
     if head.starts_with(&MAGIC) {
-        return Err(rejection("the image is a qcow2 and would be written without conversion".to_owned()));
+        return Err(rejection("the image is a qcow2 that was not converted to a raw disk image".to_owned()));
     }
     if is_tar(head) {
         return Err(rejection(tar_for_disk(name.as_str())));
@@ -90,8 +90,8 @@ pub fn check_disk_image(head: &[u8], disk: &TargetDisk, expected: &ImageRequirem
     }
     if let Some(other) = SECTORS_BYTES.into_iter().find(|other| read_claimed_disk_size(head, *other).is_some()) {
         return Err(rejection(format!(
-            "the image's partition table is for disks with sectors of {other} bytes, but {name} has sectors of \
-             {sector} bytes"
+            "the image's partition table is for disks with a sector size of {other} bytes, but {name} has a sector \
+             size of {sector} bytes"
         )));
     }
     match parse_mbr(head) {
@@ -108,8 +108,7 @@ pub fn check_disk_image(head: &[u8], disk: &TargetDisk, expected: &ImageRequirem
             }
         }
         None if !expected.partitions.is_empty() => Err(rejection(format!(
-            "the image is not a disk image: it begins with neither GPT nor MBR, but the layout has filesystems on \
-             partitions of {name}"
+            "the image does not begin with a GPT or MBR, but the layout has filesystems on partitions of {name}"
         ))),
         None => match &expected.added {
             Some(added) => Err(rejection(image_table_adaptation::cannot_add_without_gpt(added))),
@@ -173,8 +172,8 @@ fn require_partitions(
             let there: Vec<String> = there.iter().map(u32::to_string).collect();
             let (device, there) = (disk.name.partition_path(*number), there.join(", "));
             Err(rejection(format!(
-                "the layout has a filesystem on {device}, but partition {number} is missing in the image, which has \
-                 only {there}"
+                "the layout has a filesystem on {device}, but the image does not contain partition {number}; it \
+                 contains only {there}"
             )))
         }
         None => Ok(()),
@@ -190,8 +189,8 @@ pub(super) fn rejection(why: String) -> io::Error {
 pub(super) fn too_long_error(disk: &TargetDisk, needed: Option<u64>) -> io::Error {
     let TargetDisk { name, size_bytes, .. } = disk;
     let needed =
-        needed.map(|bytes| format!(" (its partition table is for a disk of {bytes} bytes)")).unwrap_or_default();
-    rejection(format!("the image is longer than the disk{needed}: {name} has {size_bytes} bytes"))
+        needed.map(|bytes| format!(" (according to its partition table, it requires {bytes} bytes)")).unwrap_or_default();
+    rejection(format!("the image is larger than the disk{needed}: {name} has {size_bytes} bytes"))
 }
 
 /// Returns whether the bytes begin with a tar header, according to the magic number of ustar, which the POSIX and GNU

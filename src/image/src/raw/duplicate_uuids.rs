@@ -25,15 +25,15 @@ pub fn check_duplicate_uuids(
     }
     let twice = brought.iter().filter_map(|(device, uuid)| {
         let other = taken.get(uuid)?;
-        Some(format!("{uuid} of {device} is also used by {other}"))
+        Some(format!("{uuid} of {device} is also the UUID of {other}"))
     });
     let twice: Vec<String> = twice.collect();
     if twice.is_empty() {
         return Ok(());
     }
     Err(rejection(format!(
-        "the image has UUIDs that are in use on preserved disks, so the wrong filesystem could be mounted: \
-         {}; detach or wipe the preserved disk, or change its UUIDs",
+        "the image contains UUIDs that preserved disks also use, so the wrong filesystem could be mounted: {}; detach \
+         or wipe the preserved disk, or change its UUIDs",
         twice.join(", ")
     )))
 }

@@ -40,7 +40,7 @@ impl RawTarget {
     /// # Errors
     /// Returns an error if the path does not exist, is in use, or is neither a disk nor a file of whole sectors.
     pub fn open(path: &DevicePath) -> Result<RawTarget> {
-        let what = || format!("open {path} for a raw image");
+        let what = || format!("open {path} to write the raw image");
         let metadata = std::fs::metadata(path).context(Phase::Image, what)?;
         if metadata.file_type().is_block_device() {
             // This waits until the disk is no longer in use; its error names the users of the disk.

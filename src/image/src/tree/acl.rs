@@ -60,7 +60,7 @@ const NO_ID: u32 = u32::MAX;
 pub(crate) fn add_text_acls(records: &PaxRecords, attributes: &mut MemberAttributes) -> Vec<String> {
     let mut lost = Vec::new();
     if records.get("SCHILY.acl.ace").is_some() {
-        lost.push("NFSv4 ACLs are not supported by Linux".to_owned());
+        lost.push("Linux does not support NFSv4 ACLs".to_owned());
     }
     for (key, name) in [("SCHILY.acl.access", ACCESS), ("SCHILY.acl.default", DEFAULT)] {
         let is_there = attributes.xattrs.iter().any(|(there, _)| there == name);
@@ -78,7 +78,7 @@ pub(crate) fn add_text_acls(records: &PaxRecords, attributes: &mut MemberAttribu
                 if name == ACCESS {
                     attributes.mode &= !0o070 | group_permissions(text) << 3;
                 }
-                lost.push(format!("{key} has the unsupported entry `{entry}`; expected a numeric id and permissions"));
+                lost.push(format!("{key} contains the unsupported entry `{entry}`; expected a numeric id and permissions"));
             }
         }
     }
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(added(&[access, default], vec![]), (0o4775, names(&[ACCESS, DEFAULT]), vec![]));
         assert_eq!(added(&[("SCHILY.acl.access", three), default], vec![]), (0o4700, names(&[DEFAULT]), vec![]));
         assert_eq!(added(&[access], vec![(ACCESS.into(), vec![1])]), (0o4700, names(&[ACCESS]), vec![]));
-        let bad = "SCHILY.acl.default has the unsupported entry `user:lisa:rwx`; expected a numeric id and permissions"
+        let bad = "SCHILY.acl.default contains the unsupported entry `user:lisa:rwx`; expected a numeric id and permissions"
             .to_owned();
         assert_eq!(added(&[("SCHILY.acl.default", "user:lisa:rwx")], vec![]), (0o4700, names(&[]), vec![bad]));
         let named = "user::rwx,user:lisa:rwx,group::r--,mask::rwx,other::---";

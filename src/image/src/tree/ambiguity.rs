@@ -68,7 +68,7 @@ pub(crate) fn global_disagreement(records: &PaxRecords) -> Option<String> {
         let is = |known: &&str| known.as_bytes() == *key;
         key.starts_with(b"GNU.sparse.") || SINGLE.iter().any(&is) || UNSUPPORTED.iter().any(is)
     })?;
-    Some(format!("a global header has {}, which some tar readers ignore", String::from_utf8_lossy(key)))
+    Some(format!("a global header contains {}, which some tar readers ignore", String::from_utf8_lossy(key)))
 }
 
 impl MemberClaims<'_> {
@@ -91,16 +91,16 @@ impl MemberClaims<'_> {
 
     fn records_disagreement(&self) -> Option<String> {
         if let Some(key) = UNSUPPORTED.iter().find(|key| self.has(key)) {
-            return Some(format!("the member has the record {key}, which tar readers handle differently"));
+            return Some(format!("the member has the record {key}, which not all tar readers interpret in the same way"));
         }
         let charset = self.records.get("hdrcharset");
         if charset.is_some_and(|charset| ![&b"BINARY"[..], b"ISO-IR 10646 2000 UTF-8"].contains(&charset)) {
-            return Some("the value of the member's record hdrcharset is not supported".to_owned());
+            return Some("the member's record hdrcharset has an unsupported value".to_owned());
         }
         SINGLE.iter().find_map(|key| {
             let mut values = self.records.iter().filter(|(own, _)| *own == key.as_bytes()).map(|(_, value)| value);
             match (values.next(), values.next()) {
-                (Some(_), Some(_)) => Some(format!("the member has the record {key} twice")),
+                (Some(_), Some(_)) => Some(format!("the member has two {key} records")),
                 (Some([]), None) => Some(format!("the member's record {key} is empty")),
                 _ => None,
             }
@@ -119,7 +119,7 @@ impl MemberClaims<'_> {
             return Some("the member has two different long link targets".to_owned());
         }
         if self.has_ambiguous_sparse_path() {
-            return Some("the member has a path record after the name record of a sparse file".to_owned());
+            return Some("the member has a path record after its GNU.sparse.name record".to_owned());
         }
         let header_path = self.header.path_bytes();
         let name = sparse_name.or(path).or(self.long_name).unwrap_or(&header_path);
@@ -183,14 +183,14 @@ impl MemberClaims<'_> {
         }
         if !self.has(length) {
             return Some(
-                "the member is a sparse file without a record of its length, and such files are not supported"
+                "the member is a sparse file without a record of its length, which is not supported"
                     .to_owned(),
             );
         }
         // Python interprets the length as the extent.
         let is_small = self.records.parse_number("size").ok().flatten().is_some_and(|size| size <= MAXIMUM_OCTAL_SIZE);
         is_small.then(|| {
-            "the member is a sparse file with a size record, which tar readers interpret differently".to_owned()
+            "the member is a sparse file with a size record, which not all tar readers interpret in the same way".to_owned()
         })
     }
 
@@ -249,7 +249,7 @@ pub(crate) fn parse_number(field: &[u8]) -> io::Result<u64> {
         return Ok(0);
     }
     if !is_plain_number(field) {
-        let text = "the header has a number that tar readers parse differently";
+        let text = "the header contains a number that not all tar readers parse in the same way";
         return Err(io::Error::new(io::ErrorKind::InvalidData, text));
     }
     let as_digits = |base: u64| move |number: u64, byte: &u8| number.wrapping_mul(base).wrapping_add(u64::from(*byte));

@@ -35,8 +35,8 @@ impl HeaderBudget {
 /// Returns the error message for a tar with more than `blocks` header blocks.
 pub(crate) fn too_much_message(blocks: u64) -> String {
     format!(
-        "the tar has more than {blocks} header blocks, too many for the length of the image: at most {PER_BYTE} per \
-         received byte and {FREE} in addition are supported; recreate the image"
+        "the tar archive has more than {blocks} header blocks, too many for the length of the image: the limit is \
+         {FREE} plus {PER_BYTE} per received byte; recreate the image"
     )
 }
 

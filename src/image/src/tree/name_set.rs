@@ -41,7 +41,7 @@ impl NameSet {
         if self.hashes.contains(&hash) {
             return Ok(());
         }
-        let text = format!("one layer has more than {MOST} names, which would take more than 32 MiB of memory");
+        let text = format!("one layer contains more than {MOST} names, which would require more than 32 MiB of memory");
         Err(io::Error::new(io::ErrorKind::InvalidData, format!("{text}; split it into several layers")))
     }
 }
@@ -59,7 +59,7 @@ mod tests {
         // Inserting an existing hash takes no additional memory.
         names.insert_hash(7).unwrap();
         let error = names.insert_hash(u64::MAX).unwrap_err().to_string();
-        let text = "one layer has more than 1835008 names, which would take more than 32 MiB of memory; split it into several layers";
+        let text = "one layer contains more than 1835008 names, which would require more than 32 MiB of memory; split it into several layers";
         assert_eq!((error.as_str(), names.hashes.len()), (text, MOST));
         // Each slot takes eight bytes for the hash, and one control byte of the table.
         assert!(names.hashes.capacity() * 8 / 7 * 9 <= 20 << 20, "{}", names.hashes.capacity());

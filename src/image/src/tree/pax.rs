@@ -31,7 +31,7 @@ impl PaxRecords {
         while !text.is_empty() {
             let (record, rest) = split_record(text).ok_or_else(|| {
                 let shown = String::from_utf8_lossy(&text[..text.len().min(40)]).into_owned();
-                invalid_record(format!("the PAX header has a malformed record: {shown:?}"))
+                invalid_record(format!("the PAX header contains a malformed record: {shown:?}"))
             })?;
             records.push(record);
             text = rest;
@@ -77,7 +77,7 @@ impl PaxRecords {
             if is_digits(value) { std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()) } else { None };
         number.map(Some).ok_or_else(|| {
             invalid_record(format!(
-                "the PAX header has {key}={:?}, which is not a number",
+                "the PAX header contains {key}={:?}, which is not a number",
                 String::from_utf8_lossy(value)
             ))
         })
@@ -92,7 +92,7 @@ impl PaxRecords {
         let Some(value) = self.get(key) else { return Ok(None) };
         parse_time(value).map(Some).ok_or_else(|| {
             invalid_record(format!(
-                "the PAX header has {key}={:?}, which is not a time",
+                "the PAX header contains {key}={:?}, which is not a time",
                 String::from_utf8_lossy(value)
             ))
         })
@@ -188,7 +188,7 @@ fn decode_base64(key: &[u8], value: &[u8]) -> io::Result<Vec<u8>> {
     let end = value.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
     STANDARD_NO_PAD.decode(&value[..end]).map_err(|error| {
         invalid_record(format!(
-            "the PAX header has {}, whose value is not base64: {error}",
+            "the PAX header contains {}, but its value is not base64: {error}",
             String::from_utf8_lossy(key)
         ))
     })

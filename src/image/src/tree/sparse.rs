@@ -35,7 +35,7 @@ impl SparseMap {
         }
         if sum != data_size {
             return Err(invalid_map(&format!(
-                "the sparse map has {sum} bytes of data, but the archive has {data_size}"
+                "the sparse map declares {sum} bytes of data, but the archive contains {data_size}"
             )));
         }
         if i64::try_from(file_size).is_err() {
@@ -119,7 +119,7 @@ pub(crate) fn add_segments(
     }
     // Python parses the numbers of empty segments too.
     if !pieces.iter().all(|piece| is_plain_number(&piece.offset) && is_plain_number(&piece.numbytes)) {
-        return Err(invalid_map("the sparse map contains a number that tar readers parse differently"));
+        return Err(invalid_map("the sparse map contains a number that not all tar readers parse in the same way"));
     }
     for piece in filled {
         segments.push((parse_number(&piece.offset)?, parse_number(&piece.numbytes)?));
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn maps_that_cannot_be_are_refused() {
         for (text, says) in [
-            ("1\n0\n31\n", "31 bytes of data, but the archive has 30"),
+            ("1\n0\n31\n", "31 bytes of data, but the archive contains 30"),
             ("1\n9000\n30\n", "outside the file"),
             ("2\n100\n10\n0\n20\n", "overlap"),
             ("1\n18446744073709551615\n30\n", "outside"),

@@ -201,7 +201,7 @@ fn map_eof(error: io::Error) -> io::Error {
 }
 
 fn protocol_error() -> io::Error {
-    io::Error::other("the worker that parses the tar sent an invalid frame and is no longer trusted")
+    io::Error::other("the worker process that parses the tar archive sent an invalid frame, so its output is no longer trusted")
 }
 
 /// Worker in this process, for tests.
@@ -217,7 +217,7 @@ pub(crate) mod here {
 
     impl WorkerOutput for Here {
         fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
-            let gone = |_| io::Error::other("nobody listens any more");
+            let gone = |_| io::Error::other("the receiver has stopped");
             self.0.send(BufferChunk::from_vec(bytes.to_vec()), &StageClock::default()).map_err(gone)
         }
 

@@ -159,7 +159,7 @@ impl<'a> TarParser<'a> {
                     extensions.link = Some(without_nul(self.read_extension(&header)?));
                 }
                 EntryType::XHeader | EntryType::GNULongName | EntryType::GNULongLink => {
-                    return Err(self.malformed_error("a member has two extended headers of one type"));
+                    return Err(self.malformed_error("a member has two extended headers of the same type"));
                 }
                 // The label of a volume (`tar --label`), which is not unpacked.
                 kind if kind.as_byte() == b'V' && extensions.is_empty() && self.parse_size(&header)? == 0 => {}
@@ -202,8 +202,7 @@ impl<'a> TarParser<'a> {
             self.warned_of_acls = true;
             let path = String::from_utf8_lossy(&path);
             self.lost_acl = Some(format!(
-                "{path}: an ACL of the image is not restored; further ACLs that are not restored are \
-                                          not reported: {lost}"
+                "{path}: cannot restore an ACL: {lost}; further ACLs that cannot be restored are not reported"
             ));
         }
         Ok(TarMember { path, kind, attributes })
@@ -224,7 +223,7 @@ impl<'a> TarParser<'a> {
             return Err(self.malformed_error("a header has a wrong checksum"));
         }
         if let Some(field) = ambiguous_number(&header) {
-            let what = format!("the {field} in a header is a number that tar readers parse differently");
+            let what = format!("the {field} in a header is a number that not all tar readers parse in the same way");
             return Err(self.malformed_error(&what));
         }
         Ok(Some(header))
@@ -247,7 +246,7 @@ impl<'a> TarParser<'a> {
             return Err(self.malformed_error("the member's size exceeds the maximum size of a file"));
         }
         if !is_plain_number(&size) {
-            return Err(self.malformed_error("the member's size is a number that tar readers parse differently"));
+            return Err(self.malformed_error("the member's size is a number that not all tar readers parse in the same way"));
         }
         parse_number(&size)
     }
@@ -256,7 +255,7 @@ impl<'a> TarParser<'a> {
         let size = self.parse_size(header)?;
         if size > EXTENSION_BYTES {
             return Err(
-                self.malformed_error(&format!("an extended header has {size} bytes; at most 1 MiB is supported"))
+                self.malformed_error(&format!("an extended header has {size} bytes, but at most 1 MiB is supported"))
             );
         }
         self.count_blocks(size.div_ceil(BLOCK as u64))?;
@@ -277,7 +276,7 @@ impl<'a> TarParser<'a> {
         loop {
             let got = self.read_stream(&mut buffer)?;
             if buffer[..got].iter().any(|byte| *byte != 0) {
-                return Err(self.malformed_error("data follows the end of the archive"));
+                return Err(self.malformed_error("unexpected data after the end of the archive"));
             }
             if got == 0 && zeros < 2 * BLOCK as u64 {
                 return Err(self.truncated_error());
@@ -326,14 +325,14 @@ impl<'a> TarParser<'a> {
     }
 
     fn truncated_error(&self) -> io::Error {
-        let text = format!("the tar ends after byte {} without its end blocks: it is truncated", self.position());
+        let text = format!("the tar archive is truncated: it ends after byte {}, without end-of-archive blocks", self.position());
         io::Error::new(io::ErrorKind::InvalidData, text)
     }
 
     fn malformed_error(&self, what: &str) -> io::Error {
         io::Error::new(
             io::ErrorKind::InvalidData,
-            format!("the tar is malformed before byte {}: {what}", self.position()),
+            format!("the tar archive is malformed before byte {}: {what}", self.position()),
         )
     }
 }

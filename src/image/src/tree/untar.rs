@@ -104,7 +104,7 @@ impl DirectoryAttributes {
             return Ok(());
         }
         let (count, limit) = (self.by_path.len(), DIRECTORIES_BYTES >> 20);
-        let text = format!("the attributes of the {count} directories so far take more than {limit} MiB of memory");
+        let text = format!("the attributes of the first {count} directories require more than {limit} MiB of memory");
         Err(io::Error::new(io::ErrorKind::InvalidData, text))
     }
 }
@@ -122,7 +122,7 @@ impl Unpacker<'_, '_> {
         }
         // Layers without members are common.
         if self.entries == 0 && self.layer.is_none() {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the tar contains no members"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the tar archive does not contain any members"));
         }
         self.finish_directories()
     }
@@ -285,7 +285,7 @@ impl Unpacker<'_, '_> {
         if copied == 0 || self.members.position().saturating_add(copied) <= longest {
             return Ok(());
         }
-        let text = "the tar, with copies of files in place of hard links between filesystems, is longer than";
+        let text = "the tar archive, including the copies that replace hard links across filesystems, is longer than";
         let text = format!("{text} {longest} bytes, the limit for target filesystems of this size");
         Err(io::Error::new(io::ErrorKind::InvalidData, text))
     }
@@ -314,7 +314,7 @@ impl Unpacker<'_, '_> {
 /// Creates a device. Fails if the filesystem is mounted with `nodev`.
 fn make_device(place: &RootEntry, kind: SFlag, numbers: (u32, u32), attributes: &MemberAttributes) -> io::Result<()> {
     if fstatfs(place.parent())?.flags().contains(FsFlags::ST_NODEV) {
-        let text = "devices are not allowed here: the filesystem is mounted with nodev";
+        let text = "device nodes are not allowed at this path: the filesystem is mounted with nodev";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }
     place.make_node(kind, numbers.0, numbers.1)?;

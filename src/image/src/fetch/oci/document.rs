@@ -151,7 +151,7 @@ impl OciDocument {
                 Ok(OciDocument::Manifest(OciLayers { layers, config: raw.config }))
             }
             // If a document were both, one program could read it as an index, and another program as a manifest.
-            (Some(_), Some(_)) => Err("the manifest is also an index".to_owned()),
+            (Some(_), Some(_)) => Err("the document is both a manifest and an index".to_owned()),
             _ => Err(format!("unsupported manifest type: `{:.100}`", raw.media_type)),
         }
     }
@@ -176,8 +176,8 @@ impl OciIndex {
         let platforms = self.0.iter().filter_map(|descriptor| descriptor.platform.as_ref()?.names());
         let others: Vec<String> = platforms.take(20).map(|names| format_platform(&names)).collect();
         Err(match others.as_slice() {
-            [] => format!("no image for linux/{ARCHITECTURE}: the entries of the index do not declare their platforms"),
-            others => format!("no image for linux/{ARCHITECTURE}, only for: {}", others.join(", ")),
+            [] => format!("the index does not list an image for linux/{ARCHITECTURE}: its entries do not declare their platforms"),
+            others => format!("found no image for linux/{ARCHITECTURE}, only images for: {}", others.join(", ")),
         })
     }
 }
@@ -199,7 +199,7 @@ pub(crate) fn check_config_platform(config: &[u8]) -> Result<(), String> {
     match platform.names() {
         // A variant is a recommendation here: the operator selected this image, and not an entry of an index.
         Some(names) if names[..2] != ["linux", ARCHITECTURE] => {
-            Err(format!("no image for linux/{ARCHITECTURE}, only for: {}", format_platform(&names)))
+            Err(format!("found no image for linux/{ARCHITECTURE}, only images for: {}", format_platform(&names)))
         }
         _ => Ok(()),
     }
@@ -225,11 +225,11 @@ impl OciLayers {
         for OciDescriptor { media_type, digest, .. } in &self.layers {
             if media_type.contains("nondistributable") || media_type.contains("foreign") {
                 return Err(format!(
-                    "the layer {digest:.80} cannot be fetched from a registry: its type is {media_type:.100}"
+                    "layers of this type cannot be fetched from a registry: {digest:.80}, type {media_type:.100}"
                 ));
             }
             if !LAYERS.contains(&media_type.as_str()) {
-                return Err(format!("the layer {digest:.80} is not a tar: `{media_type:.100}`"));
+                return Err(format!("the layer {digest:.80} is not a tar archive: its type is `{media_type:.100}`"));
             }
         }
         let sum = self.layers.iter().try_fold(0_u64, |sum, layer| sum.checked_add(layer.size));

@@ -49,7 +49,7 @@ pub fn verify_signature(
         }
         if reasons.is_empty() {
             let count = signatures.len();
-            reasons.push(format!("{tag}: signatures found: {count}, but none by a trusted key; trusted keys: {ids}"));
+            reasons.push(format!("{tag}: signatures found: {count}, but none of them was made by a trusted key; trusted keys: {ids}"));
         }
     }
     if !reasons.is_empty() {
@@ -80,7 +80,7 @@ fn check_payload(
 ) -> std::result::Result<Option<String>, String> {
     let CosignPayload { digest, name } = CosignPayload::parse(payload)?;
     if !digests.contains(&&digest) {
-        return Err(format!("the signed payload is for another image, {digest}"));
+        return Err(format!("the signed payload is for another image, with the digest {digest}"));
     }
     signed_name::check_signed_name(name.as_deref(), source.id.as_deref(), &source.minimum)?;
     Ok(name)

@@ -166,7 +166,7 @@ fn of_an_index_the_image_for_this_machine_is_taken() {
         assert_eq!(reach_at(url(&server, &by_digest), None).unwrap().digest.to_string(), ours["digest"]);
         let error = reach_at(url(&server, ":12"), Some(sha256(b"x"))).unwrap_err().to_string();
         let said = format!(
-            "the image's manifest has the digest {} in the index {}",
+            "the image's manifest has the digest {}, and its index has the digest {}",
             word(&ours["digest"]),
             word(&index["digest"])
         );
@@ -186,7 +186,7 @@ fn of_an_index_the_image_for_this_machine_is_taken() {
     longer["size"] = json!(7);
     contents.manifest("12", &json!({"manifests": [longer]}));
     let error = refusal(contents);
-    assert!(error.contains("bytes, but 7 bytes were expected"), "{error}");
+    assert!(error.contains("bytes, but 7 bytes are expected"), "{error}");
 }
 
 #[test]

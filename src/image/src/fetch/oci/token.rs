@@ -48,21 +48,21 @@ pub(crate) fn answer_challenge(
         if let Some(secret) = secret.filter(|secret| wants_basic && !secret.username.is_empty()) {
             return Ok(basic_auth_header(secret));
         }
-        let kind = others.first().map_or("no supported scheme", |one| split_scheme(one).0);
+        let kind = others.first().map_or("none that is supported", |one| split_scheme(one).0);
         return Err(fail(&format!(
-            "requires user and password ({kind:.40}); configure a pull secret for this registry"
+            "requires authentication with user and password (scheme: {kind:.40}); configure a pull secret for this registry"
         )));
     };
     let Some(realm) = TokenService::parse_challenge(challenge, repository) else {
-        return Err(fail(&format!("does not specify a valid token service: `{challenge:.200}`")));
+        return Err(fail(&format!("does not specify a valid token service in `{challenge:.200}`")));
     };
     let Some(secret) = secret else { return realm.request_token(pace, |url| client.get(url)) };
     if !may_receive_password(&realm.url, refusal.url(), secret) {
         let host = host_and_port(&realm.url);
         let why = format!(
-            "which is neither its own host and port nor the token_service of the pull secret: no password is sent \
-             there. If {host} is right, add `token_service: {host}` to the pull_secret, or \"token_service\" to the \
-             registry's entry in config.json"
+            "which is neither on the registry's host and port nor the token_service of the pull secret, so the \
+             password is not sent to it. If {host} is right, add `token_service: {host}` to the pull_secret, or \
+             \"token_service\" to the registry's entry in config.json"
         );
         return Err(fail(&format!("refers to the token service {}, {why}", realm.url)));
     }
@@ -110,7 +110,7 @@ fn fetch_token(what: &str, pace: &FetchRetryPolicy, request: impl Fn() -> Reques
     let failed = |why: String| Error::new(Phase::Image, format!("{what}: {why}"));
     let bytes = match pace.read_document(what, ANSWER_BYTES, request)? {
         DocumentAnswer::Document(bytes) => bytes,
-        DocumentAnswer::Other(response) => return Err(failed(format!("the server answers {}", response.status()))),
+        DocumentAnswer::Other(response) => return Err(failed(format!("the server responded with {}", response.status()))),
     };
     // The parser's own message could contain the token.
     let given: TokenResponse =
@@ -165,7 +165,7 @@ pub(crate) fn renew_authorization(
 ) -> Result<SecretText> {
     if !Url::parse(url).is_ok_and(|own| own.origin() == refusal.url().origin()) {
         let (status, host) = (refusal.status(), refusal.url().host_str().unwrap_or_default());
-        let text = format!("{host}, to which the registry has redirected, answers {status}");
+        let text = format!("the registry redirected the request to {host}, which responded with {status}");
         return Err(Error::new(Phase::Image, text));
     }
     let repository = url.split_once("/v2/").and_then(|(_, rest)| rest.split_once("/blobs/"));

@@ -96,14 +96,14 @@ impl LaneChooser {
 }
 
 fn log_decision(before: &LaneTrial, after: &LaneTrial, bytes_per_second: f64) {
-    let named = |lanes| if lanes == 1 { "one stream".to_owned() } else { format!("{lanes} parallel ranges") };
+    let named = |lanes| if lanes == 1 { "one stream".to_owned() } else { format!("{lanes} parallel range requests") };
     let (was, is, rate) = (named(before.lanes), named(after.lanes), bytes_per_second / 1e6);
     if after.lanes > before.lanes {
-        tracing::info!("image: the network limits {was} to {rate:.1} MB/s; trying {is}");
+        tracing::info!("image: {was}: {rate:.1} MB/s, limited by the network; trying {is}");
     } else if let Some(fewer) = before.fewer_brought.filter(|_| after.settled) {
         let fewer = fewer / 1e6;
         let stays = if after.lanes < before.lanes { "going back to" } else { "staying with" };
-        tracing::info!("image: {was} reach {rate:.1} MB/s, half as many reach {fewer:.1} MB/s; {stays} {is}");
+        tracing::info!("image: {was}: {rate:.1} MB/s; half as many: {fewer:.1} MB/s; {stays} {is}");
     }
 }
 

@@ -94,7 +94,7 @@ impl MirrorList {
             return io::Error::other(format!("fetch {}{proxy}: {why}, at byte {position}", place.url));
         }
         let all: Vec<String> = self.all.iter().map(|place| format!("{}: {}", place.url, place.why)).collect();
-        io::Error::other(format!("no mirror is left to fetch from, at byte {position}: {}", all.join("; ")))
+        io::Error::other(format!("all mirrors have failed, at byte {position}: {}", all.join("; ")))
     }
 }
 

@@ -67,7 +67,7 @@ impl ResumableDownload {
     /// Continues with one stream after an error of a lane. The error is not counted as a failure of the mirror.
     pub(super) fn fall_back_to_stream(&mut self, error: &io::Error) {
         tracing::warn!(
-            "image: {error}, in one of several parallel range requests, at byte {}; continuing with one stream",
+            "image: a parallel range request failed: {error}; continuing with one stream at byte {}",
             self.position
         );
         self.stream = None;

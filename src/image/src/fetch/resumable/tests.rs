@@ -159,7 +159,7 @@ fn gone_is_gone() {
     });
     let outcome = fetch(&server);
     let error = outcome.bytes.unwrap_err().to_string();
-    assert!(error.contains("404 Not Found to the request for the rest"), "{error}");
+    assert!(error.contains("404 Not Found to the request for the remaining bytes"), "{error}");
     assert_eq!(outcome.start_over, None);
 }
 
@@ -291,7 +291,7 @@ fn from_the_start_too_the_sizes_must_agree() {
     let outcome = fetch_from(&[&first, &short], 1000, &pace());
     let error = outcome.bytes.unwrap_err().to_string();
     assert!(
-        error.contains("999 bytes at this server, but 1000") && error.contains("998 bytes at this server"),
+        error.contains("999 bytes on this server, but 1000") && error.contains("998 bytes at this server"),
         "{error}"
     );
     assert_eq!(outcome.start_over, None);

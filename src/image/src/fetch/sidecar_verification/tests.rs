@@ -194,8 +194,8 @@ fn the_line_of_sha256sum_is_the_images() {
         (format!("\n{one}\n"), Ok(&one)),
         (format!("\\{one}  back\\\\slash\n"), Ok(&one)),
         (format!("{two}  other\n{one}  ./img\n"), Ok(&one)),
-        (format!("{two}  other\n{one}  another\n"), Err("no line for img found")),
-        (String::new(), Err("no line for img found")),
+        (format!("{two}  other\n{one}  another\n"), Err("found no line for img")),
+        (String::new(), Err("found no line for img")),
         ("<html> not found".to_owned(), Err("not hexadecimal")),
         (format!("{}  img", "0a".repeat(16)), Err("has 32 digits")),
     ] {
@@ -225,8 +225,8 @@ fn keys_come_from_the_command_line_and_the_ramdisk() {
     assert_eq!(SignatureKeys::read(&[line(TWO)], &there).unwrap().list_ids(), TWO_ID);
 
     for (text, says) in [
-        ("", "the key is not 42 bytes in base64"),
-        ("RWSrW5G2df4ibM6Z", "the key is not 42 bytes in base64"),
+        ("", "the key must consist of 42 bytes, encoded in base64"),
+        ("RWSrW5G2df4ibM6Z", "the key must consist of 42 bytes, encoded in base64"),
         (&format!("RU{}", &line(ONE)[2..]), "unsupported algorithm"),
     ] {
         let error = SignatureKeys::read(&[text.to_owned()], Path::new("/no/such")).unwrap_err();

@@ -27,8 +27,7 @@ impl DecodeError {
         match self {
             DecodeError::Source(error) => error,
             DecodeError::Cut(end) => damaged_error(format!(
-                "the {format} stream ends in the middle of a frame, after byte {end}: it is \
-                                 truncated"
+                "the {format} stream is truncated: it ends within a frame, after byte {end}"
             )),
             DecodeError::Damaged(text) => {
                 damaged_error(format!("the {format} stream is damaged near byte {position}: {text}"))

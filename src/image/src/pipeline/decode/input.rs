@@ -146,7 +146,7 @@ impl CompressedInput {
                 if got == 0 {
                     let position = self.position;
                     return Err(damaged_error(format!(
-                        "the image ends in a skippable frame, at byte {position}: it is truncated"
+                        "the image is truncated: it ends within a skippable frame, at byte {position}"
                     )));
                 }
                 let skipped = (got as u64).min(left);

@@ -49,14 +49,14 @@ impl Lz4Frame {
             return Err(DecodeError::Cut(input.end()));
         }
         if flags >> 6 != 1 || flags & 2 != 0 || block & 0x8f != 0 {
-            return Err(DecodeError::Damaged("the version of the frame is not supported".to_owned()));
+            return Err(DecodeError::Damaged("the frame's version is not supported".to_owned()));
         }
         if xxh32(&bytes[4..end]).to_le_bytes()[1] != bytes[end] {
             return Err(DecodeError::Damaged("the header checksum does not match".to_owned()));
         }
         if dictionary {
             return Err(DecodeError::Damaged(
-                "the frame requires a dictionary; compress without a dictionary".to_owned(),
+                "the frame requires a dictionary, which is not supported; compress without a dictionary".to_owned(),
             ));
         }
         let block_bytes = match block >> 4 {

@@ -158,7 +158,7 @@ fn what_follows_the_end_is_an_error_of_its_own() {
         let other = if format == "zstd" { "gzip" } else { "zstd" };
         for tail in [&b"\0"[..], b"\0\0\0\0\0", b"<html>", &compress(other, b"x")] {
             let error = refused(&[&compress(format, b"image")[..], tail].concat(), how);
-            assert!(error.contains(&format!("data follows the end of the {format} stream")), "{error}");
+            assert!(error.contains(&format!("unexpected data after the end of the {format} stream")), "{error}");
         }
     }
 }

@@ -180,7 +180,7 @@ pub(crate) fn decode_some(
 fn describe_error(code: usize) -> DecodeError {
     let text = get_error_name(code);
     let hint = if text.contains("too much memory") {
-        "; the window must be at most 128 MiB, so compress with --long=27 or less"
+        "; the window must not exceed 128 MiB: compress with at most --long=27"
     } else {
         ""
     };

@@ -86,7 +86,7 @@ fn a_cut_is_found_at_every_block() {
     assert_eq!(list(&whole).unwrap().len(), 2);
     for length in (0..whole.len()).step_by(128) {
         let error = error(&whole[..length]);
-        assert!(error.contains("without its end blocks: it is truncated"), "{length}: {error}");
+        assert!(error.contains("without end-of-archive blocks"), "{length}: {error}");
     }
 }
 
@@ -118,13 +118,13 @@ fn what_is_malformed_is_refused() {
         (Tar::new().pax(b'x', &[b"uid=1"]).pax(b'x', &[b"uid=2"]).file("a", b""), "two extended headers"),
         (Tar::new().raw("", b'L', b"a", |_| ()).raw("", b'L', b"b", |_| ()).file("a", b""), "two extended"),
         (Tar::new().pax(b'x', &[b"uid=1"]), "not followed by a member"),
-        (Tar::new().pax(b'x', &[b"uid=-1"]).file("a", b""), "a: the PAX header has uid"),
+        (Tar::new().pax(b'x', &[b"uid=-1"]).file("a", b""), "a: the PAX header contains uid"),
         (Tar::new().pax(b'x', &[b"uid=4294967295"]).file("a", b""), "a: the member's uid 4294967295 is larger"),
         (Tar::new().pax(b'x', &[b"mtime=x"]).file("a", b""), "which is not a time"),
         (Tar::new().pax(b'x', &[b"size=18446744073709551615"]).file("a", b""), "exceeds the maximum size of a file"),
         (Tar::new().pax(b'x', &[b"GNU.sparse.major=2", b"GNU.sparse.realsize=9"]).file("a", b""), "not supported"),
         (Tar::new().pax(b'x', &[b"GNU.sparse.major=1", b"GNU.sparse.minor=0"]).file("a", b""), "not supported"),
-        (as_type(b'N'), "a: the tar is malformed before byte 512: the member's type 'N' is not supported"),
+        (as_type(b'N'), "a: the tar archive is malformed before byte 512: the member's type 'N' is not supported"),
         (Tar::new().raw("a", b'V', b"content", |_| ()), "the member's type 'V' is not supported"),
         (as_type(b'M'), "the member's type 'M' is not supported"),
         (Tar::new().raw("a", b'2', b"content", |_| ()), "not a file, but has 7 bytes"),

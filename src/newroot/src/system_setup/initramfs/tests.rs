@@ -153,7 +153,7 @@ fn what_cannot_be_made_is_told() {
         (
             &[DEP, mdadm],
             none(),
-            "the image contains none of update-initramfs, dracut, mkinitcpio, mkinitfs; it must be built because the image does not contain an initramfs",
+            "the image contains none of update-initramfs, dracut, mkinitcpio, mkinitfs; the initramfs must be built because the image does not contain an initramfs",
         ),
         (&[DEP, tool], none(), "requires mdadm, which the image does not contain"),
         (&[DEP, tool, mdadm], none(), "the initramfs built by dracut lacks the program mdadm, lacks ext4"),
@@ -177,7 +177,7 @@ fn what_cannot_be_made_is_told() {
     let (result, _, said) = ensured(&root, &on_array(), none());
     result.unwrap_err();
     assert!(
-        said[0].contains("because the image's initramfs cannot be read: unsupported format, neither cpio nor"),
+        said[0].contains("because the image's initramfs cannot be read: unsupported format; supported formats: cpio"),
         "{said:?}"
     );
 }

@@ -73,7 +73,7 @@ fn an_image_that_changes_on_the_way_again_and_again_says_why() {
     let disk = file(10 * MIB);
     let error = burn_from(&server, &body, &disk).unwrap_err().to_string();
     assert!(error.contains("changed or could not be resumed in 3 attempts: "), "{error}");
-    assert!(error.contains("the server sends the image from its start"), "{error}");
+    assert!(error.contains("the server sent the image from its beginning"), "{error}");
     assert!(fs::read(disk.path()).unwrap()[..MIB].iter().all(|byte| *byte == 0));
 }
 
