@@ -162,7 +162,7 @@ def first_pool(rack, machine, loki):
     rack.logs_to(loki, client="short")
     machine.on(clock="2020-02-02")
     machine.says("clock: set from pixie's answer")
-    machine.says("found only leaf01 of two leaves; nothing received on eth1")
+    machine.says("found only leaf01 of two leaf switches; no LLDP frames were received on eth1")
     machine.leaves[1].speaks.set()
     machine.says("point of no return")
     waiting = machine.says("\nWaiting")
@@ -335,7 +335,7 @@ def alone(target, directory):
     try:
         with Machine(rack, target, "alone", leaves=(True, False), vda=64) as machine:
             machine.on()
-            began = machine.says("found only leaf01 of two leaves; nothing received on eth1")
+            began = machine.says("found only leaf01 of two leaf switches; no LLDP frames were received on eth1")
             ended = machine.says("is not connected to exactly two switches, found connections to 1 switches")
             return f"the console names the silent card, and {ended - began:.0f} s later what the control plane says of it"
     finally:

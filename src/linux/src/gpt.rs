@@ -125,7 +125,7 @@ impl Gpt {
         let mut gpt = Gpt { sector, header, entries: Vec::new() };
         let size = gpt.header_u32(HEADER_SIZE);
         if !(HEADER_BYTES..=sector as u32).contains(&size) || gpt.header_crc() != gpt.header_u32(HEADER_CRC) {
-            return damaged("the header's checksum is wrong");
+            return damaged("the header's checksum does not match");
         }
         let (count, entry_bytes) = (gpt.header_u32(ENTRY_COUNT) as usize, gpt.header_u32(ENTRY_SIZE) as usize);
         // Real tables have a few hundred entries; a forged size must not exhaust memory.
@@ -133,13 +133,13 @@ impl Gpt {
             return damaged(&format!("{count} entries of {entry_bytes} bytes are not supported"));
         }
         if gpt.header_u64(OWN_LBA) != lba {
-            return damaged("the header belongs to another sector");
+            return damaged("the header contains the number of another sector");
         }
         gpt.entries = vec![0; count * entry_bytes];
         let at = gpt.entries_lba().checked_mul(sector).ok_or(io::ErrorKind::InvalidData)?;
         read_at(&mut gpt.entries, at)?;
         if compute_crc(&gpt.entries) != gpt.header_u32(ENTRIES_CRC) {
-            return damaged("the checksum of its entries is wrong");
+            return damaged("the checksum of its entries does not match");
         }
         Ok(Some(gpt))
     }

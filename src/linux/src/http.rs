@@ -111,7 +111,7 @@ fn build_client(builder: &dyn Fn() -> ClientBuilder) -> Result<Client> {
         Ok(client) => Ok(client),
         Err(error) => {
             let why = common::error::Error::with_source(Phase::Control, "TLS", error);
-            tracing::warn!("https is not available, only http: {why}");
+            tracing::warn!("https is not available, so only http is used: {why}");
             build_without_roots(builder())
         }
     }
@@ -134,7 +134,7 @@ pub fn client_builder(timeout: Option<Duration>) -> ClientBuilder {
     let client = Client::builder().user_agent(agent).connect_timeout(CONNECT).timeout(timeout).referer(false);
     let client = client.no_proxy();
     client.http1_only().redirect(Policy::custom(|attempt| match attempt.previous().last() {
-        Some(before) if is_downgrade(before, attempt.url()) => attempt.error("redirect from https to http refused"),
+        Some(before) if is_downgrade(before, attempt.url()) => attempt.error("refused a redirect from https to http"),
         _ => Policy::default().redirect(attempt),
     }))
 }
@@ -160,7 +160,7 @@ pub fn describe_clock(error: &(dyn StdError + 'static)) -> String {
         Some(NotValidYet | NotValidYetContext { .. } | Expired | ExpiredContext { .. }) => {
             let now = OffsetDateTime::now_utc();
             let (date, [hour, minute, _]) = (now.date(), <[u8; 3]>::from(now.to_hms()));
-            format!(" (the clock of this machine shows {date} {hour:02}:{minute:02} UTC; it may be wrong)")
+            format!(" (this machine's clock, which may be wrong, shows {date} {hour:02}:{minute:02} UTC)")
         }
         _ => String::new(),
     }
@@ -177,7 +177,7 @@ fn find_certificate_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a
 /// Returns a client without CA certificates. The platform's certificate verifier fails if no CA certificate is
 /// installed, although plain HTTP does not need any.
 fn build_without_roots(builder: ClientBuilder) -> Result<Client> {
-    builder.tls_certs_only([]).build().context(Phase::Control, || "set up an HTTP client")
+    builder.tls_certs_only([]).build().context(Phase::Control, || "create an HTTP client")
 }
 
 /// Returns whether a retry of the request may succeed. A retry after status 501 or 505 is useless, because these errors
@@ -247,8 +247,8 @@ mod tests {
         assert!(!is_untrusted_certificate(&tls(early())) && is_untrusted_certificate(&tls(late())));
         for (error, names_the_clock) in [(early(), true), (late(), true), (unknown(), false)] {
             let text = describe_clock(&tls(error));
-            assert_eq!(text.starts_with(" (the clock of this machine shows 2"), names_the_clock, "{text}");
-            assert_eq!(text.ends_with(" UTC; it may be wrong)"), names_the_clock, "{text}");
+            assert_eq!(text.starts_with(" (this machine's clock, which may be wrong, shows 2"), names_the_clock, "{text}");
+            assert_eq!(text.ends_with(" UTC)"), names_the_clock, "{text}");
         }
     }
 

@@ -61,7 +61,7 @@ enum IpmiError {
 impl fmt::Display for IpmiError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            IpmiError::Refused(code) => write!(f, "the BMC refused the command with completion code {code:#04x}"),
+            IpmiError::Refused(code) => write!(f, "the BMC rejected the command with completion code {code:#04x}"),
             IpmiError::Malformed(what) => f.write_str(what),
             IpmiError::Device(error) => write!(f, "the BMC does not respond: {error}"),
         }
@@ -93,7 +93,7 @@ impl Bmc<'_> {
                 None => break,
             }
         }
-        Err(IpmiError::Malformed("response without a completion code"))
+        Err(IpmiError::Malformed("the response lacks a completion code"))
     }
 }
 

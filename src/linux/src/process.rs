@@ -288,7 +288,7 @@ impl fmt::Display for CommandError {
             ProcessFailure::NotWhole(limit) => {
                 write!(
                     f,
-                    "`{}` printed more than {limit} bytes, or left behind a process that keeps its output open",
+                    "`{}` printed more than {limit} bytes, or left behind a process that keeps its output pipe open",
                     self.argv
                 )?;
             }
@@ -299,7 +299,7 @@ impl fmt::Display for CommandError {
         if let ProcessFailure::Deadline { warnings, .. } = &self.end
             && !warnings.is_empty()
         {
-            write!(f, "; kernel warnings meanwhile: {}", warnings.join(" | "))?;
+            write!(f, "; kernel warnings in the meantime: {}", warnings.join(" | "))?;
         }
         Ok(())
     }

@@ -217,8 +217,8 @@ mod tests {
             _ => Act::status(404),
         });
         let error = ask(&no_file, None).unwrap_err().to_string();
-        assert!(error.contains("no digest is known for") && error.contains(".md5?a=b answers 404"), "{error}");
-        assert!(error.contains(".sha256?a=b answers 404"), "{error}");
+        assert!(error.contains("no digest is known for") && error.contains(".md5?a=b: the server responded with 404"), "{error}");
+        assert!(error.contains(".sha256?a=b: the server responded with 404"), "{error}");
         assert!(error.contains("specify the digest of the image as sha256:HEX, or provide"), "{error}");
 
         let long = "a".repeat(5000);

@@ -36,7 +36,7 @@ pub(crate) fn read_sidecar(
     if url.scheme() != "file" {
         return Ok(match pace.read_document(&what, most_bytes, || client.get(url.clone()))? {
             DocumentAnswer::Document(bytes) => SidecarLookup::Found(bytes),
-            DocumentAnswer::Other(response) => SidecarLookup::Missing(format!("{url} answers {}", response.status())),
+            DocumentAnswer::Other(response) => SidecarLookup::Missing(format!("{url}: the server responded with {}", response.status())),
         });
     }
     match local_file::open_at(url.as_str(), 0).and_then(|(file, _)| read_whole(file, most_bytes)) {

@@ -123,7 +123,7 @@ fn liars_about_the_way(image: &[u8], honest: String) -> Vec<Liar> {
         liar("leads nowhere", Some("fetch http://"), |_| leads_to("http://")),
         Liar {
             over_tls: true,
-            ..liar("from https to http", Some("redirect from https to http refused"), move |_| leads_to(&honest))
+            ..liar("from https to http", Some("refused a redirect from https to http"), move |_| leads_to(&honest))
         },
         liar("no content", Some("the server responded with 204"), |_| Act::status(204)),
         liar("nothing new", Some("the server responded with 304"), |_| Act::status(304)),

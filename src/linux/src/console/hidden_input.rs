@@ -38,7 +38,7 @@ pub fn read_hidden_line(console: &Path, question: &str, until: Instant) -> Resul
     let mut line = vec![0; LINE_BYTES];
     let length = terminal.file.read(&mut line)?;
     line.truncate(length);
-    let text = String::from_utf8(line).map_err(|_| Error::other("the input is not UTF-8 text"))?;
+    let text = String::from_utf8(line).map_err(|_| Error::other("the input is not valid UTF-8"))?;
     Ok(Some(text.trim_end_matches(['\n', '\r']).to_owned()))
 }
 

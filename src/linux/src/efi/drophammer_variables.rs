@@ -34,8 +34,9 @@ pub fn read_json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Op
     let path = variable_path(directory, name);
     let refused = |why: String| {
         let message = format!(
-            "firmware variable {name}: cannot read it: {why}; nothing is erased while the content of the variable is unknown. If the record is not needed, \
-             remove {}: `chattr -i` and `rm` in an installed system, or reset the variables in the firmware's setup",
+            "cannot read the firmware variable {name}: {why}; nothing is erased while its content is unknown. If its \
+             content is not needed, remove {}: use `chattr -i` and `rm` in an installed system, or reset the variables \
+             in the firmware's setup",
             path.display()
         );
         Err(Error::refusal(Phase::Boot, message).with_code(ErrorCode::FirmwareVariable))
@@ -43,7 +44,7 @@ pub fn read_json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Op
     let content = match File::open(&path).and_then(|file| read_whole(file, MAXIMUM_BYTES)) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return refused(error.to_string()),
-        Ok(None) => return refused(format!("more than {MAXIMUM_BYTES} bytes")),
+        Ok(None) => return refused(format!("the value is longer than {MAXIMUM_BYTES} bytes")),
         // Older kernels show an empty file for a variable that could not be created.
         Ok(Some(content)) if content.is_empty() => return Ok(None),
         Ok(Some(content)) => content,
@@ -51,7 +52,7 @@ pub fn read_json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Op
     let Some(value) = content.get(ATTRIBUTE_BYTES..) else { return refused(format!("{} bytes", content.len())) };
     match serde_json::from_slice(value) {
         Ok(parsed) => Ok(Some(parsed)),
-        Err(error) => refused(format!("the value of the variable is not JSON in the format of drophammer ({error})")),
+        Err(error) => refused(format!("the value is not JSON in drophammer's format ({error})")),
     }
 }
 

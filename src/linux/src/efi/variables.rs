@@ -53,7 +53,7 @@ impl BootVariables {
             current: number("BootCurrent"),
             next: number("BootNext"),
             timeout_seconds: number("Timeout"),
-            unreadable_order: (order.is_none() && there()).then(|| "BootOrder cannot be read".to_owned()),
+            unreadable_order: (order.is_none() && there()).then(|| "cannot read BootOrder".to_owned()),
             ..BootVariables::default()
         };
         let order = order.unwrap_or_default();

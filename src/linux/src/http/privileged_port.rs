@@ -116,7 +116,7 @@ async fn connect_from_privileged_port(server: SocketAddr) -> io::Result<TcpStrea
         let connected = match bound {
             Ok(()) => socket.connect(server).await,
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                tracing::warn!("cannot bind a source port below 1024: {error}; the server may refuse this request");
+                tracing::warn!("cannot bind a source port below 1024: {error}; the server may reject this request");
                 return TcpStream::connect(server).await;
             }
             Err(error) => Err(error),

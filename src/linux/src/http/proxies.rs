@@ -85,10 +85,10 @@ impl EnvironmentProxies {
     fn describe(&self, url: &Url, scope: ProxyScope) -> String {
         match (self.select(url, scope), self.find_variable(url)) {
             (Some(ProxyVariable { name, url }), _) => {
-                format!(" through the proxy {} of {name}", url.origin().ascii_serialization())
+                format!(" through the proxy {} (from {name})", url.origin().ascii_serialization())
             }
             (None, Some(ProxyVariable { name, .. })) => {
-                format!(" (not through the proxy of {name}, which could read the token: use an https:// URL)")
+                format!(" (not through the proxy from {name}, which could read the token; use an https:// URL)")
             }
             (None, None) => String::new(),
         }
@@ -253,7 +253,7 @@ mod tests {
         );
         assert_eq!(
             describe("http://install.example/x", ProxyScope::Https),
-            " (not through the proxy of HTTP_PROXY, which could read the token: use an https:// URL)"
+            " (not through the proxy from HTTP_PROXY, which could read the token; use an https:// URL)"
         );
         for ignored in ["", " ", "socks5://proxy.example:1080", "http://"] {
             let none = proxies(&[("all_proxy", ignored)]);

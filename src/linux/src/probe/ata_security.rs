@@ -93,8 +93,8 @@ impl AtaSecurity {
         match self {
             AtaSecurity { supported: false, .. } => Some("the disk does not support ATA security"),
             AtaSecurity { locked: true, .. } => Some("the disk is locked by a password"),
-            AtaSecurity { enabled: true, .. } => Some("the disk has a password set"),
-            AtaSecurity { frozen: true, .. } => Some("the firmware has frozen the disk's security"),
+            AtaSecurity { enabled: true, .. } => Some("a password is set on the disk"),
+            AtaSecurity { frozen: true, .. } => Some("the firmware has frozen the disk's security settings"),
             _ => None,
         }
     }
@@ -190,8 +190,8 @@ Checksum: correct
                 "the disk does not support ATA security",
             ),
             (SSD.replace("\t\tsupported\n", "\tnot\tsupported\n"), "the disk does not support ATA security"),
-            (SSD.replace("not\tfrozen", "\tfrozen"), "the firmware has frozen the disk's security"),
-            (SSD.replace("not\tenabled", "\tenabled"), "the disk has a password set"),
+            (SSD.replace("not\tfrozen", "\tfrozen"), "the firmware has frozen the disk's security settings"),
+            (SSD.replace("not\tenabled", "\tenabled"), "a password is set on the disk"),
             (
                 SSD.replace("not\tenabled", "\tenabled").replace("not\tlocked", "\tlocked"),
                 "the disk is locked by a password",

@@ -65,7 +65,7 @@ pub(super) fn read_contents(target: &ProbeTarget, roots: &ProbeRoots, users: &De
     for left in kernel {
         if contents.table.is_some() {
             let partition = left.name;
-            tracing::warn!(%partition, "partition exists in the kernel, but not in the table of {}", target.device);
+            tracing::warn!(%partition, "the kernel lists this partition, but the partition table of {} does not", target.device);
         }
         contents.uses.extend(left.uses);
     }
@@ -78,7 +78,7 @@ pub(super) fn read_contents(target: &ProbeTarget, roots: &ProbeRoots, users: &De
     }
     if !doubts.is_empty() {
         let text = doubts.join("; ");
-        tracing::warn!("{}: contents are not completely known: {text}", target.name);
+        tracing::warn!("{}: cannot determine all contents: {text}", target.name);
         contents.unreadable = Some(text);
     }
     Ok(contents)
@@ -133,7 +133,7 @@ fn build_table(
         found.size_bytes > 0 && end.is_some_and(|end| end <= target.size_bytes)
     });
     // Partitions outside the device cannot be read. libblkid would treat a partition of size 0 as the whole disk.
-    let said = |found: &BlkidPartition| format!("{}: partition {} is outside the device", target.device, found.number);
+    let said = |found: &BlkidPartition| format!("{}: partition {} extends beyond the end of the device", target.device, found.number);
     doubts.extend(outside.iter().map(said));
     let partitions = partitions.into_iter().map(|found| {
         let known = kernel
@@ -202,7 +202,7 @@ fn collect_signatures(
         Vec::new()
     });
     let damaged = found.iter().filter(|found| found.damaged);
-    doubts.extend(damaged.map(|found| format!("{device}: {} with a wrong checksum", found.signature.kind)));
+    doubts.extend(damaged.map(|found| format!("{device}: {} with an invalid checksum", found.signature.kind)));
     found.into_iter().map(|found| found.signature).collect()
 }
 

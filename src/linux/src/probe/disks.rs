@@ -28,7 +28,7 @@ pub(super) fn read_disks(roots: &ProbeRoots, users: &DeviceUsers, depth: ProbeDe
     // Disks are read in parallel: 24 hard disks would take a minute sequentially.
     let found: Vec<Result<Option<InventoryDisk>>> = thread::scope(|scope| {
         let readers: Vec<_> = names.iter().map(|name| scope.spawn(|| read_disk(roots, users, name, depth))).collect();
-        let gone = || Error::new(Phase::Inventory, "a thread reading a disk panicked");
+        let gone = || Error::new(Phase::Inventory, "a thread that reads a disk panicked");
         readers.into_iter().map(|reader| reader.join().unwrap_or_else(|_| Err(gone()))).collect()
     });
     let mut disks = Vec::new();
@@ -46,8 +46,8 @@ pub(super) fn read_disks(roots: &ProbeRoots, users: &DeviceUsers, depth: ProbeDe
 /// whose medium may be missing. `sd_read_capacity` of the kernel sets the capacity to 0 for sectors of unsupported size.
 fn explain_missing_capacity(scsi_type: &str, removable: &str) -> Option<&'static str> {
     (scsi_type == SCSI_DISK && removable == "0").then_some(
-        "the kernel reports no capacity: its sectors probably have 520 or 528 bytes, as on disks of storage systems; \
-         reformat the disk with `sg_format --format --size=512`, or remove the disk",
+        "the kernel reports a capacity of 0: the disk's sectors probably have 520 or 528 bytes, as on disks from \
+         storage arrays; reformat the disk with `sg_format --format --size=512`, or remove the disk",
     )
 }
 

@@ -65,9 +65,9 @@ pub fn receive_neighbours(nics: &[Nic], patience: Duration, say: &dyn Fn(&str)) 
 /// Describes which leaf switches were found, and which NICs have received no LLDP frames.
 pub fn describe_search(leaves: &LeafSearch) -> String {
     match leaves {
-        LeafSearch::Both(_) => "LLDP: both leaves found".to_owned(),
+        LeafSearch::Both(_) => "LLDP: found both leaf switches".to_owned(),
         LeafSearch::TooMany(names) => {
-            format!("LLDP: metal-stack requires two leaves, but {} were found: {}", names.len(), names.join(", "))
+            format!("LLDP: metal-stack requires two leaf switches, but {} were found: {}", names.len(), names.join(", "))
         }
         LeafSearch::TooFew { silent, leaves } => {
             let heard = match &leaves[..] {
@@ -75,10 +75,10 @@ pub fn describe_search(leaves: &LeafSearch) -> String {
                 names => format!("only {}", names.join(", ")),
             };
             let silent = match &silent[..] {
-                [] => "all NICs are connected to the same leaf".to_owned(),
-                names => format!("nothing received on {}", names.join(", ")),
+                [] => "all NICs are connected to the same leaf switch".to_owned(),
+                names => format!("no LLDP frames were received on {}", names.join(", ")),
             };
-            format!("LLDP: found {heard} of two leaves; {silent}")
+            format!("LLDP: found {heard} of two leaf switches; {silent}")
         }
     }
 }
@@ -109,9 +109,9 @@ fn stop_firmware_agents(nics: &[Nic], sys: &Path, say: &dyn Fn(&str)) {
         let file = debug.join("i40e").join(device).join("command");
         let told = fs::OpenOptions::new().write(true).open(&file).and_then(|mut file| file.write_all(b"lldp stop"));
         match told {
-            Ok(()) => say(&format!("{}: LLDP agent of the firmware stopped", nic.name)),
+            Ok(()) => say(&format!("{}: stopped the LLDP agent in the NIC's firmware", nic.name)),
             Err(error) => {
-                say(&format!("{}: cannot stop the LLDP agent of the firmware: {}: {error}", nic.name, file.display()))
+                say(&format!("{}: cannot stop the LLDP agent in the NIC's firmware: {}: {error}", nic.name, file.display()))
             }
         }
     }
@@ -198,8 +198,8 @@ mod tests {
         let command = fs::read_to_string(sys.join("kernel/debug/i40e/0000:01:00.0/command")).unwrap();
         assert_eq!(command, "lldp stop");
         let said = said.into_inner();
-        assert_eq!(said[0], "eth0: LLDP agent of the firmware stopped");
-        assert!(said[1].starts_with("eth2: cannot stop the LLDP agent of the firmware: "), "{said:?}");
+        assert_eq!(said[0], "eth0: stopped the LLDP agent in the NIC's firmware");
+        assert!(said[1].starts_with("eth2: cannot stop the LLDP agent in the NIC's firmware: "), "{said:?}");
     }
 
     #[test]
@@ -208,25 +208,25 @@ mod tests {
         for (leaves, words) in [
             (
                 LeafSearch::TooFew { silent: texts(&["eth1"]), leaves: texts(&["leaf01"]) },
-                "LLDP: found only leaf01 of two leaves; nothing received on eth1",
+                "LLDP: found only leaf01 of two leaf switches; no LLDP frames were received on eth1",
             ),
             (
                 LeafSearch::TooFew { silent: vec![], leaves: texts(&["leaf01"]) },
-                "LLDP: found only leaf01 of two leaves; all NICs are connected to the same leaf",
+                "LLDP: found only leaf01 of two leaf switches; all NICs are connected to the same leaf switch",
             ),
             (
                 LeafSearch::TooFew { silent: texts(&["eth0", "eth1"]), leaves: vec![] },
-                "LLDP: found none of two leaves; nothing received on eth0, eth1",
+                "LLDP: found none of two leaf switches; no LLDP frames were received on eth0, eth1",
             ),
             (
                 LeafSearch::TooMany(texts(&["a", "b", "c"])),
-                "LLDP: metal-stack requires two leaves, but 3 were found: a, b, c",
+                "LLDP: metal-stack requires two leaf switches, but 3 were found: a, b, c",
             ),
         ] {
             assert_eq!(describe_search(&leaves), words);
         }
         let page = include_str!("../../../../docs/metal-stack-bmc.md");
-        assert!(page.contains("\nLLDP: found only leaf01 of two leaves; nothing received on eth1\n"));
+        assert!(page.contains("\nLLDP: found only leaf01 of two leaf switches; no LLDP frames were received on eth1\n"));
     }
 
     /// Two veth pairs act as cables to two leaves: the peer interfaces send the leaves' frames.

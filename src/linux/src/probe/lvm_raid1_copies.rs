@@ -86,7 +86,7 @@ pub(super) fn read_superblocks(roots: &ProbeRoots, legs: &[VolumeCopy]) -> Vec<O
         match file.and_then(|file| file.read_exact_at(&mut bytes, piece.start_bytes)) {
             Ok(()) => DmRaidSuperblock::parse(&bytes),
             Err(error) => {
-                tracing::warn!(device = piece.device, "cannot read the superblock of a raid1 volume: {error}");
+                tracing::warn!(device = piece.device, "cannot read the superblock of a raid1 logical volume: {error}");
                 None
             }
         }

@@ -67,7 +67,7 @@ fn examine_members(
         let none = |text: &str| {
             let said: Vec<&str> =
                 text.lines().map(str::trim).filter(|line| !line.is_empty()).take(SAID_LINES).collect();
-            format!("mdadm reports no array for member {device}: {}", said.join(" | "))
+            format!("mdadm does not report an array for the member {device}: {}", said.join(" | "))
         };
         match examine(device).and_then(|text| parse_superblock(&text).ok_or_else(|| none(&text))) {
             Ok(superblock) => found.push(((*device).clone(), superblock)),
@@ -225,7 +225,7 @@ fn mark_outdated_members(members: &mut [(DevicePath, MdSuperblock)]) {
         let why = match rival {
             Some((other, ..)) => {
                 format!(
-                    "this member and member {other} were used without each other: the operator must choose one of them"
+                    "this member and member {other} were each used without the other: the operator must choose one of them"
                 )
             }
             None if superblock.events.saturating_add(1) < latest => "this member has missed changes".to_owned(),

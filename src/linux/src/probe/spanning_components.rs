@@ -104,7 +104,7 @@ const KINDS: [ComponentKind; 10] = [
     ),
     component_kind(
         "ceph_bluestore",
-        "BlueStore of Ceph",
+        "Ceph BlueStore",
         ObjectIdSource::Text(23, 36),
         ComponentRole::Peer,
         ComponentCondition::Always,
@@ -301,7 +301,7 @@ mod tests {
             ("bcache", "own", &[(4112, &one)], &[]),
             ("stratis", "own", &[(544, hex.as_bytes())], &[("stratis pool", &hex, ComponentRole::Peer)]),
             ("stratis", "own", &[], &[]),
-            ("ceph_bluestore", "", &[(0, label.as_bytes())], &[("BlueStore of Ceph", WHOLE, ComponentRole::Peer)]),
+            ("ceph_bluestore", "", &[(0, label.as_bytes())], &[("Ceph BlueStore", WHOLE, ComponentRole::Peer)]),
             ("zfs_member", "1234567890", &[], &[("zpool", "1234567890", ComponentRole::Peer)]),
             ("btrfs", WHOLE, &[(btrfs, &3u64.to_le_bytes())], &[("btrfs", WHOLE, ComponentRole::OneOf(3))]),
             ("btrfs", WHOLE, &[(btrfs, &one)], &[]),

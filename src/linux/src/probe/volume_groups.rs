@@ -103,7 +103,7 @@ fn find_unlisted_volumes(
     };
     let left = devices.iter().filter(|device| !is_listed(device) && !is_part(device));
     let devices: Vec<DevicePath> = left.map(|device| (*device).clone()).collect();
-    let reason = "lvm does not list the device as a physical volume: see `lvm pvs --all -v`".to_owned();
+    let reason = "lvm does not list the device as a physical volume; run `lvm pvs --all -v` for details".to_owned();
     (!devices.is_empty()).then_some(UnassignedDevices { devices, reason })
 }
 
@@ -296,12 +296,12 @@ fn find_closed_reason(group: &LvmReportGroup) -> Option<String> {
     let lock = if group.vg_lock_type.is_empty() { &group.vg_clustered } else { &group.vg_lock_type };
     if !lock.is_empty() && lock != "none" {
         return Some(format!(
-            "{SHARED_GROUP} (lock type {lock}), and no lock manager runs here: make the group local \
-             in the installed system with `vgchange --lock-type none`"
+            "{SHARED_GROUP} (lock type {lock}), but the ramdisk does not run a lock manager: make the group local in \
+             the installed system with `vgchange --lock-type none`"
         ));
     }
     match (group.vg_exported.is_empty(), group.vg_systemid.as_str()) {
-        (false, _) => Some("it is exported: `vgimport` it in the installed system".to_owned()),
+        (false, _) => Some("it is exported: import it in the installed system with `vgimport`".to_owned()),
         (true, "") => None,
         (true, owner) => Some(format!(
             "it belongs to the host with the system ID \"{owner}\": remove the ID with `vgchange --systemid \"\"`"
@@ -316,10 +316,10 @@ fn find_closed_reason(group: &LvmReportGroup) -> Option<String> {
 fn find_entanglement(volume: &LvmReportVolume) -> Option<&'static str> {
     match () {
         () if volume.lv_attr.starts_with(['O', 'S']) => {
-            Some("is part of a snapshot merge, which the activation of the volume would continue")
+            Some("is part of a snapshot merge, which would continue if the volume was activated")
         }
         () if !volume.lv_allocation_locked.is_empty() => {
-            Some("is being moved, and its activation would continue the move")
+            Some("is being moved, and the move would continue if the volume was activated")
         }
         () if volume.lv_role.split(',').any(|role| role == "origin") => Some(HAS_SNAPSHOT),
         () => None,

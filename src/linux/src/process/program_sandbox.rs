@@ -180,7 +180,7 @@ fn build_root(files: &[SandboxFile]) -> io::Result<()> {
     let _ = nix::unistd::sethostname("sandbox");
     nix::unistd::chdir(root)?;
     mount(Some("."), "/", none, MsFlags::MS_MOVE, none)
-        .map_err(|error| describe_failure("move the new root to /", error))?;
+        .map_err(|error| describe_failure("move the mount of the new root to /", error))?;
     nix::unistd::chroot(".")?;
     Ok(nix::unistd::chdir("/")?)
 }
@@ -203,7 +203,7 @@ fn bind_programs(root: &Path, folder: &str) -> io::Result<()> {
 fn bind_mount(there: &Path, here: &Path) -> io::Result<()> {
     let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
     mount(Some(there), here, None::<&str>, flags, None::<&str>)
-        .map_err(|error| describe_failure(&format!("bind {}", there.display()), error))
+        .map_err(|error| describe_failure(&format!("bind-mount {}", there.display()), error))
 }
 
 fn write_sandbox_file(root: &Path, file: &SandboxFile) -> io::Result<()> {

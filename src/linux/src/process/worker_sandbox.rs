@@ -49,7 +49,7 @@ pub fn drop_privileges(data_bytes: u64) -> io::Result<SandboxSupport> {
         privilege_drop::drop_user()?;
     }
     privilege_drop::drop_all_capabilities()?;
-    let landlock = apply_landlock().map_err(|error| describe_failure("deny access to files", error))?;
+    let landlock = apply_landlock().map_err(|error| describe_failure("deny access to all files", error))?;
     // Open descriptors stay open; no new one can be allocated.
     setrlimit(Resource::RLIMIT_NOFILE, 0, 0)?;
     apply_filter_all_threads(&filter).map_err(|error| {

@@ -277,7 +277,7 @@ fn sysfs_path_from_metadata(device: &DevicePath, metadata: std::io::Result<fs::M
     let what = || format!("find {device} in /sys");
     let metadata = metadata.context(Phase::Storage, what)?;
     if !metadata.file_type().is_block_device() {
-        return Err(std::io::Error::other("the file is not a block device")).context(Phase::Storage, what);
+        return Err(std::io::Error::other("not a block device")).context(Phase::Storage, what);
     }
     fs::canonicalize(format!("/sys/dev/block/{}", format_device_number(metadata.rdev()))).context(Phase::Storage, what)
 }

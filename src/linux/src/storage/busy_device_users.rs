@@ -29,7 +29,7 @@ pub fn list_device_holders(device: &DevicePath) -> Vec<String> {
         let mounted = mounts.iter().filter(|mount| is_mount_of(mount, &number));
         users.extend(mounted.map(|mount| format!("{name} is mounted at {}", mount.path)));
         if swaps.iter().any(|path| is_device(path, &number)) {
-            users.push(format!("{name} is active swap"));
+            users.push(format!("{name} is in use as swap"));
         }
         let holders = fs::read_dir(sysfs.join("holders")).into_iter().flatten().flatten();
         users.extend(holders.map(|holder| format!("{name} is held by {}", holder_name(&holder.path()))));

@@ -54,7 +54,7 @@ fn try_sizes<S>(
 
 fn try_array_of_size(trial: &TryArray, member_bytes: &[u64]) -> Result<Option<String>> {
     let TryArray { make, sector_bytes, .. } = trial;
-    let what = || format!("{} for {} cannot be created (tried on a device in memory)", make.level, make.device);
+    let what = || format!("cannot create {} for {} (trial on an in-memory device)", make.level, make.device);
     let (mut scratches, mut members, mut devices) = (Vec::new(), Vec::new(), Vec::new());
     for (member, size_bytes) in make.devices.iter().zip(member_bytes) {
         if *member == ArraySlot::Missing {
@@ -72,7 +72,7 @@ fn try_array_of_size(trial: &TryArray, member_bytes: &[u64]) -> Result<Option<St
         Err(_) if scratches.iter().any(ScratchDisk::is_full) => {
             let mib = MEMBER_MEMORY_BYTES >> 20;
             Ok(Some(format!(
-                "{} was not tried: the trial takes more than {mib} MiB of memory for each device",
+                "the creation of {} was not tried: the trial requires more than {mib} MiB of memory for each device",
                 make.device
             )))
         }
@@ -105,16 +105,16 @@ fn try_filesystem_of_size(trial: &TryFilesystem, size_bytes: u64, memory_bytes: 
         return Ok(None);
     }
     let note = format!(
-        "{format} of {device} was not tried in full size: the trial takes more than {} MiB of memory",
+        "the creation of {format} on {device} was not tried with the full size: the trial requires more than {} MiB of memory",
         memory_bytes >> 20
     );
     let small = SMALL_BYTES.min(size_bytes);
     // The first trial did not reject the options before it ran out of memory. A failure with the smaller size may be
     // caused by the size alone, so it is only noted.
     Ok(Some(match try_once(trial, small, memory_bytes) {
-        Ok(TrialOutcome::Whole) => format!("{note}; a trial with {} succeeded", common::format::format_bytes(small)),
-        Ok(TrialOutcome::NoRoom) => format!("{note}, even with a size of {}", common::format::format_bytes(small)),
-        Err(error) => format!("{note}; a trial with {} fails: {error}", common::format::format_bytes(small)),
+        Ok(TrialOutcome::Whole) => format!("{note}; a trial with a size of {} succeeded", common::format::format_bytes(small)),
+        Ok(TrialOutcome::NoRoom) => format!("{note}, even for a size of {}", common::format::format_bytes(small)),
+        Err(error) => format!("{note}; a trial with a size of {} failed: {error}", common::format::format_bytes(small)),
     }))
 }
 
@@ -134,7 +134,7 @@ fn try_once(trial: &TryFilesystem, size_bytes: u64, memory_bytes: u64) -> Result
         None => scratch.file().to_string_lossy().as_ref().into(),
     };
     let make = MakeFilesystem { device: path, ..trial.make.clone() };
-    let what = || format!("{format} for {device} cannot be created (tried on a device in memory)");
+    let what = || format!("cannot create {format} for {device} (trial on an in-memory device)");
     if let Err(error) = mkfs::run_mkfs(&make, DEADLINE).context(Phase::Storage, what)? {
         return match scratch.is_full() || is_timeout(&error) {
             true => Ok(TrialOutcome::NoRoom),
@@ -157,7 +157,7 @@ fn refuse_unsupported(trial: &TryFilesystem, created: &DevicePath) -> Result<()>
     let format = trial.make.format;
     let superblock = File::open(created).and_then(|device| Superblock::read(&device, format));
     let superblock =
-        superblock.context(Phase::Storage, || format!("read the superblock of the trial of {}", trial.make.device))?;
+        superblock.context(Phase::Storage, || format!("read the superblock that the trial for {} created", trial.make.device))?;
     let why = superblock.and_then(|superblock| superblock.explain_unsupported(format, &kernel.path, &kernel.version));
     why.map_or(Ok(()), |why| Err(Error::refusal(Phase::Storage, why).with_code(ErrorCode::OptionRejected)))
 }
@@ -181,7 +181,7 @@ fn try_mount(trial: &TryFilesystem, scratch: &ScratchDisk, from: &DevicePath) ->
     });
     mounted.and_then(|()| mounts.unmount_all()).map_err(|error| {
         let with = if said.is_empty() { String::new() } else { format!(" with {said}") };
-        let what = format!("{format} for {device} cannot be mounted{with} (tried on a device in memory)");
+        let what = format!("cannot mount {format} for {device}{with} (trial on an in-memory device)");
         Error::with_source(Phase::Storage, what, error)
     })
 }

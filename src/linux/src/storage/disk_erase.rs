@@ -98,7 +98,7 @@ impl EraseDeadline {
     fn time_left(&self) -> Result<Duration, String> {
         let left = self.end.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            Err(format!("the time limit of {} is exceeded", common::format::format_seconds(self.budget.as_secs_f64())))
+            Err(format!("the time limit of {} was exceeded", common::format::format_seconds(self.budget.as_secs_f64())))
         } else {
             Ok(left)
         }

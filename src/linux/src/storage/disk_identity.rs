@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 /// Returns an error if the device is missing, or is not the planned disk; the error lists all differences.
 pub(crate) fn open_identified_disk(identity: &DiskIdentity) -> Result<File> {
     let device = &identity.device;
-    let what = || format!("find the disk {device} of the plan (nothing was written)");
+    let what = || format!("find the planned disk {device} (nothing was written)");
     // sysfs first, so that only block devices are opened.
     block_device::sysfs_path(device).context(Phase::Storage, what)?;
     let disk = File::open(device).context(Phase::Storage, what)?;

@@ -105,7 +105,7 @@ impl Superblock {
         let remedy = describe_remedy(format, &unsupported)?;
         let (names, since) = describe_features(&unsupported);
         Some(format!(
-            "the kernel {kernel} of the image cannot mount {path} ({format}): this kernel does not support {names}; use an image with Linux {since} or later{remedy}"
+            "the image's kernel {kernel} cannot mount {path} ({format}), because this kernel does not support {names}; use an image with Linux {since} or later{remedy}"
         ))
     }
 
@@ -123,7 +123,7 @@ impl Superblock {
         let remedy = describe_remedy(format, &unsupported)?;
         let (names, since) = describe_features(&unsupported);
         Some(format!(
-            "e2fsck {text} of the image cannot check {path} ({format}): this version does not support {names}; use an image with e2fsck {since} or later{remedy}"
+            "the image's e2fsck {text} cannot check {path} ({format}), because this version does not support {names}; use an image with e2fsck {since} or later{remedy}"
         ))
     }
 

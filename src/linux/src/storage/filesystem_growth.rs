@@ -14,7 +14,7 @@ use std::path::Path;
 /// Returns an error if the format does not support growing, or the kernel refuses to grow the filesystem while it is
 /// mounted.
 pub fn grow_filesystem(device: &DevicePath, format: FilesystemFormat, point: &Path) -> Result<u64> {
-    let what = || format!("grow the {format} on {device} to its partition's end");
+    let what = || format!("grow the {format} filesystem on {device} to the end of its partition");
     let root = File::open(point).context(Phase::Storage, what)?;
     let disk = File::open(device).context(Phase::Storage, what)?;
     let device_bytes = block_device::read_size_bytes(&disk).context(Phase::Storage, what)?;
@@ -26,7 +26,7 @@ pub fn grow_filesystem(device: &DevicePath, format: FilesystemFormat, point: &Pa
         FilesystemFormat::Xfs => block_device::grow_xfs(&root, device_bytes),
         FilesystemFormat::Btrfs => block_device::grow_btrfs(&root),
         FilesystemFormat::Vfat | FilesystemFormat::Swap | FilesystemFormat::Tmpfs | FilesystemFormat::None => {
-            return Err(Error::new(Phase::Storage, format!("{}: {format} cannot grow", what())));
+            return Err(Error::new(Phase::Storage, format!("{}: {format} filesystems cannot be grown", what())));
         }
     }
     .context(Phase::Storage, what)?;

@@ -48,7 +48,7 @@ pub fn fit_image_table(
     block_device::flush_buffers(&disk).context(Phase::Storage, || format!("drop the page cache of {device}"))?;
     signature_wipe::unregister_partitions(&disk, device)?;
     let fitted = fit_on_disk(&disk, u64::from(sector_bytes), size_bytes, grow, added);
-    fitted.context(Phase::Storage, || format!("fit the image's partition table to {device}"))?;
+    fitted.context(Phase::Storage, || format!("adapt the image's partition table to {device}"))?;
     block_device::flush_buffers(&disk).context(Phase::Storage, || format!("drop the page cache of {device}"))?;
     let Some(table) = probe::read_table(device, sector_bytes, size_bytes)? else { return Ok(None) };
     for partition in &table.partitions {
@@ -96,12 +96,12 @@ pub fn check_image_table(
 
 /// Returns the error that is reported if a partition must be enlarged in a partition table other than GPT.
 pub fn cannot_grow_without_gpt(number: u32) -> String {
-    format!("partition {number} cannot grow: the image has no GPT")
+    format!("partition {number} cannot grow: the image does not contain a GPT")
 }
 
 /// Returns the error that is reported if a partition must be added to a partition table other than GPT.
 pub fn cannot_add_without_gpt(added: &AddedPartition) -> String {
-    format!("cannot add partition {}: the image has no GPT", added.name)
+    format!("cannot add partition {}: the image does not contain a GPT", added.name)
 }
 
 /// Changes the table on the disk like [`fit_image_table`], without registering the partitions with the kernel.
@@ -163,7 +163,7 @@ fn check_usable_sectors(gpt: &Gpt) -> io::Result<()> {
     let (own, last_usable) = (gpt.entries_lba(), gpt.last_usable());
     if own < 2 || own + gpt.entries_sectors() > last_usable + 1 {
         return refuse(format!(
-            "the entries of the table at sector {own} do not fit: the last usable sector is {last_usable}"
+            "the partition entries of the table at sector {own} do not fit: the last usable sector is {last_usable}"
         ));
     }
     for GptEntry { number, sectors, .. } in gpt.entries() {
@@ -212,7 +212,7 @@ fn compute_fitted_table(
         let behind = found.entries().map(|entry| entry.sectors.end).max().unwrap_or(gpt.first_usable());
         let number = (1..=ENTRIES).find(|number| found.entries().all(|entry| entry.number != *number));
         if behind > place.start || gpt.first_usable() > place.start {
-            return refuse(format!("cannot add partition {name}: not enough space behind the image's partitions"));
+            return refuse(format!("cannot add partition {name}: not enough space after the image's partitions"));
         }
         let Some(number) = number else { return refuse(all_in_use(name)) };
         let entry = GptEntry { number, kind: PartitionType::Linux.guid(), guid: *guid, sectors: place };
@@ -225,7 +225,7 @@ fn compute_fitted_table(
 }
 
 fn all_in_use(name: &str) -> String {
-    format!("cannot add partition {name}: all entries of the table are in use")
+    format!("cannot add partition {name}: all entries of the partition table are in use")
 }
 
 #[cfg(test)]

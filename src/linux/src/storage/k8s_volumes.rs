@@ -85,7 +85,7 @@ fn whole_disk_range(size_bytes: u64, sector_bytes: u64) -> (u64, u64) {
 /// # Errors
 /// Returns an error if the tool fails, or the file cannot be written.
 pub fn fill_sparse_file(path: &Path, filling: &VolumeFilling, uid: Uuid, name: &str) -> Result<()> {
-    let what = || format!("prepare the file of volume {name}");
+    let what = || format!("prepare the backing file of volume {name}");
     match filling {
         VolumeFilling::Filesystem(make) => {
             let device = DevicePath::from(path.to_string_lossy().into_owned());

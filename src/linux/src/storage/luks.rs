@@ -47,12 +47,12 @@ pub fn check_requirements(containers: &[LuksContainer]) -> Result<()> {
     {
         missing.push(match source {
             source if *withheld => format!(
-                "{device} is encrypted with `key: {source}`, and the control plane sends disk_key only once per boot, \
-                 and only before an installation has started: boot the machine again"
+                "{device} is encrypted with `key: {source}`, but the control plane sends disk_key only once per boot, \
+                 and only before an installation has started: reboot the machine"
             ),
             KeySource::Prompt => format!(
-                "{device} is encrypted with `key: {source}`, but the agent requests passphrases only at the console, \
-                 and not if a conductor controls the deployment"
+                "{device} is encrypted with `key: {source}`, but the agent asks for passphrases only on the console, \
+                 and never if a conductor controls the deployment"
             ),
             source => format!("{device} is encrypted with `key: {source}`, but no such key was provided"),
         });

@@ -82,7 +82,7 @@ pub fn assemble_array(device: &DevicePath, uuid: Uuid, members: &[DevicePath]) -
     let found = ArrayDetail::read(device).context(Phase::Storage, || format!("read back {device}"))?;
     if found.uuid != Some(uuid) {
         let is = found.uuid.map_or("none".to_owned(), text);
-        return Err(Error::new(Phase::Storage, format!("{device} has the UUID {is}, not {}", text(uuid))));
+        return Err(Error::new(Phase::Storage, format!("{device} has the UUID {is} instead of {}", text(uuid))));
     }
     Ok(())
 }

@@ -85,7 +85,7 @@ impl MountStack {
     /// # Errors
     /// The same errors as for [`MountStack::mount_filesystem`].
     pub fn mount_at(&mut self, source: &str, path: &str, fstype: &str, flags: MountFlags, data: &str) -> Result<()> {
-        let what = || format!("mount {source} at {path} in the target");
+        let what = || format!("mount {source} at {path} of the target");
         let point = self.create_mount_point(path).context(Phase::Storage, what)?;
         mount_device(source, &point, fstype, flags, data)
             .map_err(|why| Error::with_source(Phase::Storage, what(), why))?;
@@ -190,7 +190,7 @@ fn mount_device(source: &str, point: &Path, fstype: &str, flags: MountFlags, dat
         let name = name.file_name().unwrap_or_default().to_string_lossy();
         // vfat logs as FAT-fs.
         let kind = fstype.trim_start_matches('v');
-        format!("{error}, as {fstype}{read_only} with {options}{}", log.describe_matching(&[&name, kind]))
+        format!("{error} (mounted as {fstype}{read_only}, with {options}){}", log.describe_matching(&[&name, kind]))
     })
 }
 

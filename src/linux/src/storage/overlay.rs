@@ -67,7 +67,7 @@ pub(crate) fn read_usage(overlay: &DevicePath) -> Result<OverlayUsage> {
     let status = ToolCommand::new("dmsetup").arg("status").arg(overlay).env("DM_DISABLE_UDEV", "1").run();
     let status = status.context(Phase::Storage, || format!("read the usage of {overlay}"))?.stdout;
     parse_status(&status)
-        .ok_or_else(|| Error::new(Phase::Storage, format!("{overlay}: cannot parse the memory usage: {status:?}")))
+        .ok_or_else(|| Error::new(Phase::Storage, format!("{overlay}: cannot parse the snapshot status: {status:?}")))
 }
 
 /// Parses the status of a snapshot, such as `0 131072 snapshot 24/20480 16`, in which 24 of 20480 sectors are used.

@@ -242,7 +242,7 @@ fn is_failed_array_running(inventory: &Inventory, array: &MdArray, failed: &Fail
 
 fn start_array(array: &MdArray) -> Result<(), String> {
     if array.level == "container" {
-        return Err(format!("the array is a firmware RAID ({}), and firmware RAIDs are not started", array.metadata));
+        return Err(format!("the array is a firmware RAID ({}), which is not started", array.metadata));
     }
     // Members that were used without each other are not active. mdadm would start the array from the first of them.
     if !array.members.iter().any(|member| matches!(member.role, MemberRole::Active(_))) {
@@ -293,7 +293,7 @@ fn run_mdadm_assemble(array: &MdArray, members: &[DevicePath]) -> Result<(), Str
 /// Returns the highest free array number, which mdadm itself would also choose.
 fn find_free_md_device() -> Result<String, String> {
     let free = |number: &u32| !Path::new(&format!("/sys/block/md{number}")).exists();
-    let number = (0..128).rev().chain(128..512).find(free).ok_or("all 512 md device numbers are in use")?;
+    let number = (0..128).rev().chain(128..512).find(free).ok_or("all 512 minor numbers for md devices are in use")?;
     Ok(format!("/dev/md{number}"))
 }
 

@@ -77,7 +77,7 @@ pub fn verify_unused(disks: &[DevicePath]) -> Result<()> {
     }
     Err(Error::new(
         Phase::Storage,
-        format!("disks are still in use after all holders were stopped: {}", left.join("; ")),
+        format!("disks are still in use, although all known holders were stopped: {}", left.join("; ")),
     ))
 }
 
@@ -91,7 +91,7 @@ pub(super) fn mapping_name(device: &DevicePath) -> Result<String> {
 }
 
 fn disable_swap(device: &DevicePath) -> Result<()> {
-    let what = || format!("stop swapping to {device}");
+    let what = || format!("disable swap on {device}");
     let path = CString::new(device.as_str()).context(Phase::Storage, what)?;
     // SAFETY: swapoff(2) reads one string, which lives until it returns.
     Errno::result(unsafe { nix::libc::swapoff(path.as_ptr()) }).map(drop).context(Phase::Storage, what)

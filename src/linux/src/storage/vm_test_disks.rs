@@ -58,7 +58,7 @@ pub fn assert_test_machine() {
     let cmdline = fs::read_to_string("/proc/cmdline").unwrap();
     assert!(
         cmdline.contains(" vm-tests"),
-        "vm_ tests destroy disks: only scripts/vm-tests runs them, in a virtual machine"
+        "vm_ tests destroy disks: they may be run only by scripts/vm-tests, in a virtual machine"
     );
 }
 

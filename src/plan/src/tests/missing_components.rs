@@ -33,7 +33,7 @@ fn a_kept_part_whose_other_part_is_wiped_is_refused_by_name() {
         ("xfs and its external log", "xfs", NeedsAnother, "xfs_external_log", Serves),
         ("bcache and its cache", "bcache", NeedsAnother, "bcache", Serves),
         ("stratis pool", "stratis", Peer, "stratis", Peer),
-        ("BlueStore of Ceph", "ceph_bluestore", Peer, "ceph_bluestore", Peer),
+        ("Ceph BlueStore", "ceph_bluestore", Peer, "ceph_bluestore", Peer),
     ] {
         let kept = part("/dev/sdb1", on_kept, whole, kept_role);
         let wiped = part("/dev/sda3", on_wiped, whole, wiped_role);
@@ -201,7 +201,7 @@ const SYSTEM_ID: &str = "it belongs to the host with the system ID \"x\": take t
 #[test]
 fn a_group_or_volume_that_is_not_active_may_hold_the_missing_component() {
     let osd = |device: &str| Inventory {
-        parts: vec![part(device, "ceph_bluestore", "BlueStore of Ceph", ComponentRole::Peer)],
+        parts: vec![part(device, "ceph_bluestore", "Ceph BlueStore", ComponentRole::Peer)],
         ..marked()
     };
     for (kind, closed) in [

@@ -45,7 +45,7 @@ pub(super) fn erase_nvme(device: &File, method: EraseMethod, deadline: EraseDead
         EraseMethod::NvmeFormat => format_namespace(device, &namespace, 1, deadline),
         EraseMethod::NvmeSanitizeCrypto => sanitize_subsystem(device, CRYPTO_ERASE, deadline),
         EraseMethod::NvmeSanitizeBlock => sanitize_subsystem(device, BLOCK_ERASE, deadline),
-        _ => Err("not an NVMe method".to_owned()),
+        _ => Err("the erase method is not an NVMe method".to_owned()),
     }
 }
 
@@ -70,24 +70,24 @@ fn sanitize_subsystem(device: &File, action: u32, deadline: EraseDeadline) -> Re
     // A running sanitize cannot be stopped, not even by a power cycle.
     let (needed, left) = (parse_estimate(&read_sanitize_status(device)?, action), deadline.time_left()?);
     if let Some(needed) = needed.filter(|needed| *needed > left) {
-        return Err(format!("the controller needs {} s, but {} s are left", needed.as_secs(), left.as_secs()));
+        return Err(format!("the controller needs {} s for the sanitize operation, but only {} s are left", needed.as_secs(), left.as_secs()));
     }
     start_sanitize(device, action).map_err(|error| format!("Sanitize: {error}"))?;
     loop {
         match parse_progress(&read_sanitize_status(device)?) {
-            SanitizeProgress::Done => return Ok("the controller reports that the sanitize has completed".to_owned()),
+            SanitizeProgress::Done => return Ok("the controller reports that the sanitize operation has completed".to_owned()),
             SanitizeProgress::Failed => {
                 // In failure mode, the controller rejects all other commands that write.
                 let exit = start_sanitize(device, EXIT_FAILURE_MODE);
                 return Err(match exit {
-                    Ok(()) => "the controller reports that the sanitize failed".to_owned(),
-                    Err(error) => format!("the sanitize failed, and the disk is no longer usable: {error}"),
+                    Ok(()) => "the controller reports that the sanitize operation failed".to_owned(),
+                    Err(error) => format!("the sanitize operation failed, and the disk is no longer usable: {error}"),
                 });
             }
             SanitizeProgress::Running { percent } => {
                 deadline
                     .time_left()
-                    .map_err(|error| format!("{error}; the sanitize is at {percent} % and continues"))?;
+                    .map_err(|error| format!("{error}; the sanitize operation is at {percent} % and continues"))?;
                 thread::sleep(POLL);
             }
         }

@@ -300,7 +300,7 @@ fn vm_erase_takes_no_discard_that_leaves_the_content_for_success() {
     let methods = [AtaEnhancedErase, AtaErase, Discard];
     let error = wipe_disk(&plan(device, &methods, true, ends(size))).unwrap_err().to_string();
     assert!(error.contains("ATA erase: the disk does not support ATA security"), "{error}");
-    assert!(error.contains("discard: the disk does not return zeros at byte "), "{error}");
+    assert!(error.contains("discard: the disk does not contain zeros at byte "), "{error}");
     fill(device);
     let erased = wipe_disk(&plan(device, &methods, false, ends(size))).unwrap();
     assert_eq!((erased.method, written(device)), (Ends, 254));

@@ -31,8 +31,8 @@ fn verify_samples(file: &File, size: u64) -> Result<String, String> {
     let mut buffer = zeroing::allocate_buffer();
     for range in ranges {
         let found = zeroing::find_first_nonzero(file, &range, &mut buffer);
-        if let Some(offset) = found.map_err(|error| format!("cannot read the disk back: {error}"))? {
-            return Err(format!("the disk does not return zeros at byte {offset}"));
+        if let Some(offset) = found.map_err(|error| format!("cannot read the disk after the erase: {error}"))? {
+            return Err(format!("the disk does not contain zeros at byte {offset}"));
         }
     }
     Ok(match whole {
@@ -71,7 +71,7 @@ impl ContentSamples {
     fn verify_changed(&self, file: &File) -> Result<String, String> {
         for (start, old) in &self.0 {
             let mut now = vec![0; old.len()];
-            file.read_exact_at(&mut now, *start).map_err(|error| format!("cannot read the disk back: {error}"))?;
+            file.read_exact_at(&mut now, *start).map_err(|error| format!("cannot read the disk after the erase: {error}"))?;
             if now == *old {
                 return Err(format!("the old content is still there at byte {start}"));
             }
@@ -120,7 +120,7 @@ mod tests {
             file.write_all_at(&[1], offset).unwrap();
             assert_eq!(
                 verify_samples(&file, GIB).unwrap_err(),
-                format!("the disk does not return zeros at byte {offset}")
+                format!("the disk does not contain zeros at byte {offset}")
             );
             file.write_all_at(&[0], offset).unwrap();
         }
@@ -128,7 +128,7 @@ mod tests {
         file.set_len(3 << 20).unwrap();
         assert_eq!(verify_samples(&file, 3 << 20).unwrap(), "the whole disk reads back as zero");
         file.write_all_at(&[1], 1_234_567).unwrap();
-        assert_eq!(verify_samples(&file, 3 << 20).unwrap_err(), "the disk does not return zeros at byte 1234567");
+        assert_eq!(verify_samples(&file, 3 << 20).unwrap_err(), "the disk does not contain zeros at byte 1234567");
         assert!(verify_samples(&file, GIB).unwrap_err().starts_with("cannot read the disk back: "));
     }
 

@@ -39,7 +39,7 @@ pub(crate) fn zero_ranges(file: &File, device: &DevicePath, size: u64, ranges: &
                 .context(Phase::Storage, || format!("write {length} zeros at byte {start} of {device}"))?;
         }
         file.sync_data().context(Phase::Storage, || format!("flush the zeros to {device}"))?;
-        find_remaining_data(file, ranges).context(Phase::Storage, || format!("read {device} back after wiping"))
+        find_remaining_data(file, ranges).context(Phase::Storage, || format!("read back {device} after wiping"))
     };
     let mut left = zeroed(zero_range)?;
     if left.is_some() {
@@ -47,7 +47,7 @@ pub(crate) fn zero_ranges(file: &File, device: &DevicePath, size: u64, ranges: &
         left = zeroed(write_zeros)?;
     }
     let Some(offset) = left else { return Ok(()) };
-    let what = format!("{device}: byte {offset} is not zero after wiping: the disk does not store written data");
+    let what = format!("{device}: byte {offset} is not zero after wiping: the disk did not store the written data");
     Err(Error::new(Phase::Storage, what))
 }
 
@@ -72,7 +72,7 @@ pub(super) fn check_ranges(device: &DevicePath, size: u64, ranges: &[ByteRange])
     for range in ranges {
         if range.start.checked_add(range.length).is_none_or(|end| end > size) {
             let (start, length) = (range.start, range.length);
-            let what = format!("{device}: cannot wipe {length} bytes at {start}: the device has {size} bytes");
+            let what = format!("{device}: cannot wipe {length} bytes at byte {start}: the device has only {size} bytes");
             return Err(Error::new(Phase::Storage, what));
         }
     }
@@ -120,7 +120,7 @@ fn process_chunks(
         let left = deadline.time_left().map_err(|error| format!("{error}, at {} % of the disk", start * 100 / size))?;
         if let Some(needed) = estimate_excessive_time(began.elapsed(), start, size, left) {
             return Err(format!(
-                "about {} min more are needed, but only {} min are left",
+                "the operation needs about {} more minutes, but only {} min are left",
                 to_minutes(needed),
                 to_minutes(left)
             ));

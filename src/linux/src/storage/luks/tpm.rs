@@ -36,13 +36,13 @@ fn find_missing_requirements_for(tpm: &str) -> Vec<String> {
     let mut missing = Vec::new();
     if !Path::new(tpm).exists() {
         missing.push(format!(
-            "the machine has no TPM 2 ({tpm}): the TPM is missing, disabled in the firmware setup, or of version 1.2"
+            "found no TPM 2 ({tpm}): the TPM is missing, disabled in the firmware setup, or has version 1.2"
         ));
     }
     if !process::find_missing_tools(&[TOOL]).is_empty() || !Path::new(PLUGIN).exists() {
         missing.push(format!(
-            "the ramdisk's part `luks` does not contain {TOOL} or its plugin for cryptsetup: build \
-             it again with initramfs/build"
+            "the ramdisk part `luks` does not contain {TOOL} or its plugin for cryptsetup: rebuild this part with \
+             initramfs/build"
         ));
     }
     missing
@@ -88,7 +88,7 @@ pub fn open_with_tpm(OpenContainer { container, read_only }: &OpenContainer, dev
         .arg("--token-only")
         .arg(device)
         .arg(super::mapping_name(&container.mapping));
-    let only = "only the TPM that sealed the key can unseal it, and only if that TPM was not cleared";
+    let only = "only the TPM that sealed the key can unseal it, and only if this TPM was not cleared";
     let what = || format!("open {} with this machine's TPM ({only})", container.device);
     open.run().map(drop).context(Phase::Storage, what)
 }
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn a_machine_without_a_tpm_is_told_so() {
         let said = find_missing_requirements_for("/dev/none").join("; ");
-        assert!(said.contains("the machine has no TPM 2 (/dev/none)"), "{said}");
+        assert!(said.contains("found no TPM 2 (/dev/none)"), "{said}");
         assert!(!find_missing_requirements_for("/dev/null").join("; ").contains("has no TPM"));
     }
 

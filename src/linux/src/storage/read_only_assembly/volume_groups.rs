@@ -34,7 +34,7 @@ pub(super) fn show_volumes(group: &LvmVolumeGroup) -> Vec<FailedAttempt> {
         Ok(mappings) => failed.extend(wanted().filter_map(|volume| {
             let mapping = mappings.iter().find(|mapping| mapping.name == volume.name);
             let mapping = mapping
-                .ok_or_else(|| "LVM's metadata does not describe a complete and current copy of the volume".to_owned());
+                .ok_or_else(|| "LVM's metadata does not contain a complete and current copy of the volume".to_owned());
             mapping
                 .and_then(|mapping| create_read_only_mapping(group, mapping))
                 .err()

@@ -8,7 +8,7 @@ use crate::inventory::{
 };
 use uuid::Uuid;
 
-const EXPORTED: &str = "it is exported: `vgimport` it in the installed system";
+const EXPORTED: &str = "it is exported: import it in the installed system with `vgimport`";
 const FOREIGN: &str =
     "it belongs to the host with the system ID \"node: 1\": remove the ID with `vgchange --systemid \"\"`";
 
@@ -91,8 +91,8 @@ fn the_reason_of_a_volume_is_the_nearest_one() {
     for (volume, words) in [
         (entangled(HAS_SNAPSHOT), "the volume has a snapshot, which would be activated with it; remove the snapshot"),
         (
-            entangled("is being moved, and its activation would continue the move"),
-            "the volume is being moved, and its activation would continue the move; ",
+            entangled("is being moved, and the move would continue if the volume was activated"),
+            "the volume is being moved, and the move would continue if the volume was activated; ",
         ),
         (lost("linear"), "part of the data is on a missing physical volume; connect the missing disk"),
         (lost("thin-pool"), "part of the data is on a missing physical volume"),
@@ -292,7 +292,7 @@ fn only_what_the_agent_may_still_see_is_untried() {
         (group(None, vec![volume("striped")]), true),
         (group(None, vec![volume("raid1")]), true),
         (group(None, vec![entangled(HAS_SNAPSHOT)]), true),
-        (group(None, vec![entangled("is being moved, and its activation would continue the move")]), false),
+        (group(None, vec![entangled("is being moved, and the move would continue if the volume was activated")]), false),
         (group(None, vec![lost]), false),
         (group(None, vec![volume("thin")]), false),
         (group(Some(EXPORTED), vec![volume("linear")]), true),

@@ -191,7 +191,7 @@ fn what_another_host_wants_is_no_reason_for_a_token() {
     let whole = lead_on.clone();
     for server in [open_manifests(image().0, move |_| Some(lead_on())), Server::start(Vec::new(), move |_| whole())] {
         let error = reach_at(url(&server, ":12"), None).unwrap_err().to_string();
-        assert!(error.contains("fetch") && error.contains("answers 401"), "{error}");
+        assert!(error.contains("fetch") && error.contains("responded with 401"), "{error}");
     }
     assert_eq!((storage.requests().len(), tokens.requests().len()), (2, 0));
     assert!(storage.requests().iter().all(|request| request.authorization.is_none()));

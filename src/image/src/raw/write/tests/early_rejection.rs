@@ -74,12 +74,12 @@ fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
             "(its partition table is for a disk of 9437184 bytes): /dev/sda has 8388608",
         ),
         (&gpt(2 * MIB, 1024, 0), 512, expected(&[1], None), "has a protective MBR but no GPT: it is damaged"),
-        (&changed(small.clone(), 512 + 60, b"x"), 512, expected(&[1], None), "the header's checksum is wrong"),
+        (&changed(small.clone(), 512 + 60, b"x"), 512, expected(&[1], None), "the header's checksum does not match"),
         (
             &changed(large.clone(), 2 * 4096 + 7, b"x"),
             4096,
             expected(&[1], None),
-            "the checksum of its entries is wrong",
+            "the checksum of its entries does not match",
         ),
         (
             &small,
@@ -94,7 +94,7 @@ fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
             expected(&[1], Some(127)),
             "does not fit /dev/sda: partition 127 cannot grow: partition 128 follows it",
         ),
-        (&image(3 * MIB), 512, expected(&[1], Some(1)), "partition 1 cannot grow: the image has no GPT"),
+        (&image(3 * MIB), 512, expected(&[1], Some(1)), "partition 1 cannot grow: the image does not contain a GPT"),
         (
             &image(3 * MIB),
             512,
@@ -186,7 +186,7 @@ fn an_image_without_a_gpt_has_no_place_for_another_partition() {
     for image in [noise(2 * MIB), image(2 * MIB)] {
         let server = Server::start(compress("zstd", &image), |_| Act::default());
         let error = arriving(&server).require_disk(&sda(512), &expected).unwrap_err().to_string();
-        assert!(error.contains("cannot add partition config-2: the image has no GPT"), "{error}");
+        assert!(error.contains("cannot add partition config-2: the image does not contain a GPT"), "{error}");
     }
 }
 
