@@ -125,7 +125,7 @@ def first(target, directory):
             shell(PUT, machine.disk("vdb"))
             before = shell(BYTES, machine.disk("vdb"))
             machine.on()
-            machine.says("is already installed here")
+            machine.says("is already installed on this machine")
             has(machine.is_up(), "/srv/data-proof/random ")
             check("WIPE" not in machine.read("console"), "an accidental boot erases")
             check(not rack.heard("Report"), "an accidental boot reports again")
@@ -237,7 +237,7 @@ def second(target, directory):
             # The operator power cycles the machine.
             rack.begin()
             machine.on()
-            machine.says("is already installed here")
+            machine.says("is already installed on this machine")
             facts = machine.is_up()
             has(facts, "/dev/vda2 / ext4", "/dev/vdb1 /srv ext4")
             check("WIPE" not in machine.read("console"), "an accidental boot erases")
@@ -263,7 +263,7 @@ def second_accident(rack, machine):
     rack.begin()
     rack.steer("set", {"phase": None})
     machine.on()
-    machine.says("is already installed here")
+    machine.says("is already installed on this machine")
     machine.is_up()
     check(not rack.heard("InstallationSucceeded"), "an accidental boot reports again")
     return f"an accidental boot: {', '.join(rack.calls())}"

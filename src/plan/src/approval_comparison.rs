@@ -107,11 +107,11 @@ fn find_differences(approved: &ApprovalSummary, found: &ApprovalSummary, has_beg
 fn compare_torn(approved: &[String], found: &[String], has_begun: bool) -> Vec<String> {
     let more = found.iter().filter(|torn| !approved.contains(torn));
     let more = more.map(|torn| {
-        format!("objects that lose members: the approved plan does not contain {torn}, but the present plan does")
+        format!("objects that lose members: {torn} is in the present plan, but not in the approved plan")
     });
     let less = approved.iter().filter(|torn| !has_begun && !found.contains(torn));
     more.chain(less.map(|torn| {
-        format!("objects that lose members: the approved plan contains {torn}, but the present plan does not")
+        format!("objects that lose members: {torn} is in the approved plan, but not in the present plan")
     }))
     .collect()
 }

@@ -147,7 +147,7 @@ impl<'a> PlanDecider<'a> {
             several => {
                 let all = several.iter().map(|array| describe_array(array)).collect::<Vec<_>>().join(" and ");
                 let ambiguous =
-                    if self.is_ambiguous(below, &found) { "one member has several signatures:" } else { "there is" };
+                    if self.is_ambiguous(below, &found) { "found several signatures on one member:" } else { "there is" };
                 format!("{ambiguous} {all}")
             }
         };
@@ -204,7 +204,7 @@ impl<'a> PlanDecider<'a> {
             };
             let members: Vec<String> = running.below.iter().map(member).collect();
             let message = format!(
-                "array:{} is the name of another array, which is active on {} and is not released; choose another name",
+                "array:{} is the name of another array, which is active on {} and will not be stopped; choose another name",
                 raid.arrayname,
                 members.join(", ")
             );

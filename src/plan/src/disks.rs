@@ -72,9 +72,9 @@ impl<'a> PlanDecider<'a> {
                 let said = match self.is_empty(disk, found) {
                     true => {
                         self.require_zeros_of(disk, found);
-                        "is blank, as after a replacement: it will be recreated"
+                        "is blank, possibly because it was replaced; it will be recreated"
                     }
-                    false => "an interrupted attempt was recreating the disk: it will be recreated again",
+                    false => "an interrupted attempt had started to recreate the disk; it will be recreated again",
                 };
                 self.warn(format!("{} must be kept, but {said}", found.device));
                 self.make_disk(place, disk, found, DeviceFate::Blank);

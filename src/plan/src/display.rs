@@ -73,7 +73,7 @@ impl fmt::Display for PlanRefusal {
             // Editing the layout's file alone does not change the stored layout.
             InstallMode::Reinstall => {
                 "A reinstall uses the layout that was stored when the machine was installed. Repair the disks and order the \
-                 reinstall again, or correct the layout's file and order it with --change-promise."
+                 reinstall again, or correct the layout file and order the reinstall with --change-promise."
             }
         };
         write!(f, "Nothing was written. {remedy}")
@@ -119,7 +119,7 @@ fn write_existing(f: &mut fmt::Formatter<'_>, marker: &InstallMarker) -> fmt::Re
     let order = marker.order.as_ref().map(|order| format!(", order {order}")).unwrap_or_default();
     let time = if marker.time.is_empty() { String::new() } else { format!(" since {}", marker.time) };
     let line =
-        format!("Allocation {}{order} is already installed here, with {}{time}.", marker.allocation, marker.image);
+        format!("Allocation {}{order} is already installed on this machine, with {}{time}.", marker.allocation, marker.image);
     writeln!(f, "{}", escape_line(&line))?;
-    writeln!(f, "Nothing is written; the installed system is booted.\n")
+    writeln!(f, "Nothing will be written; the installed system will be booted.\n")
 }

@@ -118,7 +118,7 @@ impl<'a> PlanDecider<'a> {
         let disks = self.disks_below(copy);
         if disks.iter().all(|disk| self.is_discarded(disk)) {
             return self.warn(format!(
-                "{said}, and {copy} will be wiped: its data will be discarded, as requested by the operator"
+                "{said}, but {copy} will be wiped: its data will be discarded, as requested by the operator"
             ));
         }
         let below = self.inventory.disks.iter().filter(|disk| disks.contains(&disk.name));
@@ -128,7 +128,7 @@ impl<'a> PlanDecider<'a> {
             Some(names) => format!("order the reinstall again with --give-up {}", names.join(" --give-up ")),
         };
         let message = format!(
-            "{said}, and {copy} will be wiped: one of them is a copy, and it is unknown which one has the current data. Inspect both devices; if {copy} is not needed, {road}"
+            "{said}, but {copy} will be wiped: one of them is a copy, and it is unknown which one has the current data. Inspect both devices; if {copy} is not needed, {road}"
         );
         self.refuse(ErrorCode::DuplicateObject, "disks", message);
     }

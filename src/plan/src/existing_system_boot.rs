@@ -201,8 +201,8 @@ fn explain_unbootable(request: &PlanRequest, why: &str) -> String {
         InstallMode::Install | InstallMode::Reinstall => "erase the disk that contains /",
     };
     format!(
-        "this allocation is already installed, but its system cannot be booted from the ramdisk: {why}. Nothing is installed. Boot the \
-         system from its disk. To install the system again, {anew}"
+        "this allocation is already installed, but its system cannot be booted from the ramdisk: {why}. Nothing will \
+         be installed. Boot the system from its disk. To install the system again, {anew}"
     )
 }
 

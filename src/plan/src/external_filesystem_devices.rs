@@ -61,14 +61,14 @@ impl<'a> PlanDecider<'a> {
         };
         if let Some((device, disk)) = on(&|verdict| matches!(verdict, DiskVerdict::Wipe | DiskVerdict::Make)) {
             return Some(format!(
-                "its mount option {option} refers to {device}, and a reinstall wipes {}: keep that disk too (wipeonreinstall: false), or remove the option if the filesystem no longer needs the device",
+                "its mount option {option} refers to {device}, but a reinstall wipes {}: preserve that disk too (wipeonreinstall: false), or remove the option if the filesystem no longer needs the device",
                 disk.device_path()
             ));
         }
         if let Some(made) = self.find_new_device(value) {
             return Some(format!(
                 "its mount option {option} refers to {made}, which a reinstall recreates: specify a device that is \
-                    kept, or remove the option if the filesystem no longer needs the device"
+                    preserved, or remove the option if the filesystem no longer needs the device"
             ));
         }
         if !is_device {
@@ -76,7 +76,7 @@ impl<'a> PlanDecider<'a> {
         }
         if devices.is_empty() {
             return Some(format!(
-                "its mount option {option} refers to a device that is not found and may be on a wiped disk: correct the option, or attach the device"
+                "its mount option {option} refers to a device that was not found and may be on a disk that will be wiped: correct the option, or attach the device"
             ));
         }
         let (device, disk) = on(&|verdict| matches!(verdict, DiskVerdict::NotOurs | DiskVerdict::Volumes))
@@ -169,8 +169,8 @@ impl<'a> PlanDecider<'a> {
     fn decide_unrecognized(&mut self, part: &SpanningComponent, option: &str, disk: &InventoryDisk, nameless: &str) {
         let SpanningComponent { device, kind, whole, .. } = part;
         let said = format!(
-            "{kind} on {device} must be kept, but one of its devices is missing ({whole}). The missing device may be \
-                the {} on {nameless}, and {} will be wiped",
+            "{kind} on {device} must be kept, but one of its devices is missing ({whole}). The {} on {nameless} may be \
+                the content of the missing device, but {} will be wiped",
             content_text::NO_KNOWN_KIND,
             disk.device
         );
@@ -178,7 +178,7 @@ impl<'a> PlanDecider<'a> {
             return self.warn(format!("{said}: that data will be discarded, as requested by the operator"));
         }
         let remedy = match disk.serial.as_str() {
-            "" => format!("erase {nameless} by hand if the data there are not needed"),
+            "" => format!("erase {nameless} by hand if its data are not needed"),
             serial => format!("discard the disk with --give-up {serial}"),
         };
         self.refuse(
@@ -238,7 +238,7 @@ fn whole_key(part: &SpanningComponent) -> (&str, &str) {
 fn describe_unlisted(disk: &KernelName) -> String {
     let disk = disk.device_path();
     format!(
-        "whose disk is not in the layout, although mounting writes to that disk: add {disk} to the layout with \
-            wipeonreinstall: false, or remove the disk from the filesystem"
+        "which is on a disk that the layout does not list, although mounting the filesystem writes to this disk: add \
+            {disk} to the layout with wipeonreinstall: false, or remove the disk from the filesystem"
     )
 }

@@ -136,10 +136,10 @@ impl VariableClassifier<'_> {
             LoadTarget::Malformed => (Foreign, "cannot be read".to_owned()),
             LoadTarget::Unknown => (Foreign, "starts an unknown program".to_owned()),
             LoadTarget::Network | LoadTarget::Firmware | LoadTarget::Device if option.arguments.is_some() => {
-                (Foreign, "passes arguments to a program of the firmware".to_owned())
+                (Foreign, "passes arguments to a firmware program".to_owned())
             }
             LoadTarget::Network => (Firmware, "network".to_owned()),
-            LoadTarget::Firmware => (Firmware, "program of the firmware".to_owned()),
+            LoadTarget::Firmware => (Firmware, "firmware program".to_owned()),
             LoadTarget::Device => (Firmware, "whole device".to_owned()),
         };
         match option.class {
@@ -165,7 +165,7 @@ impl VariableClassifier<'_> {
             PartitionFate::Unread(device) => {
                 (VariableOrigin::Preserved, format!("may start a partition of {device}, which cannot be read"))
             }
-            PartitionFate::Absent => (VariableOrigin::Foreign, "starts a partition that no disk contains".to_owned()),
+            PartitionFate::Absent => (VariableOrigin::Foreign, "starts a partition that does not exist on any disk".to_owned()),
         }
     }
 
@@ -188,14 +188,14 @@ impl VariableClassifier<'_> {
     fn classify_other(&self, other: &OtherFirmwareVariable) -> PlannedVariable {
         use VariableOrigin::{Drophammer, Firmware, Foreign};
         let (origin, reason, is_removable) = match other.purpose {
-            VariablePurpose::HotKey => (Firmware, "key that starts a boot entry", false),
-            VariablePurpose::Drophammer => (Drophammer, "state of drophammer", false),
+            VariablePurpose::HotKey => (Firmware, "hot key for a boot entry", false),
+            VariablePurpose::Drophammer => (Drophammer, "drophammer's own state", false),
             VariablePurpose::ShimKeys => {
                 (Foreign, "keys that shim trusts; the running system cannot remove them", false)
             }
             VariablePurpose::FirmwareRequest => (Foreign, "request to the firmware", true),
             VariablePurpose::ShimRequest => (Foreign, "request to shim", !self.partitions.has_preserved()),
-            VariablePurpose::SystemdBoot => (Foreign, "setting of systemd-boot", !self.partitions.has_preserved()),
+            VariablePurpose::SystemdBoot => (Foreign, "systemd-boot setting", !self.partitions.has_preserved()),
         };
         PlannedVariable {
             name: other.name.clone(),
@@ -256,14 +256,14 @@ impl FirmwarePlan {
         let mut warnings = Vec::new();
         warnings.extend(self.unreadable.as_ref().map(|reason| {
             format!(
-                "boot variables of the firmware cannot be read: {reason}; boot entries of earlier systems are unknown and are not removed. \
-                 Check for them in the firmware's setup"
+                "cannot read the firmware's boot variables: {reason}; boot entries of earlier systems are unknown and \
+                 will not be removed. Look for such entries in the firmware's setup"
             )
         }));
         if self.omitted > 0 {
             warnings.push(format!(
-                "{} boot variables of the firmware were not read, because there are too many; they are not removed. Reset the boot entries in \
-                 the firmware's setup",
+                "{} of the firmware's boot variables were not read, because there are too many, and will not be \
+                 removed. Reset the boot entries in the firmware's setup",
                 self.omitted
             ));
         }
@@ -272,8 +272,8 @@ impl FirmwarePlan {
         let foreign: Vec<&str> = foreign.map(|variable| variable.name.as_str()).collect();
         if !foreign.is_empty() {
             warnings.push(format!(
-                "boot variables of foreign origin stay in the firmware: {}; cleanfirmware: true in the layout removes those that can \
-                 be removed",
+                "boot variables of foreign origin will remain in the firmware: {}; cleanfirmware: true in the layout \
+                 removes those that can be removed",
                 foreign.join(", ")
             ));
         }

@@ -88,7 +88,7 @@ impl<'a> PlanDecider<'a> {
     fn refuse_ambiguous_markers(&mut self, marked: &[MarkedFilesystem]) {
         let found = describe_markers(marked);
         let message = format!(
-            "/ will be recreated, but its disks contain more than one marker ({}) of this installation, and no marker proves which one is the newest: {found}. Erase the filesystem that is not the installed system (wipefs -a in the rescue shell)",
+            "/ will be recreated, but its disks contain more than one marker ({}) of this installation, and the markers do not show which one is the newest: {found}. Erase the filesystem that is not the installed system (wipefs -a in the rescue shell)",
             install_marker::PATH
         );
         self.refuse(ErrorCode::InstallationUnconfirmed, "disks", message);
@@ -211,7 +211,7 @@ impl<'a> PlanDecider<'a> {
             let holds = |disks: &[KernelName], fate: &str| {
                 let disks = disks.join(", ");
                 format!(
-                    "{} on {disks}, which will be {fate}, contains the installation of {theirs}, but this is the {mode} of {ours}",
+                    "{} on {disks}, which will be {fate}, contains the installation of {theirs}, but this run is the {mode} of {ours}",
                     found.device
                 )
             };
@@ -242,15 +242,15 @@ impl<'a> PlanDecider<'a> {
         let claim = self.request.claim.as_ref();
         match claim.map(|claim| claim.waiver) {
             None | Some(Some(MarkerWaiver::Unseen)) if self.inventory.filesystems.is_empty() => {
-                let message = "the inventory does not include the content of filesystems: the agent will refuse to reinstall without a marker of this installation on";
+                let message = "the inventory does not contain install markers: the agent will refuse the reinstall unless it finds a marker of this installation on";
                 return self.warn(format!("{message} {root}"));
             }
             Some(Some(MarkerWaiver::Operator)) => {
-                let message = "no marker of this installation is on";
+                let message = "found no marker of this installation on";
                 return self.warn(format!("{message} {root}; the operator permits the reinstall without the marker"));
             }
             Some(Some(MarkerWaiver::Begun)) => {
-                let message = "no marker of this installation is on";
+                let message = "found no marker of this installation on";
                 return self.warn(format!("{message} {root}; an earlier attempt has started to wipe the disks"));
             }
             None | Some(None | Some(MarkerWaiver::Unseen)) => {}
@@ -268,7 +268,7 @@ impl<'a> PlanDecider<'a> {
             .collect();
         if !elsewhere.is_empty() {
             let message = format!(
-                "/ will be recreated on {root}, but this installation is on other disks of the machine: {}. The names or hints in the layout now match other disks than at installation. Put the disks back in their slots, or reboot so that they get their names back",
+                "/ will be recreated on {root}, but this installation is on other disks of the machine: {}. The names or hints in the layout no longer match the same disks as at installation. Put the disks back in their slots, or reboot so that they get their names back",
                 elsewhere.join("; ")
             );
             return self.refuse(ErrorCode::ForeignDisks, place, message);
@@ -314,7 +314,7 @@ fn describe_markers(marked: &[MarkedFilesystem]) -> String {
         format!("{} on {} has the marker of {whose}", found.device, join_disks(&found.disks))
     });
     let found: Vec<String> = found.collect();
-    if found.is_empty() { "no filesystem of the machine has a marker".to_owned() } else { found.join("; ") }
+    if found.is_empty() { "no filesystem of the machine contains a marker".to_owned() } else { found.join("; ") }
 }
 
 /// Describes an installation: `machine m-1, allocation a-1`.

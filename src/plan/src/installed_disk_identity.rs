@@ -115,8 +115,8 @@ impl PlanDecider<'_> {
                 continue;
             }
             let then = match record {
-                Some(record) => format!("with {}", recorded_disk_match::describe_record_fully(record)),
-                None => "without it".to_owned(),
+                Some(record) => format!("on a disk with {}", recorded_disk_match::describe_record_fully(record)),
+                None => "without this disk".to_owned(),
             };
             let message = format!(
                 "{}, but this installation was started {then}; this disk has {}. The installation continues only on \
@@ -143,7 +143,7 @@ impl PlanDecider<'_> {
             return;
         }
         let said = format!(
-            "{}, with which the machine was installed; the disk must be kept, but reads as blank",
+            "{}, which was recorded when the machine was installed; this disk must be kept, but reads as blank",
             describe_match(listed, found)
         );
         if self.is_discarded(&found.name) {

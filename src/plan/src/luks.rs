@@ -77,10 +77,10 @@ fn container_uuid(found: &[DeviceSignature]) -> Result<Uuid, String> {
     match found {
         [one] if one.kind == KIND => one.uuid.parse().map_err(|_| "the container's UUID cannot be read".to_owned()),
         [one] => Err(format!("there is {}", content_text::describe_signature(one))),
-        [] => Err("no signature was found".to_owned()),
+        [] => Err("found no signature".to_owned()),
         several => {
             let there: Vec<String> = several.iter().map(content_text::describe_signature).collect();
-            Err(format!("there are several signatures: {}", there.join(" and ")))
+            Err(format!("found several signatures: {}", there.join(" and ")))
         }
     }
 }
@@ -201,7 +201,7 @@ impl<'a> PlanDecider<'a> {
             luks.strange_tpm = true;
         }
         self.warn(format!(
-            "{} opens only with disk_key, which the new system does not have: the new system asks for the passphrase at its console until the TPM of \
+            "{} can only be opened with disk_key, which the new system does not have: the new system asks for the passphrase at its console until the TPM of \
              this machine is enrolled (systemd-cryptenroll). {why}",
             device.path
         ));

@@ -243,7 +243,7 @@ impl PlanDecider<'_> {
             if let Some((there, by)) = marker.disks.iter().find_map(|disk| Some((disk, disk.explain_same_disk(&here)?)))
             {
                 let message = format!(
-                    "{} has the {by} of {} of {}, whose system is migrated: both machines have access to that disk, or the disk was moved to this machine. Return the disk to that machine, or choose another disk of this machine for the migration",
+                    "{} has the same {by} as {} of {}, whose system is migrated: both machines have access to that disk, or the disk was moved to this machine. Return the disk to that machine, or choose another disk of this machine for the migration",
                     found.device, there.device, marker.machine
                 );
                 self.refuse(ErrorCode::MigrationTarget, place, message);

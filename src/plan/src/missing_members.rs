@@ -34,7 +34,7 @@ impl<'a> PlanDecider<'a> {
         for (disk, objects) in self.opaque_on_wiped(&opaque) {
             let device = &disk.device;
             let said = format!(
-                "{device} will be wiped, and the content of {objects} could not be inspected, but {}",
+                "{device} will be wiped, although the content of {objects} could not be inspected and may include a component that is missing elsewhere: {}",
                 join_few(&missing, "; ")
             );
             if self.is_discarded(&disk.name) {
@@ -49,7 +49,7 @@ impl<'a> PlanDecider<'a> {
             };
             self.refuse(ErrorCode::IncompleteObject,
                 "disks",
-                format!("{said}. The missing component may be on {device}; if the component is elsewhere, connect it; if the content of the disk is not needed, {road}"),
+                format!("{said}. If the missing component is on another disk, connect that disk; if the content of {device} is not needed, {road}"),
             );
         }
     }
@@ -112,12 +112,12 @@ impl<'a> PlanDecider<'a> {
             let active = array.members.iter().filter(|member| matches!(member.role, MemberRole::Active(_))).count();
             let fate = self.describe_fate(array.members.iter().map(|member| &member.device))?;
             let is_short = active < array.raid_devices as usize;
-            is_short.then(|| format!("{} {fate}, and lacks members", arrays::describe_array(array)))
+            is_short.then(|| format!("{} {fate} and lacks members", arrays::describe_array(array)))
         });
         let groups = self.inventory.groups.iter().filter_map(|group| {
             let fate = self.describe_fate(group.present_devices())?;
             let is_short = group.physical.iter().any(|physical| physical.device.is_none());
-            is_short.then(|| format!("{} {fate}, and lacks physical volumes", lvm::describe_group(group)))
+            is_short.then(|| format!("{} {fate} and lacks physical volumes", lvm::describe_group(group)))
         });
         let mut wholes: BTreeMap<(&str, &str), PartGroup> = BTreeMap::new();
         for part in &self.inventory.parts {

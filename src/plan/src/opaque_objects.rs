@@ -64,7 +64,7 @@ impl PlanDecider<'_> {
                 (false, false, true) => untried.push(object.to_string()),
                 (false, false, false) => {
                     let message = format!(
-                        "{object}: cannot inspect its content: {}. It may contain an installation, and allocation {} wipes {}; {}; {}",
+                        "cannot inspect the content of {object}: {}. It may contain an installation, but allocation {} would wipe {}; {}; {}",
                         object.reason,
                         claim.allocation,
                         wiped.join(", "),
@@ -77,7 +77,7 @@ impl PlanDecider<'_> {
         }
         if !untried.is_empty() {
             self.warn(format!(
-                "the inventory was read before anything was assembled: the agent will inspect {}, and refuse the installation if the inspection fails or a marker is found",
+                "the inventory was read before arrays and volumes were assembled: the agent will inspect {}, and refuse the installation if the inspection fails or a marker is found",
                 untried.join("; ")
             ));
         }

@@ -28,7 +28,7 @@ impl PlanDecider<'_> {
                 continue;
             }
             let message = format!(
-                "the array or group of {} is unknown, and may span other disks: {}; repair the array or group, or, if the array or group is not needed, erase its members",
+                "the array or group of {} is unknown, and may span other disks: {}; repair the array or group, or erase its members if it is not needed",
                 ours.join(", "),
                 unknown.reason
             );

@@ -62,8 +62,8 @@ impl PlanDecider<'_> {
 
     fn refuse_torn(&mut self, thing: &SpanningObject, wiped: &[KernelName], staying: &[KernelName]) {
         let message = format!(
-            "{} spans {}, which a reinstall wipes, and {}, which it does not write: {}; dismantle it first, or keep \
-                or wipe all of it",
+            "{} spans {}, which a reinstall wipes, and {}, which the reinstall does not write: {}; dismantle this \
+                object first, or keep or wipe all of its disks",
             thing.name,
             wiped.join(", "),
             staying.join(", "),

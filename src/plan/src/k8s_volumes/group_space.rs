@@ -73,7 +73,7 @@ fn check_contiguous(name: &str, size_bytes: u64, allocation: &GroupAllocation) -
     (allocation.policy == "contiguous" && size_bytes > largest).then(|| {
         let (needed, largest) = (format::format_bytes(size_bytes), format::format_bytes(largest));
         format!(
-            "needs {needed} in one piece in vg:{name}, which allocates contiguously and has at most {largest} in one piece: \
+            "needs {needed} of contiguous space in vg:{name}, whose allocation policy is contiguous, but at most {largest} are contiguous: \
              change the allocation policy in the installed system (vgchange --alloc normal)"
         )
     })

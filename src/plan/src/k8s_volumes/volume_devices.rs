@@ -65,7 +65,7 @@ impl<'a> PlanDecider<'a> {
         {
             let there = content_text::describe_signature(signature);
             return Err(format!(
-                "must be {format}, but {} has the UUID of the volume and contains {there}",
+                "must be {format}, but {}, which has the UUID of the volume, contains {there}",
                 one.device
             ));
         }

@@ -64,7 +64,7 @@ fn an_option_that_names_a_device_of_a_wiped_disk_is_refused() {
         let reasons = planned(&option).expect_err(&option);
         let expected = "/dev/sdb1 must be kept with xfs \"srv\"";
         assert!(reasons.len() == 1 && reasons[0].contains(expected), "{option}: {reasons:#?}");
-        assert!(reasons[0].contains("refers to /dev/sda3, and a reinstall wipes /dev/sda"), "{option}: {reasons:#?}");
+        assert!(reasons[0].contains("refers to /dev/sda3, but a reinstall wipes /dev/sda"), "{option}: {reasons:#?}");
         assert!(reasons[0].contains("wipeonreinstall"), "no remedy: {reasons:#?}");
     }
     // A device may also be named by its label.

@@ -39,7 +39,7 @@ fn a_kept_part_whose_other_part_is_wiped_is_refused_by_name() {
         let wiped = part("/dev/sda3", on_wiped, whole, wiped_role);
         let reasons = reasons(make(&layout(), &with(&[kept.clone(), wiped.clone()]), InstallMode::Reinstall));
         let expected = format!(
-            "disks: {whole} spans sda3, which a reinstall wipes, and sdb1, which it does not write: {whole} {ID}: {on_kept} on /dev/sdb1, {on_wiped} on /dev/sda3; dismantle it first, or keep or wipe all of it"
+            "disks: {whole} spans sda3, which a reinstall wipes, and sdb1, which the reinstall does not write: {whole} {ID}: {on_kept} on /dev/sdb1, {on_wiped} on /dev/sda3; dismantle this object first, or keep or wipe all of its disks"
         );
         assert_eq!(reasons, [expected]);
         // The two components belong to different objects.
@@ -95,7 +95,7 @@ fn while_a_kept_thing_misses_a_part_nothing_opaque_is_wiped() {
         change(&mut inventory);
         let reasons = reasons(reinstall(&layout(), &inventory, claim()));
         assert!(reasons.len() == 1 && reasons[0].contains(words), "{name}: {reasons:#?}");
-        let end = "ext4 on /dev/sdb1 must be kept, and its other component is missing (filesystem and its external journal). The missing component may be on /dev/sda; if the component is elsewhere, connect it; if the content of the disk is not needed, discard the disk with --give-up A0";
+        let end = "ext4 on /dev/sdb1 must be kept, and its other component is missing (filesystem and its external journal). If the missing component is on another disk, connect that disk; if the content of /dev/sda is not needed, discard the disk with --give-up A0";
         assert!(reasons[0].ends_with(end), "{name}: {reasons:#?}");
         let given = InstallClaim { give_up: vec!["A0".to_owned()], ..claim() };
         let plan = reinstall(&layout(), &inventory, given).unwrap();
