@@ -108,7 +108,7 @@ fn server_control(url: &str, token: Option<String>, report: Option<String>) -> R
     }
     if report.is_some() {
         return Err(cmdline_error(
-            "drophammer.report= requires drophammer.file=; without drophammer.file=, the server of drophammer.url= receives the report".to_owned()
+            "drophammer.report= requires drophammer.file=; without drophammer.file=, the report is sent to the server at drophammer.url=".to_owned()
         ));
     }
     let missing =
@@ -136,7 +136,7 @@ fn metal_stack_control(pixie: &str, report: Option<String>) -> Result<ControlPla
     }
     if report.is_some() {
         return Err(cmdline_error(
-            "drophammer.report= requires drophammer.file=; without drophammer.file=, metal-stack receives the report"
+            "drophammer.report= requires drophammer.file=; without drophammer.file=, the report is sent to metal-stack"
                 .to_owned(),
         ));
     }

@@ -114,7 +114,7 @@ pub(super) fn parse_own_address(text: &str) -> Result<Cidr, String> {
     }
     if cidr.is_default() {
         return Err(format!(
-            "the prefix length of {text:?} puts every address on this link; specify the prefix length of the network"
+            "with the prefix length of {text:?}, all addresses would be on this link; specify the prefix length of the network"
         ));
     }
     if cidr.prefix + 1 < address_bits(&address) && cidr.network_address() == address {
@@ -149,7 +149,7 @@ pub(super) fn parse_destination(text: &str, via: &IpAddr) -> Result<Cidr, String
 /// Parses a MAC address and returns it in lower case, with colons.
 pub(super) fn parse_mac(text: &str) -> Result<String, String> {
     match machine_identity::parse_mac(text)? {
-        mac if is_group_mac(&mac) => Err(format!("{text:?} is a group address, which a NIC cannot have")),
+        mac if is_group_mac(&mac) => Err(format!("{text:?} is a multicast address, which a NIC cannot have")),
         mac if mac == "00:00:00:00:00:00" => Err(format!("{text:?} is not a valid MAC address of a NIC")),
         mac => Ok(mac),
     }

@@ -162,7 +162,7 @@ impl NetworkParser {
         let Some(fields) = self.read_device_fields(device, &["interfaces", "parameters", "macaddress"]) else { return };
         let members = self.reader.parse_items(fields.get("interfaces"), |text| Ok(text.to_owned()));
         if members.is_empty() {
-            let message = "a bond without interfaces does not work: list the ethernets that are its members";
+            let message = "a bond requires interfaces: list the ethernets that are its members";
             self.reader.report(&child_path(&device.place, "interfaces"), message);
         }
         for (member, place) in &members {
@@ -356,7 +356,7 @@ fn check_gateway(route: &StaticRoute, settings: &InterfaceSettings) -> Result<()
     let own: Vec<String> = settings.addresses.iter().map(Cidr::to_string).collect();
     let own = if own.is_empty() { "no addresses".to_owned() } else { own.join(", ") };
     Err(format!(
-        "the gateway {via} is not in any network of this device ({own}); set on-link: true if the gateway is reachable on the link nevertheless"
+        "the gateway {via} is not in any network of this device ({own}); set on-link: true if the gateway is nevertheless reachable on the link"
     ))
 }
 

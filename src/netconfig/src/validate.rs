@@ -39,7 +39,7 @@ impl NetworkParser {
             &seen.macs,
             |one, other| one == other,
             found,
-            |mac| format!("the NIC {mac} is matched twice"),
+            |mac| format!("two devices match the NIC {mac}"),
         );
         // Every link has the same link-local network.
         let is_same = |one: &std::net::IpAddr, other: &std::net::IpAddr| {
@@ -156,7 +156,7 @@ impl NetworkParser {
             problem(
                 "id",
                 format!(
-                    "the name denotes VLAN {number} on {link}, but this is VLAN {} on {}: choose another name",
+                    "the name suggests VLAN {number} on {link}, but this is VLAN {} on {}: choose another name",
                     vlan.id, vlan.link
                 ),
             );

@@ -68,7 +68,7 @@ impl SignatureKeys {
         for text in named {
             let key = text
                 .parse()
-                .map_err(|why| configuration_error(format!("kernel argument drophammer.key={text}: {why}")))?;
+                .map_err(|why| configuration_error(format!("kernel command line: drophammer.key={text}: {why}")))?;
             keys.push(key);
         }
         for file in list_key_files(directory)? {

@@ -37,7 +37,7 @@ impl MinimumVersions {
         let own: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         let own = MinimumVersions::parse_ids(&own, &format!("{}: ", file.display()), keys)?;
         let named: Vec<&str> = named.iter().map(String::as_str).collect();
-        let mut minimum = MinimumVersions::parse_ids(&named, "kernel argument drophammer.minimum=", keys)?;
+        let mut minimum = MinimumVersions::parse_ids(&named, "kernel command line: drophammer.minimum=", keys)?;
         for (os, (version, written)) in own.0 {
             let named = minimum.0.get(&os);
             if named.is_some_and(|(named, _)| *named >= version) {

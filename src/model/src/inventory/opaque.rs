@@ -114,7 +114,7 @@ impl DeviceIndex<'_> {
         };
         let remedy = match is_firmware {
             true => {
-                "delete the RAID volume in the firmware setup; if the content of the volume is needed, back it up first in the system that uses it"
+                "delete the RAID volume in the firmware setup; if its content is needed, first back up the content in the system that uses the volume"
             }
             false => "connect the missing members of the array, or repair the array in the system that uses it",
         };
@@ -136,7 +136,7 @@ impl DeviceIndex<'_> {
                 kind: OpaqueKind::Array,
                 name: format!("array {uuid}"),
                 devices: Vec::new(),
-                reason: format!("the array did not start, and its members can no longer be read: {}", failed.why),
+                reason: format!("the array did not start, and its members have become unreadable: {}", failed.why),
                 remedy: "connect the members of the array".to_owned(),
                 untried: false,
             }),

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// Value of [`LvmLogicalVolume::entangled`] for the origin of a snapshot. The content of the origin is current, and a
 /// read-only mapping can show this content.
-pub const HAS_SNAPSHOT: &str = "has a snapshot, which would be activated with it";
+pub const HAS_SNAPSHOT: &str = "has a snapshot, which would be activated together with the volume";
 
 /// Prefix of [`LvmVolumeGroup::closed`] for a group that several hosts share through a lock manager.
 pub const SHARED_GROUP: &str = "it is shared with other hosts";

@@ -153,7 +153,7 @@ impl Layout {
             _ => return,
         };
         let message = format!(
-            "the list is empty, so constraints.{without_effect} has no effect: the layout is used only by allocations that name it; list {missing}, or remove constraints.{without_effect}"
+            "the list is empty, so constraints.{without_effect} has no effect: only allocations that specify this layout use it; list {missing}, or remove constraints.{without_effect}"
         );
         said.push(Diagnostic::new(format!("constraints.{missing}"), message));
     }

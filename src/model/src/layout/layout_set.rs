@@ -165,7 +165,7 @@ impl LayoutSet {
         let sizes: BTreeSet<&str> =
             self.members.iter().flat_map(|member| member.sizes.iter().map(String::as_str)).collect();
         let sizes = sizes.into_iter().collect::<Vec<_>>().join(", ");
-        vec![format!("no layout lists this size; listed sizes: {}", if sizes.is_empty() { "none" } else { &sizes })]
+        vec![format!("none of the layouts lists this size; listed sizes: {}", if sizes.is_empty() { "none" } else { &sizes })]
     }
 }
 
@@ -203,7 +203,7 @@ impl SetMember {
         let takes = match self.images.get(os) {
             Some(claim) => format!("accepts {os} {:?}", claim.written),
             None if self.images.is_empty() => {
-                "accepts no image: the layout is only used if an allocation specifies it".to_owned()
+                "does not accept any image, so it is used only by allocations that specify it".to_owned()
             }
             None => {
                 let all = self.images.iter().map(|(os, claim)| format!("{os} {:?}", claim.written));

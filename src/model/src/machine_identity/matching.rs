@@ -126,9 +126,9 @@ pub fn describe_other_macs(machine: &KnownMachine, seen: &str) -> String {
 /// Returns the same message as [`describe_other_macs`], but takes id, name and listed MACs of the machine.
 pub fn describe_other_macs_of(id: &str, name: &str, macs: &[String], seen: &str) -> String {
     format!(
-        "a machine with the id {id} of {name:?} has MAC {seen}, which is not among those of its file ({}): nothing is \
-         served. If two machines share a UUID, assign each its own id; if it is the same machine, add the MAC to its \
-         file",
+        "a machine with the id {id} of {name:?} has the MAC {seen}, which is not among the MACs in the file of \
+         {name:?} ({}): the machine is not served. If two machines share a UUID, assign a separate id to each; if it \
+         is the same machine, add the MAC to its file",
         macs.join(" ")
     )
 }
@@ -153,9 +153,9 @@ pub fn prove_uuid(machine: &KnownMachine, reported: Option<Uuid>) -> UuidProof {
         // If the firmware has never reported a UUID, the absence of one is expected.
         return expected.map_or(UuidProof::Proven, |expected| {
             UuidProof::Unproven(format!(
-                "a machine whose firmware reports no usable UUID matches {own} ({name:?}) by a MAC, but that machine \
-                 reported {expected}: only blank disks are overwritten; if its mainboard was replaced, assign \
-                 another id to the machine: drophammer machine rename {own} NEW"
+                "a machine whose firmware does not report a usable UUID matches {own} ({name:?}) by a MAC, but {own} \
+                 has reported the UUID {expected}: only blank disks are overwritten; if the mainboard was replaced, \
+                 assign another id to the machine: drophammer machine rename {own} NEW"
             ))
         });
     };
@@ -165,8 +165,8 @@ pub fn prove_uuid(machine: &KnownMachine, reported: Option<Uuid>) -> UuidProof {
     }
     match expected {
         Some(expected) if !is_same_uuid(expected, reported) => UuidProof::Contradicted(format!(
-            "a machine with UUID {reported} has a MAC of {own} ({name:?}), whose firmware reports {expected}: it is \
-             another machine, and nothing is served. If it is the same machine with a new mainboard, write id: \
+            "a machine with UUID {reported} has a MAC of {own} ({name:?}), whose firmware reports {expected}: it is a \
+             different machine, and is not served. If it is the same machine with a new mainboard, write id: \
              {reported} into its file and run `drophammer machine rename {own} {reported}`; if the NIC was moved, \
              remove its MAC from the file of {name:?}"
         )),

@@ -39,7 +39,7 @@ impl DeviceIndex<'_> {
             self.find_failure(&AttemptTarget::Volume(volume.uuid.clone())).filter(|_| !volume.uuid.is_empty());
         let untried = !self.inventory.explored && failure.is_none() && is_showable(volume);
         let path = format!("{}/{}", group.name, volume.name);
-        let elsewhere = |what: &str| format!("{what} in the system that uses it");
+        let elsewhere = |what: &str| format!("{what} in the system that uses the volume");
         let (reason, remedy) = match (volume.health, volume.kind.as_str(), &volume.entangled) {
             (VolumeHealth::Lost, "raid1", _) => (
                 "none of the volume's copies is known to be complete and current".to_owned(),
@@ -48,7 +48,7 @@ impl DeviceIndex<'_> {
             (VolumeHealth::Lost, ..) => {
                 ("part of the data is on a missing physical volume".to_owned(), "connect the missing disk".to_owned())
             }
-            _ if untried => ("the volume was not active during the inventory".to_owned(), activation_remedy(&path)),
+            _ if untried => ("the volume was not active when the inventory was read".to_owned(), activation_remedy(&path)),
             (_, _, Some(how)) => {
                 (format!("the volume {how}"), elsewhere("remove the snapshot, or complete the merge or move,"))
             }

@@ -89,7 +89,7 @@ fn the_reason_of_a_volume_is_the_nearest_one() {
     let entangled = |how: &str| LvmLogicalVolume { entangled: Some(how.to_owned()), ..volume("linear") };
     let lost = |kind: &str| LvmLogicalVolume { health: VolumeHealth::Lost, ..volume(kind) };
     for (volume, words) in [
-        (entangled(HAS_SNAPSHOT), "the volume has a snapshot, which would be activated with it; remove the snapshot"),
+        (entangled(HAS_SNAPSHOT), "the volume has a snapshot, which would be activated together with the volume; remove the snapshot"),
         (
             entangled("is being moved, and the move would continue if the volume was activated"),
             "the volume is being moved, and the move would continue if the volume was activated; ",
