@@ -1,5 +1,5 @@
-//! Programs of the image, run in a chroot of the target with /proc, /sys, a restricted /dev and, on UEFI machines,
-//! efivarfs.
+//! Execution of the image's programs in a chroot of the target with /proc, /sys, a restricted /dev and, on UEFI
+//! machines, efivarfs.
 
 use super::{NewRoot, restricted_dev};
 use common::error::Result;
@@ -42,8 +42,8 @@ pub(crate) struct Chroot<'a> {
 }
 
 impl<'a> Chroot<'a> {
-    /// Opens the chroot with the nodes of these devices and of their partitions. `say` receives each line of output
-    /// of a program.
+    /// Opens the chroot, whose `/dev` contains the nodes of these devices and of their partitions. `say` receives each
+    /// line that a program prints.
     ///
     /// # Errors
     /// Returns an error if a device is missing, or a filesystem cannot be mounted.

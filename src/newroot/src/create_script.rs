@@ -1,6 +1,6 @@
-//! Runs the `create` script of an OS definition, which creates the system on the disks without an image. The script has
-//! access to the files of the definition, the programs of this ramdisk, the network, and the disks that the plan
-//! assigns to it. Its `/dev` never contains preserved disks.
+//! Runs the `create` script of an OS definition. The script creates the system on the disks without using an image. The
+//! script has access to the files of the definition, the programs of this ramdisk, the network, and the disks that the
+//! plan assigns to it. Its `/dev` never contains preserved disks.
 
 use super::chroot::Chroot;
 use super::{NewRoot, restricted_dev};

@@ -1,4 +1,4 @@
-//! `/etc/crypttab` of the installed system, and the key files that it refers to.
+//! `/etc/crypttab` of the installed system, and the key files to which crypttab refers.
 
 use super::NewRoot;
 use common::error::{Context, Error, Phase, Result};

@@ -36,7 +36,7 @@ const LINKS: [(&str, &str); 5] = [
     ("ptmx", "pts/ptmx"),
 ];
 
-/// Control device required by LVM's tools if there are logical volumes.
+/// Control device of the device mapper, which LVM's tools require if there are logical volumes.
 const DM_CONTROL: &str = "/dev/mapper/control";
 
 /// Mounts the restricted /dev in the target, with nodes and links of these devices and of their partitions.
@@ -56,8 +56,8 @@ pub(crate) fn mount_restricted_dev(special: &mut MountStack, devices: &[DevicePa
 /// Interval at which partition nodes are updated.
 const LOOKS: Duration = Duration::from_millis(20);
 
-/// Runs a function that may partition these devices. Meanwhile keeps the partition nodes in `dev` up to date, as udev
-/// would do.
+/// Runs a function that may partition these devices, and keeps the partition nodes in `dev` up to date in the meantime,
+/// as udev would.
 pub(crate) fn run_with_partition_nodes<T>(dev: &Path, devices: &[DevicePath], run: impl FnOnce() -> T) -> T {
     let (done, ends) = mpsc::channel::<()>();
     thread::scope(|scope| {

@@ -117,7 +117,7 @@ impl NewRoot {
         linked.context(Phase::Target, || format!("create the symlink {path} in the target"))
     }
 
-    /// Returns the path of an open file of the target as seen from the ramdisk, for tools that require a path.
+    /// Returns the path at which an open file of the target is visible in the ramdisk, for tools that require a path.
     ///
     /// # Errors
     /// Returns an error if the file is not below the target's root.

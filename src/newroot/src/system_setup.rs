@@ -54,7 +54,7 @@ use owner_login::LoginUsers;
 use std::thread;
 use time::OffsetDateTime;
 
-/// Component that finishes the image: its own installer, drophammer, or no component.
+/// Component that finishes the image: the image's installer, drophammer, or no component.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finisher {
     /// Installer of metal-stack's images until 2026.
@@ -68,8 +68,8 @@ pub enum Finisher {
 }
 
 impl Finisher {
-    /// Selects the component that finishes the image: the requested component, or else a component that suits the
-    /// contents of the image.
+    /// Selects the component that finishes the image: the requested component, or, if none is requested, a component
+    /// according to the contents of the image.
     ///
     /// # Errors
     /// Returns an error if the image must be finished by its own installer, but does not contain an installer.
@@ -210,7 +210,7 @@ pub fn finish_raw_image(
     }
 }
 
-/// Runs the installer of the image, and then `label`, which sets the labels of SELinux.
+/// Runs the image's installer, and then `label`, which sets the SELinux labels.
 fn run_image_installer(
     root: &NewRoot,
     finishing: &FinishInputs,

@@ -37,8 +37,8 @@ pub enum BootSource {
 }
 
 /// Writes boot-info.yaml, as an installer would, if the file does not exist yet. `has_loader` is set if the firmware
-/// can start the system by a boot loader of the image. The boot loader is then used whenever the image does not specify
-/// the boot parameters completely.
+/// can start the system through a boot loader from the image. That boot loader is then used if the image does not
+/// specify the boot parameters completely.
 ///
 /// # Errors
 /// Fails if the file cannot be written. Without a boot loader, also fails if the image contains no supported boot loader
@@ -121,11 +121,11 @@ fn read_boot_config(
     Ok((BootSource::Config(from), boot))
 }
 
-/// Returns the reason why a system can be booted only by its own boot loader; `None` if there is no such reason. The
-/// reason may be that a path, the root filesystem, or the arguments for the first boot of Ignition depend on variables
-/// that are not set in the image. A second possible reason is an unquoted semicolon. A third possible reason is that
-/// the entry does not specify the root filesystem at all; the system then depends on values that its boot loader sets,
-/// such as the EFI variables of systemd-boot.
+/// Returns the reason why only a system's own boot loader can boot the system; `None` if there is no such reason. There
+/// are three possible reasons. First, a path, the root filesystem, or Ignition's arguments for the first boot may
+/// depend on variables that are not set in the image. Second, the entry may contain an unquoted semicolon. Third, the
+/// entry may not specify the root filesystem at all; the system then depends on values that its boot loader sets, such
+/// as the EFI variables of systemd-boot.
 fn describe_missing_values(entry: &BlsEntry, from: &str, has_loader: bool) -> Option<String> {
     let has_root = entry.words.iter().any(|word| ROOT_PARAMETERS.contains(&parameter_name(word)));
     let needs_loader =
@@ -142,8 +142,8 @@ fn describe_missing_values(entry: &BlsEntry, from: &str, has_loader: bool) -> Op
     (has_loader && !has_root).then(|| format!("the image's {from} does not specify the root filesystem (root=)"))
 }
 
-/// Returns `ID` of os-release, which distributions use as the name of their boot entry; `image` if the file or its `ID`
-/// is missing.
+/// Returns `ID` from os-release, which distributions use as the name of their boot entry; `image` if the file or its
+/// `ID` is missing.
 fn read_os_id(root: &NewRoot) -> String {
     let text = root.read_text("/etc/os-release").unwrap_or_default();
     let id = text.lines().find_map(|line| line.strip_prefix("ID="));

@@ -21,13 +21,13 @@ use std::path::Path;
 /// Consequence of missing boot entries if the disks contain a boot loader (UEFI specification 3.5.1.1).
 const FALLBACK: &str = r"the machine still boots from the fallback path \EFI\BOOT on its disks";
 
-/// Consequence of missing boot entries if the firmware starts the kernel, which then gets its command line only from
-/// its boot entry.
+/// Consequence of missing boot entries if the firmware starts the kernel directly. The kernel then receives its command
+/// line only through its boot entry.
 const NO_FALLBACK: &str =
     "without boot entries, the machine cannot boot from its disks, because the image lacks a boot loader";
 
-/// Writes the boot entries of this installation. Logs the changes and all resulting entries. A failure is only logged
-/// as a warning, because a machine with a boot loader boots even without boot entries.
+/// Writes the boot entries of this installation. Logs the changes and all resulting entries. Failures are only logged
+/// as warnings, because a machine with a boot loader boots even without boot entries.
 pub fn write_boot_entries(directory: &Path, planned: &BootEntries, wanted: &[BootEntryRequest], say: &dyn Fn(&str)) {
     let needs_them = wanted.iter().any(|entry| !entry.arguments.is_empty());
     let otherwise = if needs_them { NO_FALLBACK } else { FALLBACK };

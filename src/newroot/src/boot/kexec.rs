@@ -62,7 +62,7 @@ pub fn boot_loaded_kernel() -> Result<Infallible> {
 }
 
 /// Frees the page cache, which fills the memory after an image was written. kexec requires free pages at certain
-/// addresses; with a full page cache, loading has taken 50 s instead of 2 s.
+/// addresses; with a full page cache, loading took 50 s instead of 2 s.
 fn drop_page_cache() {
     if let Err(error) = fs::write("/proc/sys/vm/drop_caches", "3") {
         tracing::warn!("drop the page cache: {error}");
@@ -89,8 +89,8 @@ fn kexec_file_load(kernel: &File, initrd: Option<&File>, cmdline: &CString) -> n
     Errno::result(result).map(drop)
 }
 
-/// Returns the probable cause of an error. The causes are those in the section ERRORS of kexec_file_load(2), and causes
-/// known from experience.
+/// Returns the probable cause of an error. The causes are taken from the section ERRORS of kexec_file_load(2) and from
+/// experience.
 fn explain_error(error: Errno) -> &'static str {
     match error {
         Errno::EPERM => "not permitted: kernel lockdown (Secure Boot) is active, kexec_load_disabled is set, or the process does not run as root",

@@ -1,5 +1,5 @@
 //! Shutdown of network interfaces before kexec, as in kexec(8). An active NIC would write to memory that belongs to the
-//! new kernel. In addition, drivers of active NICs have hung in the shutdown of the old kernel.
+//! new kernel. In addition, some drivers of active NICs have hung during the shutdown of the old kernel.
 
 use nix::errno::Errno;
 use nix::libc;

@@ -127,7 +127,7 @@ pub(super) mod tests {
         assert_eq!(listed_uuids("# ARRAY /dev/md0 UUID=1\n"), Vec::<String>::new());
     }
 
-    /// Settings as in lvm.conf of EL 9, in which most are comments, and as OpenStack and Ceph recommend them.
+    /// Settings from EL 9's lvm.conf, which comments out most of them, and settings that OpenStack and Ceph recommend.
     #[test]
     fn settings_that_hide_devices_are_found() {
         for (text, found) in [

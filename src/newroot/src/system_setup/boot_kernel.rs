@@ -31,8 +31,8 @@ const IMAGES: [&str; 4] = ["/boot/vmlinuz-*", "/usr/lib/modules/*/vmlinuz", "/li
 
 pub(super) const MODULES: [&str; 2] = ["/usr/lib/modules", "/lib/modules"];
 
-/// Paths at which distributions store the initramfs of a kernel, by its version or by its name (`linux` of Arch, `lts`
-/// of Alpine). The first existing file is used.
+/// Paths at which distributions store the initramfs of a kernel. The file name contains the kernel's version or name
+/// (`linux` on Arch, `lts` on Alpine). The first existing file is used.
 const INITRDS: [&str; 9] = [
     "/boot/initrd.img-{version}",
     "/boot/initramfs-{version}.img",

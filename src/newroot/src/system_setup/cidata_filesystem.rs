@@ -1,4 +1,4 @@
-//! cloud-init's seed on a separate filesystem, which cloud-init finds by its label CIDATA.
+//! cloud-init's seed on a separate filesystem with the label CIDATA, by which cloud-init finds the filesystem.
 
 use super::esp::{self, EspFile};
 use super::machine_boot_requirements::BootEsp;

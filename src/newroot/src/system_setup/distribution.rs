@@ -1,4 +1,4 @@
-//! Detection of the target's distribution. The properties in which distributions differ are in a table.
+//! Detection of the target's distribution, and a table of the properties in which distributions differ.
 
 use crate::NewRoot;
 
@@ -114,8 +114,7 @@ impl Distribution {
     }
 }
 
-/// Returns whether the ID is valid (os-release(5)). Invalid IDs must not become directory names and words of boot
-/// entries.
+/// Returns whether the ID is valid (os-release(5)). Invalid IDs must not be used in directory names or boot entries.
 fn is_valid_id(id: &str) -> bool {
     id.len() <= 64
         && !id.starts_with('.')

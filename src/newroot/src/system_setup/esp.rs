@@ -1,5 +1,5 @@
-//! Writes files to EFI system partitions (ESPs). All ESPs receive the same files, so that each disk can boot the
-//! machine alone.
+//! Writes files to EFI system partitions (ESPs). All ESPs receive the same files, so that the machine can boot from any
+//! one of its disks.
 
 use super::machine_boot_requirements::BootEsp;
 use crate::NewRoot;
@@ -41,7 +41,7 @@ pub(crate) fn fill_esps(root: &NewRoot, esps: &[BootEsp], files: &[EspFile]) -> 
     write_files(root, esps, files, "write files to the EFI system partition")
 }
 
-/// Writes files to vfat filesystems, like [`fill_esps`]. Errors start with `doing` and the device.
+/// Writes files to vfat filesystems, like [`fill_esps`]. Error messages begin with `doing` and the device.
 ///
 /// # Errors
 /// As for [`fill_esps`].

@@ -20,13 +20,13 @@ const E2FSCK_BYTES: u64 = 8 << 20;
 /// Paths of systemd in an image.
 const SYSTEMD: [&str; 2] = ["/usr/lib/systemd/systemd", "/lib/systemd/systemd"];
 
-/// Checks the filesystems that are mounted below the root against the newest kernel that has modules in the image, and
-/// against the image's e2fsck. The check against the kernel is omitted if the image contains no kernel modules, and the
-/// check against e2fsck is omitted if the image contains no e2fsck.
+/// Checks that the filesystems of the target are supported by the newest kernel that has modules in the image, and by
+/// the image's e2fsck. The check of the kernel is omitted if the image contains no kernel modules, and the check of
+/// e2fsck is omitted if the image contains no e2fsck.
 ///
 /// # Errors
 /// Returns an error if the kernel does not support a feature of a filesystem, or if the system would stop at boot
-/// because e2fsck does not support such a feature. A filesystem whose superblock cannot be read is not checked.
+/// because e2fsck does not support a feature. A filesystem with an unreadable superblock is not checked.
 pub(super) fn require_filesystem_support(root: &NewRoot, fstab: &[FstabEntry], say: LogSink) -> Result<()> {
     let all = MODULES.iter().flat_map(|dir| root.list_names(dir).unwrap_or_default());
     let kernel = all.filter_map(|name| Some((parse_linux_version(&name)?, name))).max().map(|(_, kernel)| kernel);
@@ -63,8 +63,8 @@ pub(super) fn require_filesystem_support(root: &NewRoot, fstab: &[FstabEntry], s
     Ok(())
 }
 
-/// Reads the superblock of the filesystem that is mounted at the entry's path of the target. `None` if the features of
-/// its format are not known.
+/// Reads the superblock of the filesystem that is mounted in the target at the entry's path. Returns `None` if the
+/// features of the filesystem's format are not known.
 fn read_superblock(root: &NewRoot, entry: &FstabEntry) -> io::Result<Option<Superblock>> {
     if matches!(entry.format, FilesystemFormat::Tmpfs | FilesystemFormat::None) {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! Kernel arguments of an image, without the arguments that describe the machine on which the image was built.
+//! Kernel arguments of an image, except those that are specific to the machine on which the image was built.
 
 use super::boot_kernel::BootKernel;
 use super::file_search::find_matching;

@@ -1,5 +1,5 @@
-//! Initramfs of the target. It is rebuilt only if it cannot find the root filesystem of this machine, since building it
-//! takes as long as the rest of the installation.
+//! Initramfs of the target. The initramfs is rebuilt only if it cannot mount the root filesystem of this machine,
+//! because rebuilding takes as long as the rest of the installation.
 
 mod content;
 mod disk_drivers;
@@ -27,7 +27,7 @@ struct InitramfsTool {
     program: &'static str,
     /// Arguments, with placeholders in braces.
     args: &'static [&'static str],
-    /// Settings that the tool uses for this initramfs and for the initramfs of each later kernel.
+    /// Settings that apply to this initramfs and to the initramfs of each later kernel.
     settings: InitramfsSettings,
 }
 
@@ -99,7 +99,7 @@ const MAKERS: [InitramfsTool; 4] = [
     },
 ];
 
-/// Maximum size, in bytes, of a list of modules that is read. Most lists take about half a megabyte.
+/// Maximum size of a file that lists modules, in bytes. Most such files have about half a megabyte.
 const MOST_LIST_BYTES: u64 = 16 << 20;
 
 /// Requirement that an initramfs must meet to find the root filesystem.
@@ -234,8 +234,8 @@ fn describe_missing(needs: &[InitramfsRequirement], content: &InitramfsContent) 
     missing.join(", ")
 }
 
-/// Returns the requirements that an initramfs of this kernel must meet to mount this root filesystem. Only loadable
-/// modules of this kernel are included; all other drivers are built in or do not exist.
+/// Returns the requirements that an initramfs of this kernel must meet to mount this root filesystem. Drivers that are
+/// not loadable modules of this kernel are omitted, because they are built in or do not exist.
 fn list_requirements(
     root: &NewRoot,
     wants: &BootRequirements,

@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 
 const GROUP: &str = "/etc/group";
 
-/// Groups whose members may become root, in distributions like Debian and Red Hat.
+/// Groups whose members may become root: on Debian and similar distributions, and on Red Hat and similar distributions.
 const SUPERUSERS: [&str; 2] = ["sudo", "wheel"];
 
 /// Creates the user with a home directory and without a valid password, if the user does not exist yet. Logs a warning

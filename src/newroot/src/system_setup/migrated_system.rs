@@ -28,7 +28,7 @@ pub struct AdaptedBoot {
     pub info: Option<BootInfo>,
     /// Newest kernel of the system and its initramfs, if any.
     pub newest: Option<(String, String)>,
-    /// Boot entries that the firmware must receive for boot loaders that were installed for this machine.
+    /// Boot entries that must be created for boot loaders that were installed for this machine.
     pub entries: Vec<BootEntryRequest>,
 }
 
@@ -120,9 +120,9 @@ fn adapt_boot(
 /// | firmware | action |
 /// |---|---|
 /// | BIOS | GRUB is installed on the disks; its menu is preserved |
-/// | UEFI, GRUB was migrated with the ESP | preserved: it finds its menu by the filesystem's UUID |
-/// | UEFI, another loader was migrated, and the initramfs is unchanged | preserved |
-/// | UEFI, no loader was migrated, or the initramfs that the loader loads is outdated | installed as for an installation |
+/// | UEFI, GRUB was migrated with the ESP | GRUB is preserved: it finds its menu by the filesystem's UUID |
+/// | UEFI, another loader was migrated, and the initramfs is unchanged | the loader is preserved |
+/// | UEFI, no loader was migrated, or the initramfs that the loader loads is outdated | a loader is installed, as for a new installation |
 fn adapt_boot_loader(start: &LoaderContext, has_loader: bool, is_new_initramfs: bool) -> Result<Vec<BootEntryRequest>> {
     let chosen = boot_loader::choose_loader(start.root, start.wants)?;
     match chosen {

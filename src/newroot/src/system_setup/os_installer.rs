@@ -18,8 +18,8 @@ const PROGRAMS: [&str; 5] = [
 /// Shell script that runs a program in a directory: its arguments are directory and program.
 const IN_DIRECTORY: &str = "cd \"$0\" && exec \"$1\"";
 
-/// LVM settings for the chroot, where udev does not respond and LVM must not search for components of devices that the
-/// ramdisk has set up.
+/// LVM settings for the chroot. In the chroot, udev does not respond, and LVM must not search for components of the
+/// devices that the ramdisk has assembled.
 const LVM: &str = "/etc/lvm/lvmlocal.conf";
 const LVM_LOCAL: &str = "\
 # written by drophammer

@@ -29,7 +29,7 @@ pub(crate) mod task {
         [PERSIST, HOSTNAME, HOSTS, RESOLV_CONF, NTP, USER, NETWORK, KEYS, USER_DATA, BOOT_LOADER, MACHINE_ID, SCRIPT];
 }
 
-/// Settings of the image. If the image does not contain the settings file, the settings are empty, so no task is
+/// Settings of the image. If the image does not contain the settings file, all settings are empty, and no task is
 /// disabled.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct OsInstallerSettings {

@@ -1,5 +1,6 @@
-//! Labels of SELinux. The ramdisk's kernel does not use SELinux, so the image's own `setfiles` labels unpacked files.
-//! An enforcing system could not read unlabeled files, and would fail before it labels its files itself.
+//! SELinux labels. The ramdisk's kernel does not use SELinux, so the image's `setfiles` is run to label the unpacked
+//! files. If SELinux is enforcing, the installed system could not read unlabeled files, and would fail before it labels
+//! them itself.
 
 use super::file_search::find_program;
 use super::log_sink::LogSink;
@@ -20,7 +21,7 @@ pub(crate) const NO_SETFILES: &str = "the image does not contain setfiles";
 
 const DEADLINE: Duration = Duration::from_secs(30 * 60);
 
-/// Filesystems of the chroot, which are not part of the system.
+/// Special filesystems of the chroot, which do not belong to the installed system.
 const EXCLUDED: [&str; 4] = ["/proc", "/sys", "/dev", "/run"];
 
 /// Returns the name of the policy of a system that uses SELinux.
@@ -41,8 +42,8 @@ pub(crate) fn is_relabeling_pending(root: &NewRoot) -> bool {
     root.path_exists(RELABEL)
 }
 
-/// Returns the boot information for the next boot: an enforcing system cannot read files without labels, so the boot in which it labels
-/// them is permissive.
+/// Returns the boot information for the next boot. If the system labels its files at this boot, SELinux is permissive,
+/// because an enforcing system cannot read files without labels.
 pub fn add_relabeling_arguments(root: &NewRoot, boot: &BootInfo) -> BootInfo {
     let is_set = split_words(&boot.cmdline).any(|word| parameter_name(word) == "enforcing");
     if is_set || !is_relabeling_pending(root) {

@@ -1,5 +1,5 @@
-//! Removes from the image's crypttab(5) the encrypted devices of the machine on which the image was built. The
-//! installed system would wait for these devices at boot.
+//! Disables the entries of the image's crypttab(5), which belong to the machine on which the image was built. The
+//! installed system would wait for their devices at boot.
 
 use crate::NewRoot;
 use crate::system_setup::log_sink::LogSink;

@@ -78,8 +78,8 @@ pub(crate) fn write_cloud_init_seed(
     Ok(())
 }
 
-/// Formats the metadata. Each reinstall has another instance ID, so that cloud-init ignores state of the old system on
-/// preserved disks.
+/// Formats the metadata. Each reinstall gets a new instance ID, so that cloud-init ignores its old state on preserved
+/// disks.
 fn format_meta_data(files: &MachineFiles) -> String {
     let allocation = &files.assigned.allocation;
     let id = if allocation.id.is_empty() { &files.machine } else { &allocation.id };
@@ -95,7 +95,7 @@ fn format_meta_data(files: &MachineFiles) -> String {
 }
 
 /// Returns the path of Ignition if the user data is for Ignition. Logs a warning if the image does not contain the
-/// program that the user data is for.
+/// program for which the user data is intended.
 pub(crate) fn find_ignition(root: &NewRoot, user_data: &[u8], say: &dyn Fn(&str)) -> Option<&'static str> {
     let program = IGNITION.into_iter().find(|path| root.path_exists(path));
     let unread = "the user data is in /etc/metal/userdata, but no program of the installed system reads it";

@@ -1,5 +1,5 @@
-//! Writes boot variables and reads them back. A refusal by the firmware is reported as a warning with a remedy, and not
-//! as an error.
+//! Writes boot variables and reads them back. If the firmware rejects a change, a warning with a remedy is reported
+//! instead of an error.
 
 use super::entry_changes::BootEntryChanges;
 use linux::efi::variables::{self, BootVariables, entry_name};
@@ -68,7 +68,7 @@ impl FailedChange {
         FailedChange { what: format!("{act} {name}: {error}"), advice }
     }
 
-    /// Returns one warning for each remedy, with all failures to which this remedy applies.
+    /// Returns one warning for each remedy; the warning lists all failures to which the remedy applies.
     fn group_warnings(refused: Vec<FailedChange>) -> Vec<String> {
         let all = [FULL, READ_ONLY, OTHERWISE].into_iter().map(|advice| {
             let of_it = refused.iter().filter(|refused| refused.advice == advice);

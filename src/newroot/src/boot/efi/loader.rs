@@ -1,11 +1,11 @@
-//! Search for the boot loader on the EFI system partition of an image. The program that the image lists for shim's
-//! fallback program is tried first, then the firmware's fallback path, and then well-known names.
+//! Search for the boot loader on the EFI system partition of an image. The search order is: the program listed in the
+//! file for shim's fallback program, the firmware's fallback path, and well-known names.
 
 use crate::NewRoot;
 use common::bounded_read::read_prefix;
 use common::error::{Context, Error, Phase, Result};
 
-/// Fallback path of firmware (UEFI specification, 3.5.1.1).
+/// Path of the program that the firmware starts without a boot entry (UEFI specification, 3.5.1.1).
 const FALLBACK: [&str; 2] = ["BOOT", "BOOTX64.EFI"];
 
 /// File in which a distribution lists its boot loader for shim's fallback program: `shimx64.efi,debian,,a comment`, in
@@ -55,7 +55,7 @@ fn no_loader_error() -> Error {
     Error::new(Phase::Boot, what)
 }
 
-/// Returns the name as spelled in the directory, because firmware ignores case, but some filesystems do not.
+/// Returns the name as spelled in the directory. The firmware ignores case, but some filesystems do not.
 fn find_ignoring_case(esp: &NewRoot, directory: &str, name: &str) -> std::io::Result<Option<String>> {
     let there = esp.list_names(directory)?;
     Ok(there

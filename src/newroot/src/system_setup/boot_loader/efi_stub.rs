@@ -1,4 +1,5 @@
-//! Boot without a boot loader: the firmware starts the kernel (Documentation/admin-guide/efi-stub.rst of Linux).
+//! Boot without a boot loader: the firmware starts the kernel directly (Documentation/admin-guide/efi-stub.rst of
+//! Linux).
 
 use super::super::command_line;
 use super::super::loader_context::LoaderContext;

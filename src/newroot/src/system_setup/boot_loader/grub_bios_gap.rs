@@ -13,11 +13,12 @@ use std::time::Duration;
 
 const SECTOR: usize = 512;
 
-/// Size of the boot code in the first sector of a disk, which precedes disk signature and partitions (UEFI
-/// specification 5.2.1).
+/// Size of the boot code at the beginning of a disk's first sector. The disk signature and the partition entries follow
+/// the boot code (UEFI specification 5.2.1).
 const CODE_BYTES: usize = 440;
 
-/// Offset in boot.img of the first sector number of core.img (GRUB 2.12, include/grub/i386/pc/boot.h).
+/// Offset in boot.img at which the number of core.img's first sector is stored (GRUB 2.12,
+/// include/grub/i386/pc/boot.h).
 const CORE_SECTOR: usize = 0x5c;
 /// Offset in boot.img of a jump that skips the check of the BIOS drive number.
 const DRIVE_CHECK: usize = 0x66;
@@ -27,7 +28,8 @@ const NO_OPERATION: u8 = 0x90;
 /// of twelve bytes at the end of the first sector.
 const REST_SECTOR: usize = SECTOR - 12;
 
-/// Maximum size of an image in bytes. A larger image does not fit before the first partition of any layout.
+/// Maximum size of boot.img or core.img in bytes. A larger core.img does not fit before the first partition of any
+/// layout.
 const MOST_BYTES: u64 = 1 << 20;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -73,8 +75,8 @@ struct GrubImages {
     core: Vec<u8>,
 }
 
-/// Writes the sector numbers of the location into the images: boot.img contains the number of the first sector of
-/// core.img, and this sector contains the number of the next sector.
+/// Writes the sector numbers of core.img into the images: boot.img contains the number of core.img's first sector, and
+/// that sector contains the number of the second sector.
 fn relocate_images(mut boot: Vec<u8>, mut core: Vec<u8>, gap: ByteRange) -> io::Result<GrubImages> {
     if boot.len() != SECTOR || boot[SECTOR - 2..] != [0x55, 0xaa] {
         return Err(io::Error::other("the image's boot.img is invalid"));

@@ -46,9 +46,9 @@ pub(crate) const MODULES: [&str; 28] = [
     "terminal",
 ];
 
-/// Variable that contains the kernel command line. Boot entries that packages of EL 8 add use this variable. Tools of
-/// EL 8 store the variable in GRUB's environment block; the value in this block takes precedence over the value in the
-/// menu. The value in an image belongs to the machine on which the image was built.
+/// Variable that contains the kernel command line. The boot entries of EL 8's packages refer to this variable. EL 8's
+/// tools store its value in GRUB's environment block, where the value takes precedence over the one in the menu. The
+/// value in an image belongs to the machine on which the image was built.
 const KERNEL_OPTIONS: &str = "kernelopts";
 
 /// Location of the menu.
@@ -57,7 +57,7 @@ pub(crate) struct GrubDirectory<'a> {
     pub directory: String,
     /// Filesystem that contains `/boot`.
     pub filesystem: &'a FilesystemByUuid,
-    /// Prefix to remove from paths for GRUB: `/boot` if `/boot` is a separate filesystem; otherwise empty.
+    /// Prefix that is removed from paths for GRUB: `/boot` if `/boot` is a separate filesystem; otherwise empty.
     hidden: &'static str,
 }
 
@@ -136,7 +136,7 @@ fn format_menu(
 }
 
 /// Writes this machine's command line to the image's Boot Loader Specification entry. Returns whether GRUB reads Boot
-/// Loader Specification entries. If GRUB reads them, packages add later kernels only as such entries.
+/// Loader Specification entries. If GRUB does, packages add later kernels only as such entries.
 fn update_boot_entry(start: &LoaderContext, home: &GrubDirectory) -> Result<bool> {
     let reads_entries =
         find_first(start.root, &["/usr/lib/grub/*/blscfg.mod", "/usr/lib/grub2/*/blscfg.mod", "/etc/grub.d/10_linux"]);

@@ -1,4 +1,4 @@
-//! Parser of initramfs contents: concatenated cpio archives, of which any may be compressed
+//! Parser of initramfs contents: concatenated cpio archives, each of which may be compressed
 //! (Documentation/driver-api/early-userspace/buffer-format.rst of Linux).
 
 use common::encoding::join_hex;
@@ -73,7 +73,7 @@ fn read_archives(
     }
 }
 
-/// Parses one compressed file, and subtracts the size of the decompressed contents from the remaining budget `most`.
+/// Parses one compressed stream, and subtracts the size of its decompressed contents from the remaining budget `most`.
 fn read_compressed(
     start: [u8; 6],
     from: &mut impl BufRead,
@@ -106,7 +106,7 @@ fn fill_buffer(from: &mut impl Read, into: &mut [u8]) -> io::Result<bool> {
     from.read_exact(&mut into[1..]).map(|()| true)
 }
 
-/// Parses an archive whose first magic was already read.
+/// Parses an archive after its first magic number was read.
 fn read_archive(from: &mut impl BufRead, content: &mut InitramfsContent) -> io::Result<()> {
     let mut magic_is_read = true;
     loop {
@@ -222,7 +222,7 @@ pub(in super::super) mod tests {
         }
     }
 
-    /// Linux unpacks compressed archives one after another, and ignores other data behind them.
+    /// Linux unpacks consecutive compressed archives, and ignores other data after them.
     #[test]
     fn all_concatenated_archives_are_read() {
         let first = cpio(&[("lib/modules/6.1/ext4.ko", "x")]);

@@ -119,8 +119,8 @@ pub(crate) fn replace_in_mdadm_conf(root: &NewRoot, wanted: &[FinishedArray], sa
     Ok(())
 }
 
-/// Removes restrictions to certain disks from a line (mdadm.conf(5)): `devices=` of an array, and paths in a DEVICE
-/// line.
+/// Removes restrictions to certain disks from a line of mdadm.conf(5): the word `devices=` of an array, and the paths
+/// in a DEVICE line.
 fn remove_disk_names(line: &str) -> String {
     let lower = line.to_ascii_lowercase();
     if lower.starts_with("dev") && line.contains("/dev/") {

@@ -1,6 +1,6 @@
-//! Removal of network settings from cloud-init's own files in a raw image. cloud-init prefers these settings to those
-//! of its seed (`network_config_sources` in cloudinit/sources/__init__.py), and merges the settings of all files, so a
-//! file written by drophammer could not override these settings.
+//! Removal of network settings from cloud-init's own files in a raw image. In cloud-init, these settings take
+//! precedence over those of the seed (`network_config_sources` in cloudinit/sources/__init__.py), and the settings of
+//! all files are merged, so a file written by drophammer could not override them.
 
 use crate::NewRoot;
 use common::error::Result;
@@ -38,7 +38,7 @@ pub(crate) fn remove_network_settings(root: &NewRoot, say: &dyn Fn(&str)) -> Res
 /// Removes the lines of `network` from a document; `None` if the document does not contain it.
 ///
 /// # Errors
-/// Returns the reason if the document cannot be parsed, or its top-level keys do not begin lines.
+/// Returns the reason if the document cannot be parsed, or its top-level keys are not at the start of a line.
 fn remove_network(text: &str) -> std::result::Result<Option<String>, String> {
     if !text.contains("network") {
         return Ok(None);

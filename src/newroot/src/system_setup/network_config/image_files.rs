@@ -1,4 +1,4 @@
-//! Files and services of the image that would configure the network in addition to the selected network manager.
+//! Files and services of the image that would configure the network, although another network manager was selected.
 
 use super::super::file_search::{find_matching, is_file};
 use crate::NewRoot;
@@ -81,8 +81,8 @@ pub(super) fn remove_link_files(root: &NewRoot, system: NetworkBackend, say: &dy
     Ok(())
 }
 
-/// Disables the services of other network managers, as `systemctl disable` and `rc-update del` do. If cloud-init is the
-/// selected network manager, no service is disabled, because cloud-init only writes files for these network managers.
+/// Disables the services of other network managers, as `systemctl disable` and `rc-update del` do. If cloud-init is
+/// selected, no service is disabled, because cloud-init itself only writes files for these network managers.
 pub(super) fn disable_services_of_others(root: &NewRoot, system: NetworkBackend, say: &dyn Fn(&str)) -> Result<()> {
     if system == NetworkBackend::CloudInit {
         return Ok(());
@@ -97,7 +97,7 @@ pub(super) fn disable_services_of_others(root: &NewRoot, system: NetworkBackend,
     Ok(())
 }
 
-/// Removes the mask of this network manager's unit, because `systemctl enable` fails for a masked unit.
+/// Unmasks this network manager's unit, because `systemctl enable` fails for a masked unit.
 pub(super) fn remove_mask(root: &NewRoot, system: NetworkBackend, say: &dyn Fn(&str)) -> Result<()> {
     let unit = system.unit_name().map(|unit| format!("{UNITS}/{unit}"));
     let mask: Vec<String> = unit.into_iter().filter(|path| read_link(root, path).is_some_and(is_mask)).collect();
