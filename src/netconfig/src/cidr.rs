@@ -28,8 +28,7 @@ fn address_bits(address: &IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// Returns the bits of the address as a number of 128 bits. The 32 bits of an IPv4 address are the most significant
-/// bits of this number.
+/// Returns the address as a 128-bit number. An IPv4 address occupies the 32 most significant bits.
 fn left_aligned_bits(address: &IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u128::from(address.to_bits()) << 96,
@@ -50,7 +49,7 @@ impl Cidr {
         self.address.is_ipv4()
     }
 
-    /// Returns whether the prefix contains all addresses of its family.
+    /// Returns whether the prefix contains all addresses of its address family.
     pub(crate) fn is_default(&self) -> bool {
         self.prefix == 0
     }

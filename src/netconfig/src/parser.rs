@@ -22,7 +22,7 @@ const LARGEST_METRIC: u32 = i32::MAX as u32;
 /// Values of the document, each with its path.
 pub(super) type LocatedValues<T> = Vec<(T, String)>;
 
-/// Values that are compared across the whole document. They include values of devices that could not be read completely.
+/// Values that are compared across the whole document, including values of devices with other, invalid fields.
 #[derive(Default)]
 pub(super) struct DocumentValues {
     pub ids: LocatedValues<String>,
@@ -99,7 +99,7 @@ impl NetworkParser {
         self.seen.names.push(((name.to_owned(), id.to_owned()), place.to_owned()));
     }
 
-    /// Checks that the id of a device is a valid interface name, because the id becomes the name of the interface.
+    /// Checks that the id of a device is a valid interface name, because the interface is named by the id.
     fn check_id_as_name(&mut self, id: &str, device: &JsonField) {
         match parse_interface_name(id) {
             Ok(name) => self.record_name(id, &name, &device.place),

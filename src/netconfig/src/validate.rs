@@ -92,7 +92,8 @@ impl NetworkParser {
         }
     }
 
-    /// Reports DHCPv6 without router advertisements. networkd, and therefore netplan, waits for a router that announces DHCPv6.
+    /// Reports a device with DHCPv6 but without router advertisements. networkd, and therefore netplan, uses DHCPv6
+    /// only after a router has announced it.
     fn check_dhcp6(&self, found: &mut Vec<Diagnostic>) {
         for (id, settings) in self.network.devices_in_order() {
             if let Some((_, place)) = self.seen.ids.iter().find(|(known, _)| known == id)

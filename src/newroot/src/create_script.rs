@@ -51,7 +51,7 @@ fn run_create_at(place: &Path, create: &CreateSystem, deadline: Duration, say: &
     let ran = restricted_dev::run_with_partition_nodes(&place.join("dev"), &create.disks, run);
     let left = chroot.close();
     drop(root);
-    // The error of the script is more informative than that of a mount which the script left busy.
+    // An error of the script is more informative than an error about a mount that the script left busy.
     ran.context(Phase::Target, || format!("run `create` of {}", create.os))?;
     left?;
     mounts.unmount_all()

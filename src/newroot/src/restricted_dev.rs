@@ -64,7 +64,7 @@ pub(crate) fn run_with_partition_nodes<T>(dev: &Path, devices: &[DevicePath], ru
         scope.spawn(move || {
             let mut shown = BTreeSet::new();
             while let Err(mpsc::RecvTimeoutError::Timeout) = ends.recv_timeout(LOOKS) {
-                // An update fails if a partition disappears during it; the next one succeeds.
+                // An update fails if a partition disappears in the meantime; the next update then succeeds.
                 if let Err(error) = update_partition_nodes(dev, devices, &mut shown) {
                     tracing::debug!("cannot update the device nodes in {}: {error}", dev.display());
                 }

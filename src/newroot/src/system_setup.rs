@@ -234,7 +234,7 @@ fn run_image_installer(
         ),
         Finisher::Builtin | Finisher::Disabled => Ok(()),
     };
-    // The error of the installer is more informative than that of a mount which the installer left busy.
+    // An error of the installer is more informative than an error about a mount that the installer left busy.
     let ran = ran.and_then(|()| label(&chroot));
     ran.and(chroot.close())?;
     Ok(BootRecord::Written)
@@ -296,7 +296,7 @@ fn apply_settings(
         Ok(booting)
     };
     let ran = run();
-    // The error of a program is more informative than that of a mount which the program left busy.
+    // An error of a program is more informative than an error about a mount that the program left busy.
     let left = chroot.close();
     ran.and_then(|booting| left.map(|()| booting))
 }

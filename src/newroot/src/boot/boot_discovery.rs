@@ -67,8 +67,8 @@ pub fn write_missing_boot_info(root: &NewRoot, has_loader: bool) -> Result<BootS
 
 fn find_boot_config(root: &NewRoot, has_loader: bool) -> Result<(BootSource, BootInfo)> {
     for directory in ENTRIES {
-        // The entry of the newest kernel usually has the last name. The specification's own order also depends on the
-        // contents of the entries.
+        // The entry of the newest kernel is usually the last one by name. The order that the specification defines also
+        // depends on the contents of the entries.
         let names = root.list_names(directory).unwrap_or_default();
         let newest =
             names.iter().filter_map(|name| name.strip_suffix(".conf")).max_by_key(|&name| natural_sort_key(name));

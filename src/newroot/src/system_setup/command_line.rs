@@ -133,7 +133,7 @@ pub(crate) fn persist_for_grub(root: &NewRoot, own: &str) -> Result<()> {
         .and_then(|script| root.read_text(&script).ok())
         .is_some_and(|script| script.contains("/default/grub.d"));
     if reads_directory {
-        // The name of this file sorts after those of all files of the image.
+        // The name of this file sorts after the names of all files in the image.
         return root.write_file(
             "/etc/default/grub.d/zz-drophammer.cfg",
             0o644,

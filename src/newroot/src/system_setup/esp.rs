@@ -70,7 +70,7 @@ fn fill_unmounted(root: &NewRoot, esp: &BootEsp, files: &[EspFile]) -> Result<()
     let mut mounts = MountStack::new(&beside);
     mounts.mount_at(esp.device.as_str(), "/", "vfat", INERT, "")?;
     let filled = NewRoot::open(&beside).and_then(|esp| write_esp_files(root, &esp, "", files));
-    // An error about a full partition is more informative than a subsequent one about unmounting.
+    // An error about a full partition is more informative than a subsequent unmount error.
     let unmounted = mounts.unmount_all();
     filled.and(unmounted)?;
     fs::remove_dir(&beside).context(Phase::Target, || format!("remove {}", beside.display()))

@@ -58,7 +58,7 @@ pub fn adapt_migrated_system(
     adapt_files(root, carried.unwrap_or(&none), finishing, say)?;
     let chroot = Chroot::open(root, &finishing.devices, say)?;
     let adapted = adapt_boot(root, finishing, root_uuid, came, &chroot, say);
-    // The error of a program is more informative than that of a mount which the program left busy.
+    // An error of a program is more informative than an error about a mount that the program left busy.
     let left = chroot.close();
     adapted.and_then(|adapted| left.map(|()| adapted))
 }

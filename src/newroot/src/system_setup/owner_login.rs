@@ -98,7 +98,8 @@ pub(crate) fn set_password(root: &NewRoot, user: &PasswdEntry, password: &str, n
             changed.clone_from(&day);
         }
     })?;
-    // A password in passwd takes precedence over the one in shadow, and an empty one allows login without a password.
+    // A password in passwd takes precedence over the one in shadow, and an empty password in passwd permits login
+    // without a password.
     edit_user_line(root, PASSWD, user, |fields| fields[1] = "x".to_owned())
 }
 

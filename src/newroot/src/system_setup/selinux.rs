@@ -69,7 +69,7 @@ pub(crate) fn label_files(
     let mut args = vec!["-F", "-m"];
     args.extend(EXCLUDED.iter().flat_map(|path| ["-e", path]));
     args.extend([contexts.as_str(), "/"]);
-    // setfiles never crosses from one filesystem to another, so each of them is an argument of its own.
+    // setfiles never descends into other filesystems, so each filesystem is passed as a separate argument.
     let mounts: Vec<String> = mounts.iter().map(|path| escape_pattern(path)).collect();
     args.extend(mounts.iter().map(String::as_str));
     match run.run_program(&program, &args, DEADLINE) {

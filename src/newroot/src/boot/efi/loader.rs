@@ -71,7 +71,7 @@ fn read_loader_list(esp: &NewRoot, list: &str) -> Option<String> {
     let units: Vec<u16> = bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();
     let text = String::from_utf16_lossy(&units);
     let name = text.trim_start_matches('\u{feff}').split(',').next()?.trim();
-    // The name must not lead out of its directory.
+    // The name must not contain a path out of its directory.
     (!name.is_empty() && !name.contains(['/', '\\', '\n'])).then(|| name.to_owned())
 }
 

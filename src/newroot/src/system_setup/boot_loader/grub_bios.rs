@@ -63,8 +63,8 @@ fn install_on_disks(start: &LoaderContext, with_menu: bool) -> Result<()> {
             match (gap(disk), &boot, &setup) {
                 (Some(gap), Some(boot), _) => grub_bios_gap::write_to_gap(start, &directory, boot, device, gap)?,
                 (_, _, Some(setup)) => {
-                    // If there is no space for core.img before the first partition, the tool records the sectors of the
-                    // file instead, which requires --force.
+                    // If there is no space for core.img before the first partition, the tool instead records the
+                    // sectors that the file occupies, which requires --force.
                     let args = ["--force", "-d", &directory, device.as_str()];
                     run.run_program(setup, &args, DEADLINE)
                         .context(Phase::Target, || format!("install GRUB on {device}"))?;

@@ -92,7 +92,7 @@ impl GrubDirectory<'_> {
 pub(crate) fn write_menu(start: &LoaderContext, home: &GrubDirectory, terminal: &str) -> Result<()> {
     command_line::persist_for_grub(start.root, start.own)?;
     command_line::persist_for_kernel_install(start.root, start.line)?;
-    // Name of the program that replaces this menu when a package runs it.
+    // Name of the program that packages run, and that then replaces this menu.
     let maker =
         find_program(start.root, &MKCONFIG).map_or("grub-mkconfig".to_owned(), |path| file_name(&path).to_owned());
     let reads_entries = update_boot_entry(start, home)?;
@@ -114,7 +114,8 @@ fn format_menu(
 ) -> String {
     let (kernel, initrd) = (home.to_grub_path(&start.kernel.image), home.to_grub_path(&start.kernel.initrd));
     let line = format_grub_line(start.line);
-    // The image's boot entries precede this menu entry, so that later kernels are booted without a new menu.
+    // The image's boot entries precede this menu entry, so that later kernels are booted although the menu is not
+    // regenerated.
     let blscfg = if reads_entries {
         format!(
             "if [ -s $prefix/grubenv ]; then\n  load_env {KERNEL_OPTIONS}\nfi\nif [ -z \"${KERNEL_OPTIONS}\" ]; then\n  \

@@ -37,7 +37,7 @@ pub(crate) fn replace_in_fstab(root: &NewRoot, carried: &MigratedMachine, say: L
         };
         changed = true;
         say(&format!("{FSTAB}: replaced {source} by UUID={uuid}"));
-        // The first word is replaced as spelled in the line, where it may contain escapes.
+        // The first word is searched for as spelled in the line, because the spelling may contain escapes.
         let start = line.len() - line.trim_start().len();
         let rest = line[start..].find([' ', '\t']).map_or("", |end| &line[start + end..]);
         format!("{}UUID={uuid}{rest}", &line[..start])
