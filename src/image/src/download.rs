@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// Names of the files next to an image are the image's name with one of these suffixes.
+/// Suffixes of the files next to an image. The name of each file is the image's name with one of these suffixes.
 pub const SIDECAR_SUFFIXES: [&str; 4] = [".manifest", ".sha256", ".manifest.minisig", ".sha256.minisig"];
 /// Number of bytes at the beginning of an image by which its format is recognized.
 const HEAD_BYTES: u64 = 4096;
@@ -70,7 +70,7 @@ pub fn copy_image(resolved: &ResolvedImage, target: &mut impl Write) -> Result<u
 /// Reads the file next to an image with this suffix; returns `None` if it does not exist.
 ///
 /// # Errors
-/// Returns an error if the server does not answer, or the file is too long.
+/// Returns an error if the server does not respond, or the file is too long.
 pub fn read_sidecar(url: &str, suffix: &str) -> Result<Option<Vec<u8>>> {
     let client = http::new_download_client(None)?;
     fetch::read_document(&client, &http::append_to_path(url, suffix), &FetchRetryPolicy::default())

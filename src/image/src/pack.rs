@@ -37,7 +37,7 @@ pub struct PackOptions {
     /// File to write the image to; IMAGE.manifest and IMAGE.sha256 are written next to it.
     #[arg(short, long, value_name = "IMAGE")]
     pub output: PathBuf,
-    /// Secret key of minisign to sign with; its password is read from the terminal or from DROPHAMMER_KEY_PASSWORD.
+    /// minisign secret key for the signatures; its password is read from the terminal or from DROPHAMMER_KEY_PASSWORD.
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
     /// Id of the image with its version, as used in allocations: `debian-12.0.20261101`. The signature covers this id.
@@ -72,7 +72,7 @@ struct PackResult {
     id: Option<String>,
     /// Whether an existing image was replaced.
     replaced: bool,
-    /// Warnings: an extension that does not match the image, or contents that cannot boot.
+    /// Warnings about an extension that does not match the image, or about contents that cannot boot.
     warnings: Vec<String>,
 }
 
@@ -271,8 +271,7 @@ fn misnamed(image: &Path, source: &PackSource) -> Option<String> {
     })
 }
 
-/// Rejects a source that is one of the files to be replaced, even if the source is specified by another path of the
-/// same file.
+/// Rejects a source that is one of the files to be replaced, even if it is specified by another path.
 fn assert_preserved(source: &Path, metadata: &Metadata, image: &Path) -> Result<()> {
     let beside = ["", ".manifest", ".sha256", ".manifest.minisig", ".sha256.minisig"];
     let new = beside.iter().map(|suffix| format!("{suffix}.new"));
@@ -300,7 +299,8 @@ fn parse_epoch(text: Option<&str>) -> Result<Option<i64>> {
     seconds.map(Some).ok_or_else(bad)
 }
 
-/// Returns suffix and content of each document to write next to the image, including signatures if there is a signer.
+/// Returns suffix and content of each document that is written next to the image, including signatures if there is a
+/// signer.
 fn build_documents(
     image: &Path,
     manifest: &ImageManifest,
@@ -322,9 +322,8 @@ fn build_documents(
     Ok(documents)
 }
 
-/// Renames all new files to their final names. The image is renamed last. A client that fetches the image meanwhile
-/// receives the old image with new documents, and rejects the image because the old image does not match the new
-/// documents.
+/// Renames all new files to their final names. The image is renamed last. A client that fetches the image in the
+/// meantime receives the old image with new documents, and rejects it because the two do not match.
 fn put_in_place(image: &Path, new: TemporaryFile, documents: &[(&'static str, String)]) -> Result<()> {
     let mut parts = Vec::new();
     for (suffix, text) in documents {

@@ -9,10 +9,10 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 
-/// Beginning of every P-256 key in SubjectPublicKeyInfo form (RFC 5480); the uncompressed point follows.
+/// First bytes of every P-256 key in SubjectPublicKeyInfo form (RFC 5480); the uncompressed point follows.
 const P256: &[u8] =
     b"\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x42\x00";
-/// Beginning of every Ed25519 key in SubjectPublicKeyInfo form (RFC 8410); the 32 bytes of the key follow.
+/// First bytes of every Ed25519 key in SubjectPublicKeyInfo form (RFC 8410); the 32 bytes of the key follow.
 const ED: &[u8] = b"\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00";
 
 const PEM: &str = "PUBLIC KEY";
@@ -32,7 +32,7 @@ pub(crate) const PAYLOAD_BYTES: u64 = 64 << 10;
 /// Public key: ECDSA on P-256, as created by `cosign generate-key-pair`, or Ed25519.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CosignPublicKey {
-    /// Id of the key: `cosign:`, followed in hexadecimal by the first 8 bytes of the SHA-256 of the key in DER form.
+    /// Id of the key: `cosign:`, followed by the first 8 bytes, in hexadecimal, of the SHA-256 of the key in DER form.
     pub id: String,
     is_p256: bool,
     point: Vec<u8>,
@@ -45,7 +45,8 @@ pub struct CosignPublicKey {
 pub(crate) fn extract_pem_body(text: &str) -> Result<Option<String>, String> {
     let Some(rest) = text.trim().strip_prefix("-----BEGIN ") else { return Ok(None) };
     let (label, rest) = rest.split_once("-----").unwrap_or((rest, ""));
-    // The text may be a secret specified by mistake, and errors are printed on consoles and in logs.
+    // The text is not printed completely: it may be a secret that was specified by mistake, and errors appear on
+    // consoles and in logs.
     if label.contains("PRIVATE") {
         return Err("this is a secret key; specify the public key, cosign.pub".to_owned());
     }

@@ -27,7 +27,7 @@ pub(crate) enum HeadAnswer {
 /// the first byte.
 ///
 /// # Errors
-/// Returns an error if the image does not exist or the server does not answer.
+/// Returns an error if the image does not exist or the server does not respond.
 pub(crate) fn fetch_head(client: &Client, url: &Url, pace: &FetchRetryPolicy) -> Result<ImageHead> {
     if url.scheme() == "file" {
         let (_, size) = local_file::open_at(url.as_str(), 0).context(Phase::Image, || describe_request(url))?;
@@ -36,10 +36,10 @@ pub(crate) fn fetch_head(client: &Client, url: &Url, pace: &FetchRetryPolicy) ->
     request_head(client, url, None, pace)?.into_head(url)
 }
 
-/// Requests the properties over HTTP. A rejection is not an error: the caller handles the response.
+/// Requests the properties over HTTP. A rejection by the server is not an error: the caller handles the response.
 ///
 /// # Errors
-/// Returns an error if the server does not answer.
+/// Returns an error if the server does not respond.
 pub(crate) fn request_head(
     client: &Client,
     url: &Url,
@@ -55,7 +55,7 @@ pub(crate) fn request_head(
     if head.status() == StatusCode::OK {
         return Ok(HeadAnswer::Found(ImageHead { size_bytes: content_length(&head), etag: header_text(&head, ETAG) }));
     }
-    // A presigned URL is valid for one method only, and other methods are answered with 403.
+    // A presigned URL is valid for one method only; servers respond to other methods with 403.
     let refusals = [StatusCode::METHOD_NOT_ALLOWED, StatusCode::NOT_IMPLEMENTED, StatusCode::FORBIDDEN];
     if !refusals.contains(&head.status()) {
         return Ok(HeadAnswer::Refused(head));

@@ -1,4 +1,5 @@
-//! Resolution of an image before anything is written: existence, size, digest and signature.
+//! Resolution of an image before anything is written: checks its existence, and determines its size, digest and
+//! signature.
 
 use super::head_request::{ImageHead, fetch_head};
 use super::oci::{self, ImageReference};
@@ -19,7 +20,7 @@ enum ImageUrl {
 /// as mirrors.
 ///
 /// # Errors
-/// Returns an error if no server answers with the image, no digest is available, or a required signature is missing or
+/// Returns an error if none of the servers has the image, no digest is available, or a required signature is missing or
 /// invalid.
 pub fn resolve_image(client: &Client, source: &ImageSource, pace: &FetchRetryPolicy) -> Result<ResolvedImage> {
     let urls: Vec<&String> = std::iter::once(&source.url).chain(&source.mirrors).collect();
@@ -38,7 +39,8 @@ pub fn resolve_image(client: &Client, source: &ImageSource, pace: &FetchRetryPol
     if let [alone] = &places[..] {
         return resolve_at(client, alone, source, pace);
     }
-    // The first round does not retry, so that a server that is down does not delay the use of the next one.
+    // In the first round, requests are not retried, so that an unavailable server does not delay the request to the
+    // next one.
     let mut reasons = Vec::new();
     for pace in [&FetchRetryPolicy { attempts: 1, ..pace.clone() }, pace] {
         reasons.clear();
@@ -130,8 +132,8 @@ fn resolve_stream(client: &Client, url: &Url, source: &ImageSource, pace: &Fetch
     Ok(ResolvedImage { url, digest, parts: vec![part], layered: false, signed_by, signed_as })
 }
 
-/// Sets all URLs other than the used one as mirrors: first the URLs that follow the used URL in the list, then the URLs
-/// that precede it. Layers of a registry get no mirrors, because another registry may require another token.
+/// Sets all other URLs as mirrors: first the URLs that follow the used URL in the list, then those that precede it.
+/// Layers in a registry do not get mirrors, because another registry may require another token.
 fn with_mirrors(mut reached: ResolvedImage, urls: &[&String], index: usize) -> ResolvedImage {
     if !reached.layered {
         let (before, rest) = urls.split_at(index);

@@ -38,8 +38,8 @@ impl fmt::Display for SignatureKey {
 impl FromStr for SignatureKey {
     type Err = String;
 
-    /// Parses a key file or a bare key: the base64 line of a minisign key, or the PEM body of a cosign key without line
-    /// breaks.
+    /// Parses the text of a key file, or only the key: the base64 line of a minisign key, or the PEM body of a cosign
+    /// key without line breaks.
     fn from_str(text: &str) -> Result<SignatureKey, String> {
         if let Some(body) = cosign::extract_pem_body(text)? {
             return cosign::CosignPublicKey::parse_base64(&body).map(SignatureKey::Cosign);

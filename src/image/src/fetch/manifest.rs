@@ -12,8 +12,8 @@ use std::io::{self, Read};
 /// The only supported version of the manifest format.
 const VERSION: u32 = 1;
 
-/// Minimum and maximum length of a chunk, in bytes. The maximum bounds the memory that holds a chunk until it is
-/// verified; the minimum bounds the length of the manifest, which has one line per chunk.
+/// Minimum and maximum length of a chunk, in bytes. The maximum limits the memory that holds a chunk until it is
+/// verified. The minimum limits the length of the manifest, which has one line per chunk.
 const CHUNK_BYTES: std::ops::RangeInclusive<u32> = 1 << 16..=4 << 20;
 
 /// Length of the chunks in manifests made by `image pack` for images of up to 64 GiB, in bytes. Larger images have

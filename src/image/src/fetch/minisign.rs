@@ -37,7 +37,8 @@ impl FromStr for MinisignPublicKey {
     type Err = String;
 
     fn from_str(text: &str) -> Result<MinisignPublicKey, String> {
-        // The text may be a secret specified by mistake, and errors are printed on consoles and in logs.
+        // The text is not printed completely: it may be a secret that was specified by mistake, and errors appear on
+        // consoles and in logs.
         if BASE64_STANDARD.decode(text.trim()).is_ok_and(|bytes| bytes.len() == SECRET_BYTES) {
             return Err("this is a secret key; specify the public key from the .pub file".to_owned());
         }
@@ -95,8 +96,8 @@ impl MinisignSignature {
     }
 }
 
-/// Decodes base64 of exactly `ALL` bytes into the algorithm, the key id and the remaining `REST` bytes; `None` if the
-/// text is invalid.
+/// Decodes a base64 text that encodes exactly `ALL` bytes, and splits the bytes into the algorithm, the key id and the
+/// remaining `REST` bytes. Returns `None` if the text is invalid.
 fn decode_labelled<const ALL: usize, const REST: usize>(base64: &str) -> Option<([u8; 2], MinisignKeyId, [u8; REST])> {
     let bytes: [u8; ALL] = decode_base64(base64)?;
     let (kind, bytes) = bytes.split_first_chunk::<2>()?;

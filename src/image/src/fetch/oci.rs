@@ -27,9 +27,9 @@ use signature::verify_signature;
 /// specified, it must be the digest of the manifest, or of the index that lists the manifest.
 ///
 /// # Errors
-/// Returns an error if the registry does not answer, requires credentials that are not configured, or does not have the
-/// image for this architecture. Also returns an error if the image cannot be unpacked, lacks a signature by a trusted
-/// key, or a digest or size does not match.
+/// Returns an error if the registry does not respond, requires credentials that are not configured, or does not have
+/// the image for this architecture. Also returns an error if the image cannot be unpacked, lacks a signature by a
+/// trusted key, or a digest or size does not match.
 pub(crate) fn resolve_reference(
     client: &Client,
     reference: &ImageReference,
@@ -74,8 +74,8 @@ pub(crate) fn resolve_reference(
     Ok(ResolvedImage { url: reference.url.clone(), digest, parts, layered: true, signed_by, signed_as })
 }
 
-/// Checks the platform that the image's configuration declares. Unpacking does not need the configuration, so an image
-/// without a configuration is accepted.
+/// Checks the platform that the image's configuration declares. The configuration is not required for unpacking, so an
+/// image without a configuration is accepted.
 fn check_platform(registry: &mut RegistryRepository, manifest: &OciLayers) -> std::result::Result<(), String> {
     let Some(config) = manifest.image_config() else { return Ok(()) };
     match registry.fetch_small_blob(&parse_strong_digest(&config.digest)?, config.size) {

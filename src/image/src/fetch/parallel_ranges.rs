@@ -10,8 +10,8 @@
 //!
 //! `resumable` starts the lanes if `lane_count` chooses more than one. If the lanes fail or are stopped, `resumable`
 //! continues with one stream at the position reached. A lane accepts only a response with exactly the requested range,
-//! and a piece is read only when it is complete. There is no deadlock: a lane waits only for the reader. The reader
-//! waits only for the lane that fetches the next piece, and at most until the stall timeout.
+//! and a piece is read only when it is complete. Deadlocks are impossible: a lane waits only for the reader, and the
+//! reader waits only for the lane that fetches the next piece, at most until the stall timeout.
 
 mod lane_count;
 
@@ -32,13 +32,13 @@ use std::time::Duration;
 
 /// Parameters of the requests that all lanes send.
 pub(crate) struct RangeRequest {
-    /// Client for HTTP/1: with HTTP/2 all requests would share one connection.
+    /// Client that uses HTTP/1. With HTTP/2, all requests would share one connection.
     pub client: Client,
     pub url: String,
     pub authorization: Option<SecretText>,
     /// Strong ETag that each response must have; `None` if a manifest verifies the data.
     pub etag: Option<String>,
-    /// Position in the image to start at.
+    /// Position in the image at which the lanes start.
     pub start: u64,
     pub total: u64,
     /// Maximum time that the reader waits for a piece.
@@ -75,7 +75,7 @@ impl ParallelRanges {
     /// # Errors
     /// Returns an error if a thread cannot be created.
     pub fn start(asked: RangeRequest, lanes: u64, memory_bytes: u64) -> io::Result<ParallelRanges> {
-        // Each lane has one piece in flight and one waiting; one more is being read.
+        // Each lane has one piece in flight and one that waits for the reader; one more piece is being read.
         let piece_bytes = (memory_bytes / (2 * lanes + 1)).max(1);
         let work = Arc::new(LaneShared { asked, lanes, piece_bytes, end: AtomicU64::new(u64::MAX) });
         let mut started = ParallelRanges { work, lanes: Vec::new(), next: 0, current: Vec::new(), given: 0 };
@@ -92,8 +92,8 @@ impl ParallelRanges {
         self.work.lanes
     }
 
-    /// Stops fetching new pieces. The stream ends after the pieces that are already being fetched. Therefore the stream
-    /// has no gap, and no fetched data is discarded.
+    /// Stops fetching new pieces. The stream ends after the pieces that are already being fetched, so there is no gap,
+    /// and no fetched data is discarded.
     pub(crate) fn wind_down(&self) {
         // Each lane has at most one complete piece that waits for the reader, and fetches the one after it.
         self.work.end.fetch_min(self.next + 2 * self.work.lanes, Ordering::Relaxed);
@@ -183,8 +183,8 @@ impl LaneShared {
             if self.piece_span(piece).is_none() {
                 return Err("the download of the piece was canceled".to_owned());
             }
-            // The body is read until it reports its end, after the last byte: only then can the connection be reused
-            // for the next piece.
+            // The body is read until it reports its end after the last byte, because only then the connection can be
+            // reused for the next piece.
             let whole = filled == bytes.len();
             let mut beyond = [0];
             match response.read(if whole { &mut beyond } else { &mut bytes[filled..] }) {

@@ -1,11 +1,11 @@
-//! Download of one image that survives dropped connections and failing mirrors. After an interruption the download
-//! resumes with a Range request: at the same mirror if an ETag or chunk manifest proves that the image there is
-//! unchanged, otherwise at the next mirror. If no mirror can continue, the download reports that it must start over
-//! from the first byte of the image.
+//! Download of one image that tolerates dropped connections and failing mirrors. After an interruption, the download
+//! resumes with a Range request: from the same mirror if an ETag or chunk manifest proves that its image is unchanged,
+//! otherwise from the next mirror. If no mirror can continue, the download reports that it must start over from the
+//! first byte of the image.
 //!
-//! The image must have the same total length at all mirrors. Whether the content is also the same is verified with the
-//! chunk manifest as data arrives (`chunk_verifier`), or with the digest at the end. If one stream is slower than the
-//! link, `parallel_ranges` replaces it until an error occurs.
+//! The image must have the same length on all mirrors. Its content is verified with the chunk manifest as data arrives
+//! (`chunk_verifier`), or with the digest at the end. If a single stream does not use the capacity of the link,
+//! `parallel_ranges` replaces it until an error occurs.
 
 mod mirrors;
 mod parallel_switch;
@@ -27,7 +27,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::time::{Duration, Instant};
 
-/// Number of received bytes after which the counter of failures is reset. If one byte were enough, a server that drops
+/// Number of received bytes after which the counter of failures is reset. If one byte was enough, a server that drops
 /// each connection after one byte would be retried forever.
 const PROGRESS_BYTES: u64 = 64 * 1024;
 
@@ -67,8 +67,8 @@ enum DownloadStream {
 }
 
 impl ResumableDownload {
-    /// Creates a download. `client` must have a read timeout, as a client created by
-    /// [`linux::http::new_streaming_client`] has.
+    /// Creates a download. `client` must have a read timeout, like clients created by
+    /// [`linux::http::new_streaming_client`].
     pub fn new(client: &Client, image: &ImagePart, pace: &FetchRetryPolicy) -> Self {
         ResumableDownload {
             client: client.clone(),
@@ -108,7 +108,7 @@ impl ResumableDownload {
         self.places.switch_to_next();
     }
 
-    /// Returns whether each chunk is verified with a manifest, which allows fetching the chunks from any mirror.
+    /// Returns whether each chunk is verified with a manifest. If so, the chunks can be fetched from any mirror.
     fn is_verified(&self) -> bool {
         self.image.manifest.is_some()
     }
@@ -161,7 +161,7 @@ impl ResumableDownload {
         }
         if self.position > 0 {
             request = request.header(RANGE, format!("bytes={}-", self.position));
-            // At a mirror that was not used before there is no ETag to compare with; the digest is verified at the end.
+            // For a mirror that was not used before, there is no ETag to compare; the digest is verified at the end.
             if !self.is_verified() && self.places.current().answered.is_some() {
                 let etag = self.places.current().strong_etag().ok_or_else(|| fail_for_this_start(NO_STRONG_ETAG))?;
                 request = request.header(IF_RANGE, etag);
@@ -217,8 +217,8 @@ impl ResumableDownload {
     }
 
     /// Compares the size of the image at the current mirror with the expected size, and records the size. All mirrors
-    /// must have the same size. If there is only one server, another size is accepted at the beginning of the download,
-    /// because the digest is verified at the end.
+    /// must have the same size. If there is only one server, a different size is accepted at the beginning of the
+    /// download, because the digest is verified at the end.
     fn agree_on_size(&mut self, says: Option<u64>) -> OpenResult<()> {
         let alone = self.places.is_alone() && self.position == 0 && !self.is_verified();
         match (says, self.total) {
@@ -307,7 +307,7 @@ impl ResumableDownload {
     }
 
     /// Returns whether the connection is too slow, because it has delivered fewer than [`PROGRESS_BYTES`] in twice the
-    /// stall timeout. A server that sends a byte now and then never causes a timeout, although another mirror or a new
+    /// stall timeout. A server that occasionally sends a byte never causes a timeout, although another mirror or a new
     /// connection may be fast.
     fn is_too_slow(&mut self, got: usize, waited: Duration) -> bool {
         let (time, bytes) = (self.slow.0 + waited, self.slow.1 + got as u64);

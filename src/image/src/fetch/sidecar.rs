@@ -25,7 +25,7 @@ pub(crate) enum SidecarLookup {
 /// Reads a file next to an image, from a server or a local file.
 ///
 /// # Errors
-/// Returns an error if the server does not answer, or the file cannot be read or is longer than `most_bytes`.
+/// Returns an error if the server does not respond, or the file cannot be read or is longer than `most_bytes`.
 pub(crate) fn read_sidecar(
     client: &Client,
     url: &Url,
@@ -62,8 +62,8 @@ pub(crate) fn read_document(client: &Client, url: &str, pace: &FetchRetryPolicy)
     }
 }
 
-/// Returns the digest from the `.sha256` file next to the image or, if that does not exist, from the `.md5` file, which
-/// metal-stack's images have.
+/// Returns the digest from the `.sha256` file next to the image or, if that file does not exist, from the `.md5` file,
+/// which exists next to metal-stack's images.
 ///
 /// # Errors
 /// Returns an error if neither file exists, or the first one that exists does not contain the digest of the image.
@@ -76,7 +76,7 @@ pub(crate) fn read_digest(client: &Client, image: &Url, pace: &FetchRetryPolicy)
             SidecarLookup::Found(bytes) => {
                 let text = String::from_utf8_lossy(&bytes);
                 let name = image.path_segments().and_then(Iterator::last).unwrap_or_default();
-                // The content is shortened, since it may be anything.
+                // The content is truncated, because it may be arbitrary text.
                 let digest = sidecar_verification::find_checksum(&text, name)
                     .and_then(|sum| format!("{kind}:{sum:.130}").parse());
                 if kind == "md5" {

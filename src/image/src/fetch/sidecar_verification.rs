@@ -56,7 +56,7 @@ pub(crate) struct VerifiedDocument {
 pub(crate) type FetchDocument<'a> = &'a dyn Fn(&str) -> Result<Option<Vec<u8>>>;
 
 impl SignatureKeys {
-    /// Reads the trusted keys: the `*.pub` files of a directory in the ramdisk or, if it contains none, the keys on the
+    /// Reads the trusted keys: the `*.pub` files in a directory of the ramdisk or, if there are none, the keys on the
     /// kernel command line (`named`). If the ramdisk contains keys, the keys on the command line are ignored, because
     /// the boot server controls the command line.
     ///
@@ -105,7 +105,7 @@ impl SignatureKeys {
         if ids.is_empty() { "no minisign key".to_owned() } else { ids.join(", ") }
     }
 
-    /// Verifies the minisign signature of the text at `url`. The signature must be by one of these keys.
+    /// Verifies the minisign signature of the text at `url`. The signature must have been made with one of these keys.
     ///
     /// # Errors
     /// Returns an error if the signature is invalid, was made with another key, or does not match the text.
@@ -187,7 +187,7 @@ pub(crate) fn verify_documents(
 }
 
 fn read_unsigned(fetch: FetchDocument, image: &KnownImage) -> Option<VerifiedDocument> {
-    // If a digest is specified, only the manifest adds information.
+    // If a digest is specified, the checksum file is not needed.
     let wanted = if image.digest.is_some() { &[MANIFEST][..] } else { &[MANIFEST, SHA256] };
     wanted.iter().find_map(|suffix| {
         let url = linux::http::append_to_path(image.url, suffix);
@@ -231,11 +231,11 @@ fn parse_sha256_file(text: &[u8], image: &str) -> Result<Digest, String> {
     format!("sha256:{}", find_checksum(text, image)?).parse()
 }
 
-/// Returns the checksum of the image from the output of `sha256sum` or `md5sum`: from the line with the image's name.
-/// If the output has only one line, the name in this line is ignored.
+/// Returns the checksum of the image from the output of `sha256sum` or `md5sum`. The checksum is taken from the line
+/// with the image's name; if the output has only one line, the name in this line is ignored.
 ///
 /// # Errors
-/// Returns an error if the text is empty, or has several lines and none contains the image's name.
+/// Returns an error if the text is empty, or has several lines and none of them contains the image's name.
 pub(crate) fn find_checksum<'a>(text: &'a str, image: &str) -> Result<&'a str, String> {
     let lines = text.lines().filter(|line| !line.trim().is_empty());
     let lines: Vec<_> =

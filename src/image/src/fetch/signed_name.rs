@@ -16,19 +16,19 @@ pub const IN_COMMENT: &str = "image:";
 /// File in the ramdisk that contains the ids of the oldest images that may be installed, one id per line.
 pub const MINIMUM_FILE: &str = "/etc/drophammer/minimum";
 
-/// Oldest version that may be installed, by operating system, with the image id from which the version was parsed.
+/// Oldest version of each operating system that may be installed, and the image id from which the version was parsed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MinimumVersions(BTreeMap<String, (ImageVersion, String)>);
 
 impl MinimumVersions {
     /// Reads the ids in a file of the ramdisk, and those on the kernel command line (`drophammer.minimum=`). The higher
-    /// version applies: the boot server, which controls the command line, can raise the minimum of the ramdisk, but
+    /// version applies, so the boot server, which controls the command line, can raise the ramdisk's minimum, but
     /// cannot lower or remove it.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read, an id is invalid, or two ids of one source have different versions
-    /// of the same operating system. Also returns an error if there are ids but no signature keys, because the id of an
-    /// unsigned image cannot be trusted.
+    /// Returns an error if the file cannot be read, an id is invalid, or one source contains two ids with different
+    /// versions of the same operating system. Also returns an error if there are ids but no signature keys, because the
+    /// id of an unsigned image cannot be trusted.
     pub fn read(named: &[String], file: &Path, keys: &SignatureKeys) -> Result<MinimumVersions> {
         let text = match std::fs::read_to_string(file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -112,7 +112,7 @@ pub(crate) fn check_signed_name(
 }
 
 /// Returns whether the ids are equal, or `wanted` is `named` without the last components of the version: `ubuntu-24.04`
-/// covers all `ubuntu-24.04.*`.
+/// matches all `ubuntu-24.04.*`.
 fn is_meant(named: &str, wanted: &str) -> bool {
     let rest = named.strip_prefix(wanted);
     rest.is_some_and(|rest| rest.is_empty() || (rest.starts_with('.') && ImageId::parse(wanted).is_ok()))

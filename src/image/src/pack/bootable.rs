@@ -1,5 +1,5 @@
-//! Checks whether a tree can boot a machine, by the names of kernels and init programs in it. The result is only used
-//! for a warning.
+//! Checks by file names whether a tree contains a kernel and an init program, and can therefore boot a machine. The
+//! result is only used for a warning.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ const KERNELS: [(&str, &[&str]); 4] = [
     ("efi/EFI/Linux", &[]),
 ];
 
-/// Directories with one subdirectory for each kernel version. The subdirectory may contain the kernel.
+/// Directories with one subdirectory for each kernel version. A subdirectory may contain the kernel.
 const MODULES: [&str; 2] = ["usr/lib/modules", "lib/modules"];
 
 const INITS: [&str; 7] = [

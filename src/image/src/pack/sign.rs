@@ -38,7 +38,7 @@ impl ImageSigner {
         let reading = || format!("read the secret key {}", path.display());
         let text = std::fs::read_to_string(path).context(Phase::Settings, reading)?;
         let line = text.lines().nth(1).unwrap_or_default();
-        // The errors of the library mention only symbols and buffers, which do not help the operator.
+        // The library's errors describe only internals such as buffers, which do not help the operator.
         let no_key = || Error::refusal(Phase::Settings, format!("{} is not a minisign secret key", path.display()));
         let bytes = BASE64_STANDARD.decode(line).map_err(|_| no_key())?;
         if bytes.len() == PUBLIC_BYTES {

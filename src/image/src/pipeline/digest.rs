@@ -13,7 +13,7 @@ use std::str::FromStr;
 pub enum DigestKind {
     Sha256,
     Sha512,
-    /// MD5, which detects damage, but not forgery. Used only if an image has no better digest.
+    /// MD5, which detects corruption but not tampering. Used only if an image does not have a better digest.
     Md5,
 }
 
@@ -79,7 +79,7 @@ impl Digest {
     }
 }
 
-/// Default value of a digest, for tests that create a type with a digest but do not use the digest.
+/// Default digest for tests that create a value with a digest but do not use it.
 #[cfg(test)]
 impl Default for Digest {
     fn default() -> Digest {

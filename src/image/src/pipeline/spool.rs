@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::thread;
 
-/// File in which a stream is held, and the length of the stream in bytes, if known.
+/// File in which a stream is held back, and the length of the stream in bytes, if known.
 pub(crate) struct HoldFile {
     pub file: File,
     pub size_bytes: Option<u64>,

@@ -45,7 +45,7 @@ pub(crate) const SOURCE: &str = "\u{1}the source\u{1}";
 /// Worker process, and the receiving end of its output.
 pub(crate) struct DecodeWorker {
     line: WorkerConnection,
-    /// Worker process; `None` if a test plays its role.
+    /// Worker process; `None` in tests that simulate the worker.
     process: Option<WorkerProcess>,
     packed: SharedSpan,
     plain: SharedSpan,
@@ -289,8 +289,8 @@ impl Drop for WorkerSink {
     }
 }
 
-/// Returns the request that passes a chunk to the worker, and the region and offset that identify its buffer. Returns
-/// `None` for private memory.
+/// Returns the request that passes a chunk to the worker, and the region and offset of the chunk's buffer. Returns
+/// `None` if the chunk is in private memory.
 fn packed_request(chunk: &BufferChunk) -> Option<((SharedRegion, usize), WorkerRequest)> {
     let (span, range) = chunk.shared_range()?;
     let (at, bytes) = (u32::try_from(range.start).ok()?, u32::try_from(range.len()).ok()?);

@@ -191,8 +191,8 @@ pub(crate) struct PacketSender {
     /// Region and offset of the buffer to which the last event referred.
     last: Option<(SharedRegion, usize)>,
     packet: Vec<u8>,
-    /// Offset in the packet of the inline bytes to which more bytes may be appended; `None` if there are no such bytes.
-    /// The length of the inline bytes is written into the packet when they are complete.
+    /// Offset in the packet of inline bytes to which more bytes may be appended; `None` if there are no such bytes. The
+    /// length of the inline bytes is written into the packet when they are complete.
     inline: Option<usize>,
 }
 

@@ -17,8 +17,7 @@ pub struct ImageRequirements {
     pub partitions: Vec<u32>,
     /// Number of the partition that is enlarged to the end of the disk.
     pub grow: Option<u32>,
-    /// UUIDs on preserved disks, in lower case, with the device that each belongs to. The image must not contain any of
-    /// these UUIDs.
+    /// UUIDs on preserved disks, in lower case, each with its device. The image must not contain any of these UUIDs.
     pub taken: BTreeMap<String, DevicePath>,
     /// Partition that is added after the partitions of the image.
     pub added: Option<AddedPartition>,
@@ -210,8 +209,8 @@ struct MbrEntry {
 }
 
 /// Returns the used entries of an MBR; `None` if the bytes are not an MBR, or no entry is used. The boot sector of a
-/// FAT filesystem has the same signature as an MBR. At the offsets of the boot flags, however, such a boot sector
-/// contains code, which rarely has the values of boot flags.
+/// FAT filesystem has the same signature as an MBR, but contains code at the offsets of the boot flags. These code
+/// bytes rarely have valid values of boot flags.
 fn parse_mbr(head: &[u8]) -> Option<Vec<MbrEntry>> {
     let table = head.get(446..512)?.strip_suffix(&[0x55, 0xaa])?;
     let (entries, _) = table.as_chunks::<16>();

@@ -26,11 +26,11 @@ pub struct TargetDisk {
     pub sector_bytes: u32,
 }
 
-/// Disk that is opened exclusively, or a regular file in place of a disk.
+/// Disk that is opened exclusively, or a regular file that takes the place of a disk.
 pub struct RawTarget {
     file: File,
     pub disk: TargetDisk,
-    /// Largest end offset of the data written so far, in all attempts to write the image.
+    /// Largest end offset of all data written so far, including earlier attempts to write the image.
     written_to: AtomicU64,
 }
 
@@ -106,7 +106,8 @@ impl RawTarget {
         Ok(())
     }
 
-    /// Zeroes a range of whole sectors: with a zeroing command if the disk supports one, otherwise by writing zeros.
+    /// Zeroes a range of whole sectors, with a zeroing command if the disk supports one, and otherwise by writing
+    /// zeros.
     pub fn zero_range(&self, range: Range<u64>) -> io::Result<()> {
         let length = range.end - range.start;
         let zeroed = block_device::zero_range(&self.file, range.start, length).or_else(|error| match error {

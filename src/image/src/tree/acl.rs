@@ -18,7 +18,7 @@ pub(crate) fn has_default_acl(attributes: &MemberAttributes) -> bool {
     attributes.xattrs.iter().any(|(name, _)| name == DEFAULT)
 }
 
-/// Returns whether the directory has a default ACL, which new files in it inherit.
+/// Returns whether the directory has a default ACL, which new files in the directory inherit.
 ///
 /// # Errors
 /// Returns the error of the filesystem.
@@ -55,8 +55,8 @@ type AclEntry = (u16, u32, u16);
 const NO_ID: u32 = u32::MAX;
 
 /// Adds the ACLs that `tar --acls` and bsdtar store as text in separate records. If the member also has an ACL as an
-/// extended attribute, that attribute is used instead. Returns a message for each ACL that is not supported. An ACL
-/// with a user name instead of an id is not supported, because the image's list of users is not available here.
+/// extended attribute, that attribute is used instead. Returns a message for each ACL that is not supported. ACLs with
+/// user names instead of ids are not supported, because the image's list of users is not available here.
 pub(crate) fn add_text_acls(records: &PaxRecords, attributes: &mut MemberAttributes) -> Vec<String> {
     let mut lost = Vec::new();
     if records.get("SCHILY.acl.ace").is_some() {
@@ -93,8 +93,8 @@ fn mode_with_acl(entries: &[AclEntry]) -> u32 {
 }
 
 /// Returns the permissions of the owning group in an ACL that cannot be restored. The mode of the member contains the
-/// mask of the ACL instead of these permissions. The mask may grant more permissions, which the group must not get if
-/// the ACL is not restored.
+/// mask of the ACL instead of these permissions. The mask may grant more permissions, which the group must not obtain
+/// if the ACL is not restored.
 fn group_permissions(text: &[u8]) -> u32 {
     let text = String::from_utf8_lossy(text);
     let group = split_entries(&text).filter_map(parse_entry).find(|(tag, ..)| *tag == 4);

@@ -1,15 +1,14 @@
 //! Rejects a member if tar readers disagree on the name of the member, or on its extent (the length of its data in the
-//! archive). Otherwise the content that one tar reader has checked may not be the content that another tar reader
-//! unpacks.
+//! archive). Otherwise one tar reader could check different content than another tar reader unpacks.
 //!
 //! | ambiguous declarations | GNU tar, libarchive, Python and other readers |
 //! |---|---|
 //! | PAX `size` and the size in the header | use either of them; some ignore a `size` of 0 |
 //! | records in a global header | apply them or ignore them |
 //! | a record twice, or without a value | use the first record, the last record, or the field of the header |
-//! | PAX `path` and a long name of GNU | use the first name, the last name, or always the name in one of the formats |
+//! | PAX `path` and a GNU long name | use the first name, the last name, or always the name in one of the two formats |
 //! | a path prefix in a header that is not in POSIX format | prepend or ignore the prefix |
-//! | numbers with signs or blanks, or followed by other bytes | parse different numbers or none; some end the archive there |
+//! | numbers with signs or spaces, or followed by other bytes | parse different numbers, or none; some treat such a number as the end of the archive |
 //! | sparse maps in two notations, with gaps, or on links | use different maps |
 
 use super::pax::PaxRecords;
@@ -62,7 +61,7 @@ pub(crate) struct MemberClaims<'a> {
     pub header_size: u64,
 }
 
-/// Returns the reason if tar readers interpret records of a global header differently.
+/// Returns the reason if tar readers disagree on records of a global header.
 pub(crate) fn global_disagreement(records: &PaxRecords) -> Option<String> {
     let key = records.iter().map(|(key, _)| key).find(|key| {
         let is = |known: &&str| known.as_bytes() == *key;
@@ -72,7 +71,7 @@ pub(crate) fn global_disagreement(records: &PaxRecords) -> Option<String> {
 }
 
 impl MemberClaims<'_> {
-    /// Returns the reason if tar readers interpret this member differently.
+    /// Returns the reason if tar readers disagree on this member.
     pub(crate) fn disagreement(&self) -> Option<String> {
         format_disagreement(self.header)
             .or_else(|| self.records_disagreement())
@@ -239,11 +238,11 @@ fn format_disagreement(header: &Header) -> Option<String> {
     }
 }
 
-/// Parses a numeric field of a header. Some writers, such as that of .NET, write an empty field for zero, and all tar
-/// readers parse an empty field as zero.
+/// Parses a numeric field of a header. Some writers, such as .NET's, write an empty field for zero, and all tar readers
+/// parse an empty field as zero.
 ///
 /// # Errors
-/// Returns an error if tar readers parse the field differently.
+/// Returns an error if tar readers disagree on the value of the field.
 pub(crate) fn parse_number(field: &[u8]) -> io::Result<u64> {
     if field.iter().all(|byte| matches!(byte, 0 | b' ')) {
         return Ok(0);
@@ -272,15 +271,15 @@ const NUMERIC_FIELDS: [(&str, Range<usize>); 7] = [
     ("device minor", 337..345),
 ];
 
-/// Returns the name of the first numeric field of a header, except the size, that tar readers parse differently.
+/// Returns the name of the first numeric field of a header, except the size, on which tar readers disagree.
 pub(crate) fn ambiguous_number(header: &Header) -> Option<&'static str> {
     let is_ambiguous = |field: &[u8]| !field.iter().all(|byte| matches!(byte, 0 | b' ')) && !is_plain_number(field);
     NUMERIC_FIELDS.into_iter().find(|(_, range)| is_ambiguous(&header.as_bytes()[range.clone()])).map(|(name, _)| name)
 }
 
-/// Returns whether all tar readers parse this numeric field of a header alike. The field must consist of optional
-/// spaces, octal digits, and spaces or NUL bytes at the end. Numbers in base 256 that fit into 64 bits, and a field of
-/// NUL bytes, are accepted too.
+/// Returns whether all tar readers parse this numeric field of a header in the same way. The field must consist of
+/// optional spaces, octal digits, and spaces or NUL bytes at the end. Numbers in base 256 that fit into 64 bits, and a
+/// field of NUL bytes, are accepted too.
 pub(crate) fn is_plain_number(field: &[u8]) -> bool {
     if field[0] & 0x80 != 0 {
         // GNU tar and Python accept only these two first bytes.

@@ -1,4 +1,4 @@
-//! Sets owner, xattrs, mode and mtime of a new file, in an order such that no step undoes an earlier one.
+//! Sets owner, xattrs, mode and mtime of a new file, in an order in which no step undoes an earlier one.
 
 use super::dirfd::RootEntry;
 use super::member::MemberAttributes;

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 /// Number of bytes that a tar may have in addition to twice the capacity. The margin is for headers, which may be
-/// larger than the files, for example in a small filesystem full of symlinks.
+/// larger than the files, for example if a small filesystem is full of symlinks.
 const MARGIN: u64 = 64 << 20;
 
 /// Capacity of the filesystems found so far.

@@ -1,6 +1,6 @@
-//! Limits the work that an image may cause. A few compressed bytes can expand to millions of headers, and each header
-//! causes as much work as the header of a real file. Therefore the number of header blocks is limited in proportion to
-//! the length of the image.
+//! Limits the work that an image can cause. A few compressed bytes can expand to millions of headers, each of which
+//! causes the creation of a file. Therefore the number of header blocks is limited in proportion to the length of the
+//! image.
 
 /// Number of header blocks that any image may have, regardless of its length.
 const FREE: u64 = 1 << 18;

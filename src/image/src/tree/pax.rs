@@ -40,7 +40,7 @@ impl PaxRecords {
     }
 
     /// Combines these records of a member with the global records. A member's record overrides the global record with
-    /// the same key. An empty record of the member thus removes the global record.
+    /// the same key. An empty record of the member therefore removes the global record.
     pub(crate) fn override_global(mut self, global: &PaxRecords) -> PaxRecords {
         if global.0.is_empty() {
             return self;
@@ -121,8 +121,8 @@ impl PaxRecords {
     }
 }
 
-/// Returns the rank of the record's form, and the name and value of the extended attribute in the record. Returns
-/// `None` if the record does not contain an extended attribute.
+/// Returns the rank of the record's form, and the name and value of the extended attribute that the record contains.
+/// Returns `None` if the record does not contain an extended attribute.
 fn decode_xattr((key, value): &PaxRecord) -> Option<io::Result<(u8, OsString, Vec<u8>)>> {
     if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
         // GNU tar encodes `=`, which would end the key, as `%3D`, and `%` as `%25`.
@@ -136,7 +136,7 @@ fn decode_xattr((key, value): &PaxRecord) -> Option<io::Result<(u8, OsString, Ve
 }
 
 /// Returns whether the text consists only of digits. Rust also parses numbers with a sign, but other tar readers do
-/// not, so the archive would be ambiguous.
+/// not; such an archive is ambiguous.
 fn is_digits(text: &[u8]) -> bool {
     text.iter().all(u8::is_ascii_digit)
 }

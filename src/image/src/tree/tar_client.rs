@@ -12,8 +12,8 @@ use std::sync::Arc;
 /// Minimum length of a header, in bytes.
 const BLOCK: u64 = 512;
 
-/// Function that answers the worker's request for its limits: the maximum length of the tar in bytes, and the maximum
-/// number of header blocks.
+/// Function that responds to the worker's request for its limits: the maximum length of the tar in bytes, and the
+/// maximum number of header blocks.
 pub(crate) type AnswerSender = Box<dyn Fn([u64; 2])>;
 
 /// Receiver of members, each followed by the chunks of its content.

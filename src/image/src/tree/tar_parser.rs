@@ -100,8 +100,8 @@ impl<'a> TarParser<'a> {
         self.stream.position()
     }
 
-    /// Returns the number of header blocks so far, which measures the cost of members without their content. Global
-    /// records are counted for each member.
+    /// Returns the number of header blocks so far, which is a measure of the cost of members without their content.
+    /// Global records are counted for each member.
     pub(crate) fn header_blocks(&self) -> u64 {
         self.blocks
     }
@@ -208,7 +208,8 @@ impl<'a> TarParser<'a> {
         Ok(TarMember { path, kind, attributes })
     }
 
-    /// Reads a header block. Returns `None` for a block of zeros, with which the end of the archive begins.
+    /// Reads a header block. Returns `None` for a block of zeros, which is the first block of the end-of-archive
+    /// marker.
     fn read_header(&mut self) -> io::Result<Option<Header>> {
         self.count_blocks(1)?;
         let mut header = Header::new_old();
@@ -216,7 +217,7 @@ impl<'a> TarParser<'a> {
         if header.as_bytes().iter().all(|byte| *byte == 0) {
             return Ok(None);
         }
-        // In the checksum, the eight bytes of the checksum field count as spaces.
+        // The checksum is computed as if the eight bytes of the checksum field were spaces.
         let sum = header.as_bytes().iter().map(|byte| u32::from(*byte)).sum::<u32>();
         let own = header.as_bytes()[148..156].iter().map(|byte| u32::from(*byte)).sum::<u32>();
         if header.cksum().ok() != Some(sum - own + 8 * u32::from(b' ')) {

@@ -123,9 +123,9 @@ impl<'a> RegistryRepository<'a> {
         seen.into_head(url)
     }
 
-    /// Gets a token or password header if the registry answered 401, and returns whether to send the request again.
-    /// Returns `false` if the registry has redirected the request to another host, because that host must not receive
-    /// the credentials.
+    /// Obtains an `Authorization` header with a token or password if the registry responded with 401, and returns
+    /// whether to repeat the request. Returns `false` if the registry has redirected the request to another host,
+    /// because that host must not receive the credentials.
     fn authorize(&mut self, refusal: &Response) -> Result<bool> {
         let own = Url::parse(&self.reference.base).is_ok_and(|base| base.origin() == refusal.url().origin());
         if !own || refusal.status() != StatusCode::UNAUTHORIZED {

@@ -17,8 +17,8 @@ pub(crate) struct VerifiedSignature {
     pub named: Option<String>,
 }
 
-/// Verifies that a trusted key has signed one of the `digests`. These are the digest of the manifest for this machine
-/// and, if the image has an index, that of the index. Returns `None` if no keys are configured.
+/// Verifies that one of the `digests` was signed with a trusted key. `digests` contains the digest of the manifest for
+/// this machine and, if the image has an index, the digest of the index. Returns `None` if no keys are configured.
 ///
 /// # Errors
 /// Returns an error if keys are configured and the image has no valid signature by a trusted key, or if the signed

@@ -1,5 +1,5 @@
 //! Authentication after a registry's 401 response, with user and password or with a token. A registry may require a
-//! token even for anonymous access; its 401 response names the token service.
+//! token even for anonymous access; its 401 response specifies the token service.
 
 use super::super::retry::{DocumentAnswer, FetchRetryPolicy};
 use base64::prelude::{BASE64_STANDARD, Engine};
@@ -28,7 +28,7 @@ struct TokenService {
     wanted: Vec<(&'static str, String)>,
 }
 
-/// Returns the value of the `Authorization` header that answers a 401 response.
+/// Returns the value of the `Authorization` header for repeating a request after a 401 response.
 ///
 /// # Errors
 /// Returns an error if the registry requires a password that is not configured, or no token is available.
@@ -130,8 +130,8 @@ fn basic_auth_header(secret: &PullSecret) -> SecretText {
 
 /// Returns whether a token service may receive the password of a registry. The token service must have the same host
 /// and port as the registry, or be the `token_service` of the pull secret. Otherwise a compromised registry, which
-/// normally receives only tokens, could obtain the password by naming a token service that belongs to the attacker. If
-/// the registry uses TLS, the service must use TLS too.
+/// normally receives only tokens, could obtain the password by specifying an attacker's token service. If the registry
+/// uses TLS, the service must use TLS too.
 fn may_receive_password(realm: &Url, registry: &Url, secret: &PullSecret) -> bool {
     let is_protected = realm.scheme() == "https" || realm.scheme() == registry.scheme();
     let is_registry =
@@ -155,7 +155,7 @@ fn host_and_port(url: &Url) -> String {
 ///
 /// # Errors
 /// Returns the same errors as [`answer_challenge`]. Also returns an error if the registry has redirected the request to
-/// another host that answers 401. That host must not receive the registry's credentials.
+/// another host, and that host responds with 401: it must not receive the registry's credentials.
 pub(crate) fn renew_authorization(
     client: &Client,
     url: &str,

@@ -29,7 +29,7 @@ pub(crate) enum MirrorExclusion {
     ForGood,
 }
 
-/// Failure to open a stream at the current mirror, with its error message.
+/// Failure to open a stream from the current mirror, with an error message.
 pub(crate) enum OpenFailure {
     MayPass(String),
     Lost(MirrorExclusion, String),
@@ -100,7 +100,7 @@ impl MirrorList {
 
 impl MirrorState {
     /// Returns the ETag of the image at this mirror if this ETag is strong. If a later response has the same strong
-    /// ETag, the bytes of the image are the same; equal weak ETags do not prove this (RFC 9110 §8.8.1).
+    /// ETag, the image consists of the same bytes; equal weak ETags do not prove this (RFC 9110 §8.8.1).
     pub(crate) fn strong_etag(&self) -> Option<&str> {
         self.answered.as_ref()?.as_deref().filter(|etag| !etag.starts_with("W/"))
     }
