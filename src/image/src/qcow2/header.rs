@@ -172,7 +172,7 @@ impl Qcow2Header {
 fn reject_unsupported(backing: u64, encryption: u64, snapshots: u64, features: u64) -> io::Result<()> {
     let one = "convert the qcow2 to a single file with `qemu-img convert -O qcow2`";
     if backing != 0 || features & ELSEWHERE != 0 {
-        // The header could name any file of the machine that converts the image.
+        // The header could refer to any file of the machine that converts the image.
         return Err(invalid_image(format!("the qcow2 refers to another file; {one}")));
     }
     if encryption != 0 {

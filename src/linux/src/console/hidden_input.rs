@@ -1,4 +1,4 @@
-//! Reads a line at the machine's console without displaying the typed characters.
+//! Reads a line from the machine's console without displaying the typed characters.
 
 use super::print_line;
 use std::fs::{File, OpenOptions};
@@ -20,7 +20,7 @@ const LINE_BYTES: usize = 4096;
 /// Returns an error if the console is not a terminal, or cannot be read.
 pub fn read_hidden_line(console: &Path, question: &str, until: Instant) -> Result<Option<String>> {
     let mut terminal = NoEchoTerminal::new(console)?;
-    // Earlier input has been flushed, and echo is off from here on.
+    // Earlier input has been discarded, and echo is now off.
     print_line(question);
     loop {
         let left = until.saturating_duration_since(Instant::now());

@@ -38,8 +38,8 @@ pub(crate) fn device_path_text(option: &LoadOption) -> Option<String> {
     Some(option.nodes()?.iter().map(format_node).collect::<Vec<_>>().join("/"))
 }
 
-/// Replaces control characters by dots: firmware and other operating systems may store any text, and control characters
-/// could manipulate the terminal.
+/// Replaces control characters by dots. Firmware and other operating systems may store arbitrary text, whose control
+/// characters could manipulate the terminal.
 fn mask_control_characters(text: &str) -> String {
     text.chars().map(|letter| if letter.is_control() { '.' } else { letter }).collect()
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Vendor GUID of the variables that drophammer stores.
 const VENDOR: &str = "9f2f4bd1-6c3a-4a53-8c57-0d1e6b7a2c94";
 
-/// Size of the attributes in front of the value, in bytes.
+/// Size of the attributes that precede the value, in bytes.
 const ATTRIBUTE_BYTES: usize = 4;
 
 /// Maximum size of a variable that is read, in bytes.
@@ -28,8 +28,7 @@ pub fn variable_path(directory: &Path, name: &str) -> PathBuf {
 ///
 /// # Errors
 /// Returns an error if the variable exists but cannot be read or parsed. In this case, the caller must not treat the
-/// variable as absent: the variable contains a record that protects data, and without this record the data could be
-/// erased.
+/// variable as absent: it contains a record that protects data, and without this record, the data could be erased.
 pub fn read_json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Option<T>> {
     let path = variable_path(directory, name);
     let refused = |why: String| {
@@ -45,7 +44,7 @@ pub fn read_json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Op
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return refused(error.to_string()),
         Ok(None) => return refused(format!("the value is longer than {MAXIMUM_BYTES} bytes")),
-        // Older kernels show an empty file for a variable that could not be created.
+        // Older kernels create an empty file for a variable that could not be created in the firmware.
         Ok(Some(content)) if content.is_empty() => return Ok(None),
         Ok(Some(content)) => content,
     };

@@ -14,7 +14,7 @@ use std::sync::{Arc, LazyLock};
 static ENVIRONMENT: LazyLock<EnvironmentProxies> =
     LazyLock::new(|| EnvironmentProxies::read(&|name| env::var(name).ok()));
 
-/// Requests that a client sends through the proxies of the environment.
+/// Scope of the requests that a client sends through the environment's proxies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProxyScope {
     /// Only requests over https, because the proxy cannot read their contents. Used by clients that send a token.
@@ -45,7 +45,7 @@ pub(crate) fn use_proxies(builder: ClientBuilder, scope: ProxyScope) -> ClientBu
 }
 
 /// Describes, for messages, the proxy through which a client of this scope sends requests to the URL: ` through the
-/// proxy URL of VARIABLE`, or an empty string.
+/// proxy URL (from VARIABLE)`, or an empty string.
 pub fn describe_proxy(url: &str, scope: ProxyScope) -> String {
     url.parse().map(|url| ENVIRONMENT.describe(&url, scope)).unwrap_or_default()
 }
@@ -104,7 +104,7 @@ fn parse_variable(name: &'static str, value: &str) -> Option<ProxyVariable> {
 }
 
 /// Returns whether the host is this machine, or is in a private network. A host is assumed to be in a private network
-/// if its name has no domain, or its address is not routed on the Internet.
+/// if its name does not contain a domain, or its address is not routed on the Internet.
 fn is_local(host: &str) -> bool {
     let Ok(address) = host.trim_matches(['[', ']']).parse::<IpAddr>() else {
         let name = host.trim_end_matches('.');

@@ -1,5 +1,5 @@
-//! FRU inventory of the BMC (IPMI Platform Management FRU Information Storage Definition 1.3): part and serial numbers of chassis, board
-//! and product. Areas whose checksums or lengths are wrong are reported and omitted.
+//! FRU inventory of the BMC (IPMI Platform Management FRU Information Storage Definition 1.3): part and serial numbers
+//! of chassis, board and product. Areas with invalid checksums or lengths are reported and omitted.
 
 use super::{Bmc, Command, IpmiError};
 use model::bmc::FruInfo;
@@ -10,8 +10,8 @@ const READ_DATA: Command = (0x0a, 0x11);
 /// FRU device of the server itself.
 const DEVICE: u8 = 0;
 
-/// Maximum number of bytes per read. Every BMC supports this length. The number is even, because some devices are read
-/// in words of two bytes.
+/// Maximum number of bytes per read, which every BMC supports. The number is even, because some devices are read in
+/// words of two bytes.
 const CHUNK: usize = 16;
 
 const HEADER_BYTES: usize = 8;

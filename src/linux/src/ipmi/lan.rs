@@ -7,7 +7,7 @@ use std::thread;
 const GET_CHANNEL_INFO: Command = (0x06, 0x42);
 const GET_LAN_PARAMETERS: Command = (0x0c, 0x02);
 
-/// Numbers of the channels that may be LAN channels. Channel 0 is not included, because channel 0 is the IPMB.
+/// Numbers of the channels that may be LAN channels. Channel 0 is excluded, because it is the IPMB.
 const CHANNELS: std::ops::RangeInclusive<u8> = 1..=0x0b;
 /// Medium of a LAN channel.
 const MEDIUM_LAN: u8 = 4;
@@ -72,8 +72,8 @@ fn read_channel(bmc: &mut Bmc, channel: u8) -> Result<LanChannel, IpmiError> {
     Err(IpmiError::Malformed("another client is changing the LAN parameters"))
 }
 
-/// Returns whether no change of the LAN parameters is in progress. The parameter with this status is optional; without
-/// it, no change is assumed.
+/// Returns whether no change of the LAN parameters is in progress. The parameter with this status is optional; if it is
+/// missing, no change is assumed to be in progress.
 fn is_complete(bmc: &mut Bmc, channel: u8) -> Result<bool, IpmiError> {
     match read_parameter(bmc, channel, SET_IN_PROGRESS) {
         Ok(state) => Ok(state.first().is_none_or(|state| state & 0x03 == 0)),

@@ -24,8 +24,8 @@ pub(super) struct ProbeTarget<'a> {
 pub(super) struct DeviceContents {
     pub table: Option<DiskTable>,
     pub signatures: Vec<DeviceSignature>,
-    /// Uses of partitions that are registered with the kernel but missing in the partition table, because the table was
-    /// changed or cannot be read.
+    /// Uses of partitions that are registered with the kernel but missing from the partition table, because the table
+    /// was changed or cannot be read.
     pub uses: Vec<DeviceUse>,
     /// Reason why the contents are not completely known.
     pub unreadable: Option<String>,
@@ -35,9 +35,9 @@ pub(super) struct DeviceContents {
 }
 
 /// Partition table types that are used only by computers on which this program does not run. libblkid and the kernel
-/// recognize these tables by only a few bytes, and therefore also find them in the first sector of filesystems,
-/// encrypted disks and Ceph's OSDs (ceph-volume: phantom Atari partitions). If the whole device has a signature, a
-/// table of these types is ignored.
+/// recognize these tables by a few bytes, and therefore sometimes detect them by mistake in the first sector of
+/// filesystems, encrypted disks and Ceph OSDs (ceph-volume: phantom Atari partitions). If the whole device has a
+/// signature, a table of such a type is ignored.
 const OBSOLETE_TABLES: [&str; 8] = ["atari", "sun", "sgi", "mac", "aix", "minix", "ultrix", "unixware"];
 
 /// Reads the partition table and the signatures. Failures are reported in the field `unreadable`; all other data is
@@ -166,8 +166,8 @@ fn build_table(
 }
 
 /// Returns the signatures in a partition, and whether the partition is blank. A partition registered with the kernel is
-/// read through its own device node, because data that was written through this node may still be only in the page
-/// cache of the node. Other partitions are read through the disk.
+/// read through its own device node, because data that was written through this node may exist only in the node's page
+/// cache. Other partitions are read through the disk.
 fn read_partition_contents(
     target: &ProbeTarget,
     found: &BlkidPartition,

@@ -16,20 +16,20 @@ use std::time::{Duration, Instant};
 /// Multicast address of LLDP frames for the nearest bridge. Bridges do not forward these frames.
 const GROUP: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x0e];
 
-/// Interval of progress messages. The same duration is the time limit for each command that this module runs.
+/// Interval of progress messages, and time limit for each command that this module runs.
 const SAY: Duration = Duration::from_secs(30);
 
-/// Maximum number of neighbours that are stored for a NIC. The number is limited, because frames may be forged.
+/// Maximum number of neighbors that are stored for a NIC. The number is limited because frames may be forged.
 const MOST: usize = 16;
 
 /// Sets the links of all NICs up, disables LLDP agents in NIC firmware, and receives frames until both leaf switches
-/// are found or `patience` expires. `say` receives progress messages, which name the NICs without neighbours.
+/// are found or `patience` expires. `say` receives progress messages, which list the NICs without neighbors.
 ///
 /// # Errors
 /// Returns an error if the socket cannot be opened.
 pub fn receive_neighbours(nics: &[Nic], patience: Duration, say: &dyn Fn(&str)) -> Result<Vec<NicNeighbours>> {
     for nic in nics {
-        // A NIC whose link cannot be set up receives nothing, and is reported as a NIC without neighbours.
+        // If a link cannot be set up, its NIC receives nothing and is reported as a NIC without neighbors.
         let _ = ToolCommand::new("ip").args(["link", "set", &nic.name, "up"]).deadline(SAY).run();
     }
     stop_firmware_agents(nics, Path::new("/sys"), say);

@@ -1,4 +1,5 @@
-//! Objects that span several devices without md or LVM, identified by the ID in their superblocks.
+//! Objects other than md arrays and LVM groups that span several devices. They are identified by the ID in their
+//! superblocks.
 //!
 //! Arrays and volume groups are excluded, because mdadm and lvm report them completely.
 
@@ -36,7 +37,7 @@ enum ObjectIdSource {
 
 enum ComponentCondition {
     Always,
-    /// The device is a component if the eight bytes at this offset are zero.
+    /// The device is a component if the eight bytes at this offset are all zero.
     Zero(u64),
     /// The device is a component if the eight bytes at this offset are not all zero.
     NotZero(u64),

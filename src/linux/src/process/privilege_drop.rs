@@ -1,4 +1,4 @@
-//! Drops privileges: the process gets a user ID that no other process has, loses all capabilities, and cannot regain
+//! Drops privileges: the process gets a user ID that no other user has, loses all capabilities, and cannot regain
 //! privileges.
 
 use nix::errno::Errno;
@@ -36,7 +36,7 @@ pub(crate) fn drop_all_capabilities() -> io::Result<()> {
 /// # Errors
 /// Returns an error if the kernel refuses to close a descriptor.
 pub fn close_inherited_files() -> io::Result<()> {
-    // SAFETY: this process has not opened any file yet except the standard three.
+    // SAFETY: this process has not opened any files yet, except the three standard ones.
     Errno::result(unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32) })?;
     Ok(())
 }

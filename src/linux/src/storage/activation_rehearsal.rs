@@ -1,5 +1,5 @@
-//! Rehearsal before the wipe: all preserved objects are activated over snapshots whose changes are kept in memory.
-//! Arrays are started, groups are activated and journals are replayed, but no byte of a disk is changed.
+//! Rehearsal before the wipe: all preserved objects are activated over snapshots that keep their changes in memory.
+//! Arrays are started, groups are activated and journals are replayed, but the disks are not changed.
 
 use super::mount::MountStack;
 use super::overlay::{self, OverlayUsage};
@@ -28,7 +28,7 @@ pub struct RehearsalResult {
 /// disks for inspection are deactivated first.
 ///
 /// # Errors
-/// Returns a refusal if an object cannot be activated. The refusal names the object, and contains the messages of its
+/// Returns a refusal if an object cannot be activated. The refusal contains the object's name, and the messages of the
 /// tool and of the kernel.
 pub fn run_rehearsal(rehearsal: &Rehearsal) -> Result<RehearsalResult> {
     run_rehearsal_within(rehearsal, overlay::available_memory_bytes())

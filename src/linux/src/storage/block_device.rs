@@ -153,8 +153,8 @@ pub fn zero_range(device: &File, start: u64, length: u64) -> nix::Result<()> {
     unsafe { ioctl::blkzeroout(device.as_raw_fd(), &[start, length]) }.map(drop)
 }
 
-/// Writes a mounted filesystem completely to its final location and empties its journal, so that no replay is
-/// necessary. syncfs(2) is not sufficient: it may leave data in the journal.
+/// Writes all data of a mounted filesystem to its final location and empties the journal, so that no replay is
+/// necessary. syncfs(2) is not sufficient, because it may leave data in the journal.
 pub(crate) fn flush_journal(filesystem: &File) -> nix::Result<()> {
     // SAFETY: the argument of both is ignored.
     match unsafe { ioctl::fifreeze(filesystem.as_raw_fd(), &mut 0) } {

@@ -16,8 +16,8 @@ use std::fs::{self, File};
 use std::io;
 use std::time::Duration;
 
-/// Maximum memory for a trial, in bytes. Most of an empty filesystem is a hole in the sparse file. The metadata of a
-/// filesystem of 8 TB takes several hundred MiB; for xfs, most of this is the zeroed log.
+/// Maximum memory for a trial, in bytes. Most of an empty filesystem is a hole in the sparse file. The metadata of an 8
+/// TB filesystem takes several hundred MiB; for xfs, most of it is the zeroed log.
 const MOST_MEMORY_BYTES: u64 = 256 << 20;
 
 /// Maximum memory for each device of an array. Superblock, bitmap and bad-block log take a few MiB.
@@ -32,11 +32,10 @@ const SMALL_BYTES: u64 = 2 << 30;
 /// Time limit for mkfs. On a sparse file, mkfs exceeds this limit only if its options cause it to read the whole file.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Creates the array on devices in memory. Returns a note if the trial was not possible because memory was not
-/// sufficient.
+/// Creates the array on in-memory devices. Returns a note if the trial was not possible for lack of memory.
 ///
 /// # Errors
-/// Returns an error if mdadm or the kernel fails with every size that the plan lists, or the result differs from the
+/// Returns an error if mdadm or the kernel fails for every size that the plan lists, or the result differs from the
 /// plan.
 pub fn try_array(trial: &TryArray) -> Result<Option<String>> {
     let sizes = std::iter::once(&trial.member_bytes).chain(&trial.or_member_bytes);
@@ -80,11 +79,11 @@ fn try_array_of_size(trial: &TryArray, member_bytes: &[u64]) -> Result<Option<St
     }
 }
 
-/// Creates and mounts the filesystem in memory. Returns a note if the trial was not possible in full size because
-/// memory was not sufficient.
+/// Creates and mounts the filesystem in memory. Returns a note if a trial with the full size was not possible for lack
+/// of memory.
 ///
 /// # Errors
-/// Returns an error if the tool or the kernel fails with every size that the plan lists.
+/// Returns an error if the tool or the kernel fails for every size that the plan lists.
 pub fn try_filesystem(trial: &TryFilesystem) -> Result<Option<String>> {
     let memory = trial_memory_bytes().context(Phase::Storage, || "read /proc/meminfo")?;
     try_filesystem_within(trial, memory)
@@ -109,8 +108,8 @@ fn try_filesystem_of_size(trial: &TryFilesystem, size_bytes: u64, memory_bytes: 
         memory_bytes >> 20
     );
     let small = SMALL_BYTES.min(size_bytes);
-    // The first trial did not reject the options before it ran out of memory. A failure with the smaller size may be
-    // caused by the size alone, so it is only noted.
+    // The first trial ran out of memory, but did not reject the options before. A failure with the smaller size may be
+    // caused by this size, so it is only noted.
     Ok(Some(match try_once(trial, small, memory_bytes) {
         Ok(TrialOutcome::Whole) => format!("{note}; a trial with a size of {} succeeded", common::format::format_bytes(small)),
         Ok(TrialOutcome::NoRoom) => format!("{note}, even for a size of {}", common::format::format_bytes(small)),
@@ -151,7 +150,7 @@ fn try_once(trial: &TryFilesystem, size_bytes: u64, memory_bytes: u64) -> Result
     Ok(TrialOutcome::Whole)
 }
 
-/// Refuses a filesystem that the kernel of the image cannot mount.
+/// Refuses a filesystem that the image's kernel cannot mount.
 fn refuse_unsupported(trial: &TryFilesystem, created: &DevicePath) -> Result<()> {
     let Some(kernel) = &trial.mounted_by else { return Ok(()) };
     let format = trial.make.format;

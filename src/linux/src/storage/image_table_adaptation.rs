@@ -23,8 +23,8 @@ const MIB: u64 = 1 << 20;
 /// Types of extended partitions in libblkid's notation.
 const EXTENDED: [&str; 3] = ["0x5", "0xf", "0x85"];
 
-/// Size of the kernel's device for an extended partition, in bytes. The device contains only the space for a boot
-/// loader (block/partitions/msdos.c).
+/// Size of the kernel's device for an extended partition, in bytes. This device covers only the space for a boot loader
+/// (block/partitions/msdos.c).
 const EXTENDED_BYTES: u64 = 1024;
 
 /// Adapts the partition table, registers all partitions with the kernel, and returns the resulting table. `grow` is the
@@ -61,8 +61,8 @@ pub fn fit_image_table(
     Ok(Some(table))
 }
 
-/// Checks before anything is written whether [`fit_image_table`] would refuse the GPT in the first bytes of an image.
-/// Returns the numbers and GUIDs of the partitions. Returns `None` if those bytes do not contain the whole table.
+/// Checks, before anything is written, whether [`fit_image_table`] would refuse the GPT in the first bytes of an image.
+/// Returns the numbers and GUIDs of the partitions, or `None` if those bytes do not contain the whole table.
 ///
 /// # Errors
 /// The same errors as for [`fit_image_table`].
@@ -80,7 +80,7 @@ pub fn check_image_table(
         Ok(())
     };
     let found = match Gpt::read(&read_at, sector, 1) {
-        // The entries may be anywhere on the disk.
+        // The entries may be at any position on the disk.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => None,
         found => found?,
     };

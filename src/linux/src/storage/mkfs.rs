@@ -111,8 +111,8 @@ fn build_argv(filesystem: &MakeFilesystem) -> io::Result<(&'static str, Vec<Stri
     Ok((tool, args))
 }
 
-/// Reads the UUID from the superblock, and returns it in blkid's format. The superblock is read from the device itself
-/// instead of a cache.
+/// Reads the UUID from the superblock, and returns it in blkid's format. The superblock is read from the device, and
+/// not from a cache.
 fn read_uuid(device: &DevicePath, format: FilesystemFormat) -> io::Result<String> {
     let file = File::open(device)?;
     if file.metadata()?.file_type().is_block_device() {

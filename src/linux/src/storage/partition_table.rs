@@ -116,7 +116,7 @@ fn check_partitions(partitions: &[NewPartition], gpt: &Gpt) -> io::Result<()> {
 }
 
 /// Registers the partitions with BLKPG. Unlike BLKRRPART, BLKPG works even if the kernel does not support GPT or does
-/// not scan the disk for partitions, and each error of BLKPG concerns only one partition.
+/// not scan the disk for partitions, and an error of BLKPG affects only one partition.
 fn register_partitions(disk: &File, table: &PartitionTable) -> Result<()> {
     for partition in &table.partitions {
         let (start, length) = byte_range(table, partition);

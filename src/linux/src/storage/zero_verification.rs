@@ -32,8 +32,8 @@ pub(crate) type ProgressSink<'a> = dyn Fn(&str) + Sync + 'a;
 /// Reads all ranges of all devices.
 ///
 /// # Errors
-/// Returns an error if a device contains nonzero data, cannot be read completely, or is too slow. The refusal lists all
-/// such devices. Nothing was written.
+/// Returns a refusal if a device contains nonzero data, cannot be read completely, or is too slow. The refusal lists
+/// all such devices. Nothing was written.
 pub fn verify_all_zero(proofs: &[ZeroProof], say: &ProgressSink) -> Result<()> {
     let results: Vec<Result<()>> = thread::scope(|scope| {
         let threads: Vec<_> = proofs.iter().map(|proof| scope.spawn(|| verify_device_zero(proof, say))).collect();
@@ -67,7 +67,7 @@ fn verify_device_zero(proof: &ZeroProof, say: &ProgressSink) -> Result<()> {
 fn open_direct(device: &DevicePath) -> io::Result<File> {
     let direct = OpenOptions::new().read(true).custom_flags(O_DIRECT).open(device);
     match direct {
-        // The filesystem of the file, such as tmpfs, does not support direct I/O.
+        // The file's filesystem, such as tmpfs, does not support direct I/O.
         Err(error) if error.raw_os_error() == Some(nix::libc::EINVAL) => File::open(device),
         opened => opened,
     }

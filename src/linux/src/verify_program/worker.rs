@@ -10,7 +10,7 @@ use std::process::{self, Command, Stdio};
 /// Directory of the definition in the sandbox.
 const FOLDER: &str = "/definition";
 
-/// Exit code if `verify` could not be started.
+/// Exit code that indicates that `verify` could not be started.
 pub(crate) const NOT_RUN: i32 = 125;
 /// Prefix of the error message if `verify` could not be started.
 pub(crate) const TROUBLE: &str = "no sandbox: ";

@@ -43,7 +43,7 @@ impl AtaDisk for HdparmDisk<'_> {
 /// Erases the disk, and returns the result that the disk reports.
 ///
 /// # Errors
-/// Returns an error if the disk does not support the method at present, refuses the command, or would not finish in
+/// Returns an error if the disk does not currently support the method, refuses the command, or would not finish in
 /// time. The error is [`EraseFailure::Final`] if the password remains set.
 pub(super) fn erase_sata(
     device: &DevicePath,
@@ -75,7 +75,7 @@ fn erase_disk(
         return Err(format!("the disk needs {minutes} min for the erase, but only {} min are left", left.as_secs() / 60).into());
     }
     let done = disk.run_hdparm("--security-set-pass", SHORT).and_then(|()| disk.run_hdparm(option, left));
-    // The result of hdparm does not matter here: if no password is set, the disk has completed the erase or is usable
+    // The result of hdparm is not decisive here: if no password is set, the disk has completed the erase or is usable
     // again.
     match disk.read_security() {
         Ok(AtaSecurity { enabled: false, .. }) => {}

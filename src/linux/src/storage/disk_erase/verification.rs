@@ -45,8 +45,8 @@ fn verify_samples(file: &File, size: u64) -> Result<String, String> {
 pub(crate) struct ContentSamples(Vec<(u64, Vec<u8>)>);
 
 impl ContentSamples {
-    /// Reads samples from the whole disk, and from the start of each of `ranges`, because most evenly spread samples of
-    /// a disk with few files are blank. Samples that are blank or unreadable prove nothing and are omitted.
+    /// Reads samples from the whole disk, and from the start of each of the `ranges`, because on a disk with few files,
+    /// most evenly distributed samples are blank. Blank and unreadable samples prove nothing and are omitted.
     pub(crate) fn read_samples(file: &File, size: u64, ranges: &[ByteRange]) -> ContentSamples {
         let read = |start| {
             let mut content = vec![0; PIECE_BYTES.min(size) as usize];
@@ -83,7 +83,8 @@ impl ContentSamples {
     }
 }
 
-/// Returns the offsets of samples of this length. The samples are evenly spread over the disk, and include both ends.
+/// Returns the offsets of samples of this length. The samples are evenly distributed over the disk, and include both
+/// ends.
 pub(super) fn sample_offsets(size: u64, length: u64) -> impl Iterator<Item = u64> {
     let last = size.saturating_sub(length);
     // Aligned to pages; multiplying first would overflow beyond 256 PiB.

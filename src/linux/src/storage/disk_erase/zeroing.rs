@@ -11,7 +11,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-/// Buffer size in bytes. The buffer is so small that even a machine with little memory can write to sixty disks in
+/// Buffer size in bytes. The buffer is small, so that even a machine with little memory can write to sixty disks in
 /// parallel.
 const BUFFER_BYTES: u64 = 256 * 1024;
 
@@ -29,8 +29,8 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(30);
 /// Zeroes these ranges and verifies them by reading from the device.
 ///
 /// # Errors
-/// Returns an error if a range ends beyond the device (nothing is written then), a write fails, or the device does not
-/// return zeros afterwards (the error contains the offset).
+/// Returns an error if a range extends beyond the device (in which case nothing is written), a write fails, or the
+/// device does not return zeros afterwards (the error contains the offset).
 pub(crate) fn zero_ranges(file: &File, device: &DevicePath, size: u64, ranges: &[ByteRange]) -> Result<()> {
     check_ranges(device, size, ranges)?;
     let zeroed = |zero: fn(&File, u64, u64) -> io::Result<()>| {
@@ -67,7 +67,7 @@ fn find_remaining_data(file: &File, ranges: &[ByteRange]) -> io::Result<Option<u
 /// Checks that these ranges are within the device.
 ///
 /// # Errors
-/// Returns an error if a range ends beyond the device.
+/// Returns an error if a range extends beyond the device.
 pub(super) fn check_ranges(device: &DevicePath, size: u64, ranges: &[ByteRange]) -> Result<()> {
     for range in ranges {
         if range.start.checked_add(range.length).is_none_or(|end| end > size) {
@@ -131,7 +131,7 @@ fn process_chunks(
 }
 
 /// Returns the estimated time for the rest of the disk, if this time is more than twice the time left until the
-/// deadline. A slow disk is thus detected after minutes instead of hours.
+/// deadline. A slow disk is therefore detected after minutes instead of hours.
 fn estimate_excessive_time(elapsed: Duration, done: u64, size: u64, left: Duration) -> Option<Duration> {
     if done == 0 || elapsed < left / 20 {
         return None;
