@@ -102,8 +102,8 @@ fn find_differences(approved: &ApprovalSummary, found: &ApprovalSummary, has_beg
 }
 
 /// Returns the differences between the objects that lose members in the plan and those in the approval. If an earlier
-/// attempt was started, an approved object may be absent from the plan, because that attempt may have wiped members of
-/// the object already. The absence is then not reported as a difference.
+/// attempt was started, it may already have wiped members of an approved object, so the plan may not contain this
+/// object. This is not reported as a difference.
 fn compare_torn(approved: &[String], found: &[String], has_begun: bool) -> Vec<String> {
     let more = found.iter().filter(|torn| !approved.contains(torn));
     let more = more.map(|torn| {

@@ -1,10 +1,11 @@
 //! Preserved devices with a UUID that another device also has, for example because a disk was copied with `dd` and the
-//! copy is still attached. A lookup by UUID may find either device, so the installed system may write to the wrong one.
+//! copy is still attached. A lookup by UUID may find either device, so the installed system could write to the wrong
+//! one.
 //!
-//! | one device is on a preserved disk, the other one | |
+//! | if one device is on a preserved disk, and the other device | the plan is |
 //! |---|---|
-//! | is on a preserved disk, or on an unlisted disk | refused: it is undefined which one will be used |
-//! | is on a disk that will be wiped | refused, unless the operator discards that disk: it is unknown which device was used and has the current data |
+//! | is on a preserved disk or on an unlisted disk | refused: it is undefined which of the two will be used |
+//! | is on a disk that will be wiped | refused, unless the operator discards that disk: it is unknown which of the two has the current data |
 //! | is inside a volume, like the disk of a virtual machine | allowed: a lookup by UUID does not find it there |
 
 use super::planner_state::PlanDecider;

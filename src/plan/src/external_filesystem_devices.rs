@@ -1,13 +1,13 @@
 //! Devices that a preserved filesystem needs in addition to its main device: logs, journals, realtime devices and other
 //! members.
 //!
-//! | a preserved filesystem | |
+//! | a preserved filesystem | result |
 //! |---|---|
-//! | has a mount option that refers to a device of a wiped disk | refused |
-//! | has a mount option for a log, journal, realtime or additional device, which refers to a device of an unlisted disk | refused, unless it is mounted with `ro`: mounting writes to that device |
-//! | has such an option, which refers to a device that is not found | refused: the device may be on a wiped disk |
-//! | has another member on an unlisted disk | refused, unless it is mounted with `ro` |
-//! | requires a log or realtime device that was not found, without an option for it, while a wiped disk contains unrecognized data | refused, unless the operator discards that data |
+//! | has a mount option that refers to a device on a disk that is wiped | refused |
+//! | has a mount option for a log, journal, realtime or additional device, and this device is on an unlisted disk | refused, unless the filesystem is mounted with `ro`: mounting writes to that device |
+//! | has such an option, and the device is not found | refused: the device may be on a disk that is wiped |
+//! | has another member on an unlisted disk | refused, unless the filesystem is mounted with `ro` |
+//! | requires a log or realtime device that was not found, and has no option that specifies it, while a disk that is wiped contains unrecognized data | refused, unless the operator discards that data |
 
 use super::filesystems::describe_wish;
 use super::planned_devices::PlannedDevice;
@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Maximum number of filesystems with a missing device that are listed.
 const MAXIMUM_NAMED: usize = 16;
 
-/// Mount options whose value is a device that the filesystem writes to.
+/// Mount options with a device as their value, to which the filesystem writes.
 const WRITTEN: [&str; 6] = ["device", "jdev", "journal_dev", "journal_path", "logdev", "rtdev"];
 
 impl<'a> PlanDecider<'a> {
@@ -92,7 +92,7 @@ impl<'a> PlanDecider<'a> {
         found.map(|(device, _)| device.clone()).collect()
     }
 
-    /// Returns the array or volume that the plan creates and whose name in the layout is this value.
+    /// Returns the array or volume with this name in the layout, if the plan creates it.
     fn find_new_device(&self, value: &str) -> Option<DevicePath> {
         let name = LayoutPath::from(device_references::device_name(value)?);
         let is_stacked = self.layout.raid.iter().any(|raid| raid.arrayname == name)
@@ -138,8 +138,8 @@ impl<'a> PlanDecider<'a> {
         all.filter(|other| *other != device && !self.is_one_object(device, other)).cloned().collect()
     }
 
-    /// Refuses to wipe unrecognized data while a preserved xfs lacks its log or realtime device: such a device has no
-    /// signature, so the unrecognized data may be the content of that device.
+    /// Refuses to wipe unrecognized data while the log or realtime device of a preserved xfs is missing. Such a device
+    /// does not have a signature, so the unrecognized data may be its content.
     pub(crate) fn refuse_unrecognized_companions(&mut self) {
         let begun = self.request.claim.as_ref().and_then(|claim| claim.waiver) == Some(MarkerWaiver::Begun);
         if self.request.mode == InstallMode::Install || begun {

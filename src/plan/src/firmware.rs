@@ -1,16 +1,17 @@
-//! Boot variables that earlier systems left in the firmware: which of them are foreign, and which are removed.
+//! Boot variables that earlier systems have left in the firmware: their origin, and the decision whether they are
+//! removed.
 //!
-//! | variable | origin | removed by default | with `cleanfirmware`, and when every disk is erased |
+//! | a variable that | origin | removed by default | with `cleanfirmware`, and when every disk is erased |
 //! |---|---|---|---|
 //! | starts a partition that the plan destroys | destroyed | yes | yes |
 //! | starts a partition of a disk that the plan preserves | preserved | no | no |
-//! | program of the firmware without arguments, whole device, network by DHCP | firmware | no | no |
-//! | URI from which the machine has booted this time | foreign | no | no |
-//! | other URI, fixed network address, unknown program or partition | foreign | no | yes |
-//! | `Driver####`, `SysPrep####` that start no preserved partition | foreign | no | yes |
-//! | `BootNext` | foreign | with the entry that it names | yes |
-//! | requests to shim and firmware, settings of systemd-boot | foreign | no | unless a system is preserved |
-//! | keys in shim, `OsRecovery####` | foreign | impossible | impossible |
+//! | starts a firmware program without arguments, a whole device, or the network with DHCP | firmware | no | no |
+//! | starts the URI from which the running system was booted | foreign | no | no |
+//! | starts another URI, a fixed network address, or an unknown program or partition | foreign | no | yes |
+//! | is a `Driver####` or `SysPrep####` that does not start a preserved partition | foreign | no | yes |
+//! | is `BootNext` | foreign | if the entry to which it refers is removed | yes |
+//! | is a request to shim or the firmware, or a setting of systemd-boot | foreign | no | unless a system is preserved |
+//! | contains keys for shim, or is an `OsRecovery####` | foreign | cannot be removed | cannot be removed |
 
 mod partitions;
 
@@ -43,8 +44,8 @@ impl RemovalPolicy {
     }
 }
 
-/// Returns a problem if the layout requests the removal of foreign variables, but not all variables of the firmware are
-/// known.
+/// Returns a problem if the layout requests the removal of foreign variables, but some variables of the firmware are
+/// unknown.
 pub(crate) fn refuse_cleaning(layout: &Layout, inventory: &Inventory) -> Option<Diagnostic> {
     if !layout.cleanfirmware || inventory.system.firmware != FirmwareType::Uefi {
         return None;
@@ -228,7 +229,7 @@ impl FirmwarePlan {
     }
 
     /// Returns the operation that removes the boot entries of earlier drophammer installations. The operation runs
-    /// after the new entries were written, and skips a new entry that reuses the number of an old one.
+    /// after the new entries were written, and skips new entries that reuse the numbers of old ones.
     pub(crate) fn remove_own_entries(&self) -> Option<Operation> {
         self.build_removal(RemovalPolicy::Destroyed, |variable| variable.own)
     }

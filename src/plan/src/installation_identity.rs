@@ -1,6 +1,6 @@
 //! Identification of the installation on the disks. A reinstall replaces an installation only if a marker proves that
-//! the installation belongs to this machine and allocation. A first installation is made only if the disks contain no
-//! installation. The module `installed_disk_identity` decides whether the disks are the recorded ones.
+//! the installation belongs to this machine and allocation. A first installation is made only if the disks do not
+//! contain another installation. The module `installed_disk_identity` decides whether the disks are the recorded ones.
 
 use super::installed_disk_identity::DiskRecords;
 use super::planner_state::PlanDecider;
@@ -33,7 +33,7 @@ impl<'a> PlanDecider<'a> {
         let request = self.request;
         let Some(claim) = &request.claim else { return };
         let marked = self.marked_filesystems();
-        // A trusted marker never gets here: `existing_system_boot` boots that installation.
+        // An installation with a trusted marker is not checked here: `existing_system_boot` boots it.
         if claim.is_installed() {
             self.refuse_installed(claim, &marked);
         }
@@ -55,7 +55,7 @@ impl<'a> PlanDecider<'a> {
 
     /// Checks a reinstall.
     ///
-    /// | found on the disks of `/` | |
+    /// | found on the disks of `/` | result |
     /// |---|---|
     /// | a marker of this machine and allocation | accepted |
     /// | no such marker | refused, unless the reason for its absence is known ([`MarkerWaiver`]) |
@@ -84,7 +84,8 @@ impl<'a> PlanDecider<'a> {
         self.compare_disks(&DiskRecords::new(self.inventory, finished, begun_on, proven));
     }
 
-    /// Refuses the plan, because several installations of this allocation are on the disks of `/`, and none is proven to be the newest.
+    /// Refuses the plan, because the disks of `/` contain several installations of this allocation, and none of them is
+    /// proven to be the newest.
     fn refuse_ambiguous_markers(&mut self, marked: &[MarkedFilesystem]) {
         let found = describe_markers(marked);
         let message = format!(
@@ -106,8 +107,8 @@ impl<'a> PlanDecider<'a> {
         self.refuse(ErrorCode::InstallationUnconfirmed, "disks", message);
     }
 
-    /// Refuses the plan, because a marker of this installation is on the disk, but not in the records of the control plane. Either the
-    /// marker or the records are wrong.
+    /// Refuses the plan, because the disk contains a marker of an installation that the control plane has not recorded.
+    /// Either the marker or the records are wrong.
     fn refuse_untrusted(&mut self, claim: &InstallClaim, found: &MarkedFilesystem) {
         let disks: Vec<&str> = found.disks.iter().map(KernelName::as_str).collect();
         let message = format!(
@@ -187,7 +188,7 @@ impl<'a> PlanDecider<'a> {
     /// | the marker belongs to | on a disk | installation | reinstall |
     /// |---|---|---|---|
     /// | another machine | that will be wiped | refused | refused, unless the operator discards the disk |
-    /// | another machine | that will be kept |  | refused |
+    /// | another machine | that will be kept | not applicable | refused |
     /// | another allocation of this machine | that will be wiped | wiped, because that allocation has ended | as for another machine |
     fn refuse_others(&mut self, marked: &[MarkedFilesystem]) {
         let request = self.request;
@@ -283,8 +284,8 @@ impl<'a> PlanDecider<'a> {
 }
 
 /// Returns whether this machine may have a newer installation than the received one. That is the case if the received
-/// marker does not list the marker found on this machine as replaced, and no attempt was started. A started attempt is
-/// either recognized by its partition tables (`existing_system_boot`), or repeated from the beginning.
+/// marker does not list the marker found on this machine as replaced, and no attempt was started. An attempt that was
+/// started is either recognized by its partition tables (`existing_system_boot`), or repeated from the beginning.
 fn is_finished(claim: &InstallClaim, found: &MarkedFilesystem, carried: &MigratedMachine) -> bool {
     let is_replaced = carried.marker.has_superseded(found.marker);
     claim.begun_on.is_empty() && found.marker.machine == claim.machine && !is_replaced

@@ -1,5 +1,5 @@
-//! Objects that lack a component, on disks that a reinstall does not wipe. If a disk that will be wiped contains an
-//! object that could not be inspected, that object may be the missing component.
+//! Objects on preserved or unlisted disks that lack a component. If a disk that will be wiped contains an object that
+//! could not be inspected, that object may be or contain the missing component.
 
 use super::opaque_objects::OpaqueOnDisks;
 use super::planner_state::PlanDecider;
@@ -14,13 +14,14 @@ use std::collections::{BTreeMap, BTreeSet};
 impl<'a> PlanDecider<'a> {
     /// Refuses to wipe a disk that may contain the missing component of a preserved object.
     ///
-    /// | on disks that are not wiped (preserved or unlisted) | on a disk that a reinstall wipes | |
+    /// | state of the disks that are not wiped (preserved or unlisted) | state of a disk that a reinstall wipes | the reinstall is |
     /// |---|---|---|
-    /// | no object lacks a component | anything | allowed |
-    /// | an object lacks a component, or could not be inspected and may lack one | an object that could not be inspected | refused |
-    /// | as in the previous row | as in the previous row, but the operator discards that disk | allowed, with a warning |
+    /// | no object lacks a component | any state | allowed |
+    /// | an object lacks a component, or could not be inspected and may lack one | it contains an object that could not be inspected | refused |
+    /// | as in the previous row | as in the previous row, but the operator discards the disk | allowed, with a warning |
     ///
-    /// Nothing is refused once an attempt was started, because the unfinished objects that it left belong to this installation.
+    /// After an attempt was started, nothing is refused, because the unfinished objects that it has left belong to this
+    /// installation.
     pub(crate) fn refuse_missing(&mut self) {
         let begun = self.request.claim.as_ref().and_then(|claim| claim.waiver) == Some(MarkerWaiver::Begun);
         if self.request.mode == InstallMode::Install || begun {
@@ -54,9 +55,9 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Returns objects that may contain a missing component. An object is omitted if it, or the filesystem or pool to
-    /// which it belongs, is partly on wiped disks and partly on other disks. Another check refuses a plan with such an
-    /// object.
+    /// Returns objects that may contain a missing component. An object is omitted if it is partly on wiped disks and
+    /// partly on other disks, or if this applies to the filesystem or pool to which it belongs. Another check refuses a
+    /// plan with such an object.
     fn opaque_of_one_fate(&self) -> Vec<OpaqueOnDisks> {
         let is_wiped = |it: &OpaqueOnDisks| {
             let verdicts: BTreeSet<DiskVerdict> = it.disks.iter().map(|disk| self.verdict(disk)).collect();
