@@ -51,7 +51,7 @@ pub fn find_key_line_error(key: &str) -> Option<&'static str> {
 }
 
 /// Returns the reason why a text is not a line of `authorized_keys` (sshd(8)): options, the type of the key, the key in
-/// base64, and a comment. Options and comment may be missing. Returns `None` if the text is such a line.
+/// base64, and a comment. The options and the comment are optional. Returns `None` if the text is such a line.
 pub fn find_public_key_error(key: &str) -> Option<&'static str> {
     let is_type = |word: &str| {
         let word = word.strip_suffix("@openssh.com").unwrap_or(word);

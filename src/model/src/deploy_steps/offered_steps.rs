@@ -64,7 +64,8 @@ const RAID_CONFIG: OfferedArgument =
 const DELETE_EXISTING: OfferedArgument = optional_argument("delete_existing", DELETE_CONFIGURATION.about);
 const IMAGE_INFO: OfferedArgument =
     required_argument("image_info", "The image, in the format of Ironic's deploy interface `direct`.");
-const CONFIG_DRIVE: OfferedArgument = optional_argument("configdrive", "The config drive, compressed with gzip and encoded in base64.");
+const CONFIG_DRIVE: OfferedArgument =
+    optional_argument("configdrive", "The config drive, compressed with gzip and encoded in base64.");
 const FILES: OfferedArgument = optional_argument(
     "files",
     "A list of files. Each file has a `path`, either `content` (base64 or a URL) or `deleted`, and optionally `partition`, `mode`, `owner` and `group`.",

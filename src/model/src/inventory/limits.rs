@@ -1,5 +1,5 @@
 //! Limits for an inventory that a server accepts and the planner processes. Within the limits, all computations are
-//! fast. The limits are higher than the numbers that large storage servers reach.
+//! fast. Large storage servers do not reach the limits.
 
 mod stacking_depth;
 
@@ -45,7 +45,9 @@ impl Inventory {
         let counts = self.count_devices().into_iter().chain(self.count_findings());
         let over = counts.into_iter().find(|(_, _, count, maximum)| count > maximum);
         if let Some((what, remedy, count, maximum)) = over {
-            return Some(format!("the inventory contains {count} {what}, but at most {maximum} are supported: {remedy}"));
+            return Some(format!(
+                "the inventory contains {count} {what}, but at most {maximum} are supported: {remedy}"
+            ));
         }
         let long = self.all_names().find(|name| name.len() > NAME_BYTES);
         if let Some(long) = long {

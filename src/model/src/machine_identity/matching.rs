@@ -1,18 +1,18 @@
 //! Selection of the machine file that applies when a machine boots or registers.
 //!
-//! | UUID reported by the firmware | file with this `id` | files with the MAC of the boot | known about that file's machine | result |
+//! | UUID reported by the firmware | files whose `id` is this UUID | files with the MAC of the boot | known about the machine of the file with the MAC | result |
 //! |---|---|---|---|---|
 //! | usable | one, without `macs` or with this MAC | any | | this file; another file with the MAC is reported |
-//! | usable | one, with other `macs` | any | | nothing is served |
+//! | usable | one, with other `macs` | any | | the machine is not served |
 //! | usable | none | one | `smbios_uuid` of the file is this UUID | this file |
-//! | usable | none | one | `smbios_uuid` is another UUID, or it registered with another UUID | nothing is served: another machine |
+//! | usable | none | one | `smbios_uuid` is another UUID, or it registered with another UUID | the machine is not served: another machine |
 //! | usable | none | one | it registered with this UUID, with none, or never | this file, unproven: installed over blank disks only |
-//! | usable | none | several | | nothing is served: ambiguous |
+//! | usable | none | several | | the machine is not served: ambiguous |
 //! | usable | none | none | | unknown machine |
 //! | not usable | | one | `smbios_uuid` is specified, or it registered with a usable UUID | this file, unproven: installed over blank disks only |
 //! | not usable | | one | neither | this file |
-//! | not usable | | several | | nothing is served: ambiguous |
-//! | not usable | | none | | nothing is served: no identity |
+//! | not usable | | several | | the machine is not served: ambiguous |
+//! | not usable | | none | | the machine is not served: no identity |
 //!
 //! UUIDs are equal if they match in either byte order. If the ids of two files match the UUID, the file whose id has
 //! the identical spelling applies. When a machine registers, the file that applied to its boot still applies. The
@@ -57,8 +57,8 @@ pub struct RegisteredIdentity {
 pub enum UuidProof {
     /// The UUID equals the UUID of the known machine, or neither of the two machines has a UUID.
     Proven,
-    /// The UUID neither proves nor disproves that the machine is the known one. Contains a message with both identities
-    /// and the remedy.
+    /// The UUID does not prove whether the machine is the known one. Contains a message with both identities and the
+    /// remedy.
     Unproven(String),
     /// The UUID proves that the machine is not the known one. Contains a message with both UUIDs and the remedies.
     Contradicted(String),
@@ -74,11 +74,12 @@ pub enum MachineMatch {
     Unproven { id: String, why: String },
     /// No file applies. The machine registers under its UUID and waits.
     Unknown(Uuid),
-    /// The file with this id contradicts the identity of the machine, so nothing is served. Contains the reason.
+    /// The file with this id contradicts the identity of the machine, so the machine is not served. Contains the
+    /// reason.
     Withheld { id: String, why: String },
-    /// Several files list the MAC, so nothing is served. Contains a message with these files.
+    /// Several files list the MAC, so the machine is not served. Contains a message with these files.
     Ambiguous(String),
-    /// The machine has neither a usable UUID nor a known MAC, so nothing is served.
+    /// The machine has neither a usable UUID nor a known MAC, so it is not served.
     Unidentified,
 }
 

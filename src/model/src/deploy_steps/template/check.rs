@@ -126,8 +126,8 @@ impl ProblemList {
     }
 }
 
-/// Parses a priority: an integer as in JSON Schema, which includes 1.0, or a string of digits. A number that exceeds 32 bits becomes the
-/// largest priority.
+/// Parses a priority: an integer as in JSON Schema, which includes 1.0, or a string of digits. A number that does not
+/// fit in 32 bits is replaced with the largest priority.
 pub(crate) fn parse_priority(value: &Value) -> Option<u32> {
     match value {
         Value::Number(number) => match (number.as_u64(), number.as_f64()) {

@@ -89,7 +89,10 @@ fn the_reason_of_a_volume_is_the_nearest_one() {
     let entangled = |how: &str| LvmLogicalVolume { entangled: Some(how.to_owned()), ..volume("linear") };
     let lost = |kind: &str| LvmLogicalVolume { health: VolumeHealth::Lost, ..volume(kind) };
     for (volume, words) in [
-        (entangled(HAS_SNAPSHOT), "the volume has a snapshot, which would be activated together with the volume; remove the snapshot"),
+        (
+            entangled(HAS_SNAPSHOT),
+            "the volume has a snapshot, which would be activated together with the volume; remove the snapshot",
+        ),
         (
             entangled("is being moved, and the move would continue if the volume was activated"),
             "the volume is being moved, and the move would continue if the volume was activated; ",
@@ -292,7 +295,10 @@ fn only_what_the_agent_may_still_see_is_untried() {
         (group(None, vec![volume("striped")]), true),
         (group(None, vec![volume("raid1")]), true),
         (group(None, vec![entangled(HAS_SNAPSHOT)]), true),
-        (group(None, vec![entangled("is being moved, and the move would continue if the volume was activated")]), false),
+        (
+            group(None, vec![entangled("is being moved, and the move would continue if the volume was activated")]),
+            false,
+        ),
         (group(None, vec![lost]), false),
         (group(None, vec![volume("thin")]), false),
         (group(Some(EXPORTED), vec![volume("linear")]), true),
