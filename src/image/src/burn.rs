@@ -124,7 +124,9 @@ impl IncomingImage {
     fn next_start(&self, start: u32, why: &str) -> Result<u32> {
         let url = &self.reached.url;
         if start == MOST_STARTS {
-            let text = format!("the image {url} changed during the download, or the download could not be resumed, in {MOST_STARTS} attempts: {why}");
+            let text = format!(
+                "the image {url} changed during the download, or the download could not be resumed, in {MOST_STARTS} attempts: {why}"
+            );
             return Err(Error::new(Phase::Image, text));
         }
         tracing::warn!("image {url}: {why}; starting over (attempt {} of {MOST_STARTS})", start + 1);

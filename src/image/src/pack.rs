@@ -102,7 +102,8 @@ fn pack_image(options: &PackOptions) -> Result<PackResult> {
     refuse_other_codec(image)?;
     let replaced = image.exists();
     if replaced && !options.force {
-        let why = format!("{} already exists; specify another output file, or replace it with --force", image.display());
+        let why =
+            format!("{} already exists; specify another output file, or replace it with --force", image.display());
         return Err(Error::refusal(Phase::Image, why));
     }
     let missing = if let PackSource::Tree = source { bootable::find_missing(&options.source) } else { None };
@@ -263,12 +264,8 @@ fn misnamed(image: &Path, source: &PackSource) -> Option<String> {
     let bare = name.strip_suffix(".zst").or_else(|| name.strip_suffix(".zstd"));
     let inner = bare.unwrap_or(&name).rsplit_once('.').map(|(_, end)| end);
     let belied = bare.is_none() || inner.is_some_and(|end| others.contains(&end));
-    belied.then(|| {
-        format!(
-            "{} is {is} compressed with zstd, but its extension differs; use .{ending}",
-            image.display()
-        )
-    })
+    belied
+        .then(|| format!("{} is {is} compressed with zstd, but its extension differs; use .{ending}", image.display()))
 }
 
 /// Rejects a source that is one of the files to be replaced, even if it is specified by another path.
@@ -282,7 +279,8 @@ fn assert_preserved(source: &Path, metadata: &Metadata, image: &Path) -> Result<
     match replaced.map(|suffix| with_suffix(image, &suffix)).find(is_source) {
         Some(path) => {
             let (source, path) = (source.display(), path.display());
-            let why = format!("{source} is the same file as {path}, which would be replaced; specify another output file");
+            let why =
+                format!("{source} is the same file as {path}, which would be replaced; specify another output file");
             Err(Error::refusal(Phase::Image, why))
         }
         None => Ok(()),

@@ -250,7 +250,11 @@ mod tests {
         assert!(!is_untrusted_certificate(&tls(early())) && is_untrusted_certificate(&tls(late())));
         for (error, names_the_clock) in [(early(), true), (late(), true), (unknown(), false)] {
             let text = describe_clock(&tls(error));
-            assert_eq!(text.starts_with(" (this machine's clock, which may be wrong, shows 2"), names_the_clock, "{text}");
+            assert_eq!(
+                text.starts_with(" (this machine's clock, which may be wrong, shows 2"),
+                names_the_clock,
+                "{text}"
+            );
             assert_eq!(text.ends_with(" UTC)"), names_the_clock, "{text}");
         }
     }

@@ -133,7 +133,10 @@ pub fn finish_tree(
                 None => {
                     let version = Some(&distribution.version).filter(|version| !version.is_empty());
                     let version = version.map_or_else(String::new, |version| format!(" {version}"));
-                    format!("{}{version}: the image does not contain an installer, so drophammer configures the system", distribution.id)
+                    format!(
+                        "{}{version}: the image does not contain an installer, so drophammer configures the system",
+                        distribution.id
+                    )
                 }
             });
             let wants =

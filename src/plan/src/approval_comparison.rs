@@ -106,13 +106,14 @@ fn find_differences(approved: &ApprovalSummary, found: &ApprovalSummary, has_beg
 /// object. This is not reported as a difference.
 fn compare_torn(approved: &[String], found: &[String], has_begun: bool) -> Vec<String> {
     let more = found.iter().filter(|torn| !approved.contains(torn));
-    let more = more.map(|torn| {
-        format!("objects that lose members: {torn} is in the present plan, but not in the approved plan")
-    });
+    let more = more
+        .map(|torn| format!("objects that lose members: {torn} is in the present plan, but not in the approved plan"));
     let less = approved.iter().filter(|torn| !has_begun && !found.contains(torn));
-    more.chain(less.map(|torn| {
-        format!("objects that lose members: {torn} is in the approved plan, but not in the present plan")
-    }))
+    more.chain(
+        less.map(|torn| {
+            format!("objects that lose members: {torn} is in the approved plan, but not in the present plan")
+        }),
+    )
     .collect()
 }
 

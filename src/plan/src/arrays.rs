@@ -146,8 +146,11 @@ impl<'a> PlanDecider<'a> {
             [] => "none of the devices is a member of an array".to_owned(),
             several => {
                 let all = several.iter().map(|array| describe_array(array)).collect::<Vec<_>>().join(" and ");
-                let ambiguous =
-                    if self.is_ambiguous(below, &found) { "found several signatures on one member:" } else { "there is" };
+                let ambiguous = if self.is_ambiguous(below, &found) {
+                    "found several signatures on one member:"
+                } else {
+                    "there is"
+                };
                 format!("{ambiguous} {all}")
             }
         };

@@ -118,8 +118,10 @@ fn write_title(f: &mut fmt::Formatter<'_>, subject: &PlanSubject, mode: InstallM
 fn write_existing(f: &mut fmt::Formatter<'_>, marker: &InstallMarker) -> fmt::Result {
     let order = marker.order.as_ref().map(|order| format!(", order {order}")).unwrap_or_default();
     let time = if marker.time.is_empty() { String::new() } else { format!(" since {}", marker.time) };
-    let line =
-        format!("Allocation {}{order} is already installed on this machine, with {}{time}.", marker.allocation, marker.image);
+    let line = format!(
+        "Allocation {}{order} is already installed on this machine, with {}{time}.",
+        marker.allocation, marker.image
+    );
     writeln!(f, "{}", escape_line(&line))?;
     writeln!(f, "Nothing will be written; the installed system will be booted.\n")
 }

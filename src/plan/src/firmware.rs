@@ -166,7 +166,9 @@ impl VariableClassifier<'_> {
             PartitionFate::Unread(device) => {
                 (VariableOrigin::Preserved, format!("may start a partition of {device}, which cannot be read"))
             }
-            PartitionFate::Absent => (VariableOrigin::Foreign, "starts a partition that does not exist on any disk".to_owned()),
+            PartitionFate::Absent => {
+                (VariableOrigin::Foreign, "starts a partition that does not exist on any disk".to_owned())
+            }
         }
     }
 

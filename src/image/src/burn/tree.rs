@@ -59,7 +59,9 @@ impl IncomingImage {
                 Ok(BurnOutcome::StartOver { why, resumed }) if start < starts => Ok((why, resumed)),
                 Ok(BurnOutcome::StartOver { why, .. }) => {
                     let times = if starts == 1 { String::new() } else { format!(" in {starts} attempts") };
-                    let text = format!("the image {url} changed during the download, or the download could not be resumed{times}: {why}");
+                    let text = format!(
+                        "the image {url} changed during the download, or the download could not be resumed{times}: {why}"
+                    );
                     Err(Error::new(Phase::Image, text))
                 }
                 Err(error) => Err(error),
@@ -105,9 +107,8 @@ impl IncomingImage {
         for part in &self.reached.parts {
             let held_in = match replaces && !self.is_verified_by_piece(part) {
                 true => {
-                    let file = root.nameless_file().context(Phase::Image, || {
-                        "create a temporary file for the image"
-                    })?;
+                    let file =
+                        root.nameless_file().context(Phase::Image, || "create a temporary file for the image")?;
                     Some(HoldFile { file, size_bytes: part.size_bytes })
                 }
                 false => None,

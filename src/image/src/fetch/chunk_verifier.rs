@@ -63,8 +63,7 @@ impl VerifiedDownload {
             self.fetch.rewind_to(start);
         }
         let places: Vec<String> = places.into_iter().collect();
-        let text =
-            format!("{what} does not match the manifest; the chunk was fetched {} times from", REFETCHES + 1);
+        let text = format!("{what} does not match the manifest; the chunk was fetched {} times from", REFETCHES + 1);
         Err(io::Error::other(format!("{text} {}", places.join(", "))))
     }
 }

@@ -53,7 +53,8 @@ pub(crate) fn extract_pem_body(text: &str) -> Result<Option<String>, String> {
     if label != PEM {
         return Err(format!("this is not a public key, but PEM data of type {label:.40}"));
     }
-    let (body, after) = rest.split_once("-----END PUBLIC KEY-----").ok_or("the END line of the PEM block is missing")?;
+    let (body, after) =
+        rest.split_once("-----END PUBLIC KEY-----").ok_or("the END line of the PEM block is missing")?;
     match after.trim().is_empty() {
         true => Ok(Some(body.split_whitespace().collect())),
         false => Err("must contain exactly one key".to_owned()),

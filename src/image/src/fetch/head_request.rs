@@ -81,7 +81,8 @@ impl HeadAnswer {
             HeadAnswer::Found(look) => Ok(look),
             HeadAnswer::Refused(response) => {
                 let proxy = describe_proxy(url.as_str(), ProxyScope::All);
-                let text = format!("cannot fetch the image {url}{proxy}: the server responded with {}", response.status());
+                let text =
+                    format!("cannot fetch the image {url}{proxy}: the server responded with {}", response.status());
                 Err(Error::new(Phase::Image, text))
             }
         }

@@ -72,10 +72,11 @@ fn parse_image_url(url: &str) -> Result<ImageUrl> {
     match parsed.scheme() {
         "http" | "https" => Ok(ImageUrl::Stream(parsed)),
         "file" if local_file::path_of_url(url).is_some() => Ok(ImageUrl::Stream(parsed)),
-        "file" => {
-            Err(Error::refusal(Phase::Image, format!("the image URL `{url}` does not contain an absolute path, as in file:///mnt/image"))
-                .with_code(ErrorCode::ImageUrl))
-        }
+        "file" => Err(Error::refusal(
+            Phase::Image,
+            format!("the image URL `{url}` does not contain an absolute path, as in file:///mnt/image"),
+        )
+        .with_code(ErrorCode::ImageUrl)),
         _ => Err(Error::refusal(
             Phase::Image,
             format!(
@@ -219,7 +220,10 @@ mod tests {
             _ => Act::status(404),
         });
         let error = ask(&no_file, None).unwrap_err().to_string();
-        assert!(error.contains("no digest is known for") && error.contains(".md5?a=b: the server responded with 404"), "{error}");
+        assert!(
+            error.contains("no digest is known for") && error.contains(".md5?a=b: the server responded with 404"),
+            "{error}"
+        );
         assert!(error.contains(".sha256?a=b: the server responded with 404"), "{error}");
         assert!(error.contains("specify the digest of the image as sha256:HEX, or provide"), "{error}");
 

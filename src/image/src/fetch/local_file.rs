@@ -16,8 +16,8 @@ pub(crate) fn path_of_url(url: &str) -> Option<PathBuf> {
 /// # Errors
 /// Returns an error if the file does not exist, is not a regular file, or cannot be read.
 pub(crate) fn open_at(url: &str, position: u64) -> io::Result<(File, u64)> {
-    let path =
-        path_of_url(url).ok_or_else(|| io::Error::other("the URL must contain an absolute path, as in file:///mnt/image.tar.zst"))?;
+    let path = path_of_url(url)
+        .ok_or_else(|| io::Error::other("the URL must contain an absolute path, as in file:///mnt/image.tar.zst"))?;
     // Opening a FIFO without a writer would block.
     let mut file = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
     let size = regular_size(&file.metadata()?)?;

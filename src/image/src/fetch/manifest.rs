@@ -118,7 +118,8 @@ fn write_chunks<S: Serializer>(chunks: &[[u8; 32]], serializer: S) -> Result<S::
 
 fn read_chunks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<[u8; 32]>, D::Error> {
     let chunks = Vec::<String>::deserialize(deserializer)?;
-    let no_sha256 = |number| D::Error::custom(format!("chunks[{number}] is not a SHA-256 digest of 64 hexadecimal digits"));
+    let no_sha256 =
+        |number| D::Error::custom(format!("chunks[{number}] is not a SHA-256 digest of 64 hexadecimal digits"));
     let chunks = chunks.iter().enumerate();
     let parse = |hex: &str| decode_hex(hex)?.try_into().ok();
     chunks.map(|(number, hex)| parse(hex).ok_or_else(|| no_sha256(number))).collect()

@@ -73,7 +73,8 @@ impl FromStr for MinisignSignature {
         let (kind, key, over_text) =
             decode_labelled::<74, 64>(next()?).ok_or("the second line must consist of 74 bytes, encoded in base64")?;
         let comment = next()?.strip_prefix(TRUSTED).ok_or("the third line must be a trusted comment")?.to_owned();
-        let over_comment = decode_base64(next()?).ok_or("the fourth line must consist of 64 bytes, encoded in base64")?;
+        let over_comment =
+            decode_base64(next()?).ok_or("the fourth line must consist of 64 bytes, encoded in base64")?;
         let prehashed = match kind {
             PLAIN => false,
             PREHASHED => true,

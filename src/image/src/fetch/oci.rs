@@ -58,7 +58,11 @@ pub(crate) fn resolve_reference(
         }
     };
     if let Some(given) = source.digest.as_ref().filter(|given| ![&named.digest, &digest].contains(given)) {
-        let index = if digest == named.digest { String::new() } else { format!(", and its index has the digest {}", named.digest) };
+        let index = if digest == named.digest {
+            String::new()
+        } else {
+            format!(", and its index has the digest {}", named.digest)
+        };
         let text = format!("the image's manifest has the digest {digest}{index}, but {given} is specified");
         return Err(fail(text));
     }
@@ -92,7 +96,9 @@ fn check_platform(registry: &mut RegistryRepository, manifest: &OciLayers) -> st
 fn parse_strong_digest(text: &str) -> std::result::Result<Digest, String> {
     let digest: Digest = text.parse()?;
     match digest.kind {
-        DigestKind::Md5 => Err(format!("unsupported digest {digest}: md5 digests can be forged, and registries use sha256")),
+        DigestKind::Md5 => {
+            Err(format!("unsupported digest {digest}: md5 digests can be forged, and registries use sha256"))
+        }
         DigestKind::Sha256 | DigestKind::Sha512 => Ok(digest),
     }
 }

@@ -204,12 +204,16 @@ impl ResumableDownload {
                     return Err(fail_for_this_start(&format!("the server resumed with a different range: `{range}`")));
                 }
             }
-            (_, StatusCode::OK) => return Err(fail_for_this_start("the server sent the image from its beginning instead of resuming")),
+            (_, StatusCode::OK) => {
+                return Err(fail_for_this_start("the server sent the image from its beginning instead of resuming"));
+            }
             (_, StatusCode::RANGE_NOT_SATISFIABLE) => {
                 return Err(fail_for_this_start("the image is now shorter than the data that was already received"));
             }
             (_, status) => {
-                return Err(fail_for_good(format!("the server responded with {status} to the request for the remaining bytes")));
+                return Err(fail_for_good(format!(
+                    "the server responded with {status} to the request for the remaining bytes"
+                )));
             }
         }
         self.places.current_mut().answered = Some(before.unwrap_or(etag));
@@ -222,9 +226,9 @@ impl ResumableDownload {
     fn agree_on_size(&mut self, says: Option<u64>) -> OpenResult<()> {
         let alone = self.places.is_alone() && self.position == 0 && !self.is_verified();
         match (says, self.total) {
-            (Some(says), Some(total)) if says != total && !alone => {
-                Err(fail_for_good(format!("the image has {says} bytes on this server, but {total} bytes were expected")))
-            }
+            (Some(says), Some(total)) if says != total && !alone => Err(fail_for_good(format!(
+                "the image has {says} bytes on this server, but {total} bytes were expected"
+            ))),
             _ => {
                 self.total = says.or(self.total);
                 Ok(())

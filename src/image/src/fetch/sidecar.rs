@@ -36,7 +36,9 @@ pub(crate) fn read_sidecar(
     if url.scheme() != "file" {
         return Ok(match pace.read_document(&what, most_bytes, || client.get(url.clone()))? {
             DocumentAnswer::Document(bytes) => SidecarLookup::Found(bytes),
-            DocumentAnswer::Other(response) => SidecarLookup::Missing(format!("{url}: the server responded with {}", response.status())),
+            DocumentAnswer::Other(response) => {
+                SidecarLookup::Missing(format!("{url}: the server responded with {}", response.status()))
+            }
         });
     }
     match local_file::open_at(url.as_str(), 0).and_then(|(file, _)| read_whole(file, most_bytes)) {
@@ -80,10 +82,13 @@ pub(crate) fn read_digest(client: &Client, image: &Url, pace: &FetchRetryPolicy)
                 let digest = sidecar_verification::find_checksum(&text, name)
                     .and_then(|sum| format!("{kind}:{sum:.130}").parse());
                 if kind == "md5" {
-                    tracing::warn!("{image}: only an md5 digest is available, which detects corruption but not tampering");
+                    tracing::warn!(
+                        "{image}: only an md5 digest is available, which detects corruption but not tampering"
+                    );
                 }
-                return digest
-                    .map_err(|why: String| missing_digest(image, &format!("{url} does not contain a {kind} digest: {why}")));
+                return digest.map_err(|why: String| {
+                    missing_digest(image, &format!("{url} does not contain a {kind} digest: {why}"))
+                });
             }
         }
     }

@@ -85,7 +85,9 @@ impl SignatureKeys {
             return Ok(SignatureKeys(named.to_vec()));
         }
         for key in named.iter().filter(|key| !own.contains(key)) {
-            tracing::warn!("ignoring the key {key} from the kernel command line: only the keys in the ramdisk are trusted");
+            tracing::warn!(
+                "ignoring the key {key} from the kernel command line: only the keys in the ramdisk are trusted"
+            );
         }
         Ok(SignatureKeys(own.to_vec()))
     }

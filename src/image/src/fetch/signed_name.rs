@@ -57,10 +57,7 @@ impl MinimumVersions {
         for id in ids {
             let ImageId { os, version } = ImageId::parse(id).map_err(|why| wrong(id, &why))?;
             if keys.0.is_empty() {
-                return Err(wrong(
-                    id,
-                    "image ids cannot be verified without a signature key; set drophammer.key= too",
-                ));
+                return Err(wrong(id, "image ids cannot be verified without a signature key; set drophammer.key= too"));
             }
             match minimum.0.insert(os.to_owned(), (version, (*id).to_owned())) {
                 Some((other, written)) if other != version => {
@@ -102,7 +99,8 @@ pub(crate) fn check_signed_name(
     if minimum.0.is_empty() {
         return Ok(());
     }
-    let ImageId { os, version } = ImageId::parse(named).map_err(|why| format!("the image is signed as {named}: {why}"))?;
+    let ImageId { os, version } =
+        ImageId::parse(named).map_err(|why| format!("the image is signed as {named}: {why}"))?;
     match minimum.0.get(os) {
         Some((oldest, written)) if version < *oldest => {
             Err(format!("the image is signed as {named}, which is older than {written}, the oldest version allowed"))

@@ -213,11 +213,7 @@ fn what_cannot_boot_and_what_is_called_otherwise_is_warned_of() {
     for (source, name, says) in [
         (tree.path(), "image.tar.zst", ""),
         (tree.path(), "image.zst", ""),
-        (
-            tree.path(),
-            "image.tar",
-            "image.tar is a tar compressed with zstd, but its extension differs; use .tar.zst",
-        ),
+        (tree.path(), "image.tar", "image.tar is a tar compressed with zstd, but its extension differs; use .tar.zst"),
         (tree.path(), "image.raw.zst", "image.raw.zst is a tar"),
         (tree.path(), "debian-12.0.20261101", "but its name does not show this"),
         (&disk, "image.raw.zst", ""),

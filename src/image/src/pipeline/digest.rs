@@ -33,7 +33,8 @@ impl FromStr for Digest {
 
     fn from_str(text: &str) -> Result<Digest, String> {
         let text = text.trim();
-        let (name, hex) = text.split_once(':').ok_or_else(|| format!("`{text}` is not a digest; write it as sha256:HEX"))?;
+        let (name, hex) =
+            text.split_once(':').ok_or_else(|| format!("`{text}` is not a digest; write it as sha256:HEX"))?;
         let known = KINDS.iter().find(|(_, known, _)| known.eq_ignore_ascii_case(name));
         let &(kind, _, digits) = known.ok_or_else(|| format!("`{name}` is not a supported digest; use sha256"))?;
         if !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {

@@ -60,14 +60,8 @@ fn verify_digest(
         return Err(io::Error::new(io::ErrorKind::StorageFull, text));
     }
     while let Some(chunk) = compressed.take_chunk(usize::MAX)? {
-        let unwritten = |error: io::Error| {
-            io::Error::new(
-                error.kind(),
-                format!(
-                    "write the temporary file of the image: {error}"
-                ),
-            )
-        };
+        let unwritten =
+            |error: io::Error| io::Error::new(error.kind(), format!("write the temporary file of the image: {error}"));
         file.write_all(&chunk).map_err(unwritten)?;
     }
     let found = digest.join()?;

@@ -233,7 +233,9 @@ impl Drop for DecodeWorker {
 }
 
 fn protocol_error() -> io::Error {
-    io::Error::other("the worker process that decodes the image sent an invalid packet, so its output is no longer trusted")
+    io::Error::other(
+        "the worker process that decodes the image sent an invalid packet, so its output is no longer trusted",
+    )
 }
 
 /// Logs a warning on the first call only, because the warning concerns the kernel and not the image.

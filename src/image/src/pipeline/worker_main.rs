@@ -59,11 +59,8 @@ impl WorkerStart {
         let wire = Arc::new(WorkerSocket::over(socket));
         let mut packet = [0; 1];
         let (length, files) = wire.receive_with(&mut packet)?;
-        let files = <[OwnedFd; 3]>::try_from(files).map_err(|_| {
-            io::Error::other(
-                "the start packet does not carry a descriptor of the shared memory",
-            )
-        })?;
+        let files = <[OwnedFd; 3]>::try_from(files)
+            .map_err(|_| io::Error::other("the start packet does not carry a descriptor of the shared memory"))?;
         let [packed, plain, returned] = files;
         let packed = SharedSpan::map(packed, SharedRegion::Packed, PACKED_BYTES, false)?;
         let arena = SharedSpan::map(plain, SharedRegion::Plain, PLAIN_BYTES, true)?;

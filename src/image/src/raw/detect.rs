@@ -187,8 +187,9 @@ pub(super) fn rejection(why: String) -> io::Error {
 /// partition table was created, in bytes.
 pub(super) fn too_long_error(disk: &TargetDisk, needed: Option<u64>) -> io::Error {
     let TargetDisk { name, size_bytes, .. } = disk;
-    let needed =
-        needed.map(|bytes| format!(" (according to its partition table, it requires {bytes} bytes)")).unwrap_or_default();
+    let needed = needed
+        .map(|bytes| format!(" (according to its partition table, it requires {bytes} bytes)"))
+        .unwrap_or_default();
     rejection(format!("the image is larger than the disk{needed}: {name} has {size_bytes} bytes"))
 }
 

@@ -78,7 +78,9 @@ pub(crate) fn add_text_acls(records: &PaxRecords, attributes: &mut MemberAttribu
                 if name == ACCESS {
                     attributes.mode &= !0o070 | group_permissions(text) << 3;
                 }
-                lost.push(format!("{key} contains the unsupported entry `{entry}`; expected a numeric id and permissions"));
+                lost.push(format!(
+                    "{key} contains the unsupported entry `{entry}`; expected a numeric id and permissions"
+                ));
             }
         }
     }
@@ -207,8 +209,9 @@ mod tests {
         assert_eq!(added(&[access, default], vec![]), (0o4775, names(&[ACCESS, DEFAULT]), vec![]));
         assert_eq!(added(&[("SCHILY.acl.access", three), default], vec![]), (0o4700, names(&[DEFAULT]), vec![]));
         assert_eq!(added(&[access], vec![(ACCESS.into(), vec![1])]), (0o4700, names(&[ACCESS]), vec![]));
-        let bad = "SCHILY.acl.default contains the unsupported entry `user:lisa:rwx`; expected a numeric id and permissions"
-            .to_owned();
+        let bad =
+            "SCHILY.acl.default contains the unsupported entry `user:lisa:rwx`; expected a numeric id and permissions"
+                .to_owned();
         assert_eq!(added(&[("SCHILY.acl.default", "user:lisa:rwx")], vec![]), (0o4700, names(&[]), vec![bad]));
         let named = "user::rwx,user:lisa:rwx,group::r--,mask::rwx,other::---";
         for (text, mode) in [(named, 0o4700), (&named.replace("group::r--", ""), 0o4700)] {

@@ -90,7 +90,9 @@ impl MemberClaims<'_> {
 
     fn records_disagreement(&self) -> Option<String> {
         if let Some(key) = UNSUPPORTED.iter().find(|key| self.has(key)) {
-            return Some(format!("the member has the record {key}, which not all tar readers interpret in the same way"));
+            return Some(format!(
+                "the member has the record {key}, which not all tar readers interpret in the same way"
+            ));
         }
         let charset = self.records.get("hdrcharset");
         if charset.is_some_and(|charset| ![&b"BINARY"[..], b"ISO-IR 10646 2000 UTF-8"].contains(&charset)) {
@@ -182,14 +184,14 @@ impl MemberClaims<'_> {
         }
         if !self.has(length) {
             return Some(
-                "the member is a sparse file without a record of its length, which is not supported"
-                    .to_owned(),
+                "the member is a sparse file without a record of its length, which is not supported".to_owned(),
             );
         }
         // Python interprets the length as the extent.
         let is_small = self.records.parse_number("size").ok().flatten().is_some_and(|size| size <= MAXIMUM_OCTAL_SIZE);
         is_small.then(|| {
-            "the member is a sparse file with a size record, which not all tar readers interpret in the same way".to_owned()
+            "the member is a sparse file with a size record, which not all tar readers interpret in the same way"
+                .to_owned()
         })
     }
 

@@ -264,7 +264,9 @@ impl UnpackRoot {
         let kept = self.merged_identities()?;
         let own = fstat(&self.fd)?.st_dev;
         if kept.iter().any(|(device, _)| *device == own) {
-            return Err(io::Error::other("the image is to be merged into a directory that is not a separate filesystem"));
+            return Err(io::Error::other(
+                "the image is to be merged into a directory that is not a separate filesystem",
+            ));
         }
         let mut fresh =
             vec![DirectorySnapshot::record_directory(openat(&self.fd, ".", directory_flags(), Mode::empty())?)?];

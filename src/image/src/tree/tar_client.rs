@@ -201,7 +201,9 @@ fn map_eof(error: io::Error) -> io::Error {
 }
 
 fn protocol_error() -> io::Error {
-    io::Error::other("the worker process that parses the tar archive sent an invalid frame, so its output is no longer trusted")
+    io::Error::other(
+        "the worker process that parses the tar archive sent an invalid frame, so its output is no longer trusted",
+    )
 }
 
 /// Worker in this process, for tests.

@@ -247,7 +247,9 @@ impl<'a> TarParser<'a> {
             return Err(self.malformed_error("the member's size exceeds the maximum size of a file"));
         }
         if !is_plain_number(&size) {
-            return Err(self.malformed_error("the member's size is a number that not all tar readers parse in the same way"));
+            return Err(
+                self.malformed_error("the member's size is a number that not all tar readers parse in the same way")
+            );
         }
         parse_number(&size)
     }
@@ -326,7 +328,10 @@ impl<'a> TarParser<'a> {
     }
 
     fn truncated_error(&self) -> io::Error {
-        let text = format!("the tar archive is truncated: it ends after byte {}, without end-of-archive blocks", self.position());
+        let text = format!(
+            "the tar archive is truncated: it ends after byte {}, without end-of-archive blocks",
+            self.position()
+        );
         io::Error::new(io::ErrorKind::InvalidData, text)
     }
 

@@ -61,7 +61,9 @@ impl FruArea {
 /// Reads the FRU inventory. Areas that cannot be read or parsed are added to `problems`.
 pub(super) fn read_fru(bmc: &mut Bmc, problems: &mut Vec<String>) -> Result<FruInfo, String> {
     let info = bmc.call(GET_AREA_INFO, &[DEVICE]).map_err(|error| error.to_string())?;
-    let [low, high, access, ..] = info[..] else { return Err("the response to Get FRU Area Info is too short".to_owned()) };
+    let [low, high, access, ..] = info[..] else {
+        return Err("the response to Get FRU Area Info is too short".to_owned());
+    };
     let storage = FruStorage { bytes: usize::from(u16::from_le_bytes([low, high])), by_words: access & 1 != 0 };
     let header = storage.read(bmc, 0, HEADER_BYTES).map_err(|error| format!("header: {error}"))?;
     check_header(&header).map_err(|why| format!("header: {why}"))?;

@@ -40,7 +40,9 @@ pub(super) fn read_lan(bmc: &mut Bmc) -> Result<LanChannel, String> {
         match read_channel(bmc, channel) {
             Ok(lan) if lan.address.is_some() => return Ok(lan),
             Ok(lan) if !lan.mac.is_empty() && fallback.is_none() => fallback = Some(lan),
-            Ok(_) if fallback.is_none() => reason = format!("channel {channel} has neither an IP address nor a MAC address"),
+            Ok(_) if fallback.is_none() => {
+                reason = format!("channel {channel} has neither an IP address nor a MAC address")
+            }
             Ok(_) => {}
             Err(error) => reason = format!("channel {channel}: {error}"),
         }

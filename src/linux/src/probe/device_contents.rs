@@ -133,7 +133,9 @@ fn build_table(
         found.size_bytes > 0 && end.is_some_and(|end| end <= target.size_bytes)
     });
     // Partitions outside the device cannot be read. libblkid would treat a partition of size 0 as the whole disk.
-    let said = |found: &BlkidPartition| format!("{}: partition {} extends beyond the end of the device", target.device, found.number);
+    let said = |found: &BlkidPartition| {
+        format!("{}: partition {} extends beyond the end of the device", target.device, found.number)
+    };
     doubts.extend(outside.iter().map(said));
     let partitions = partitions.into_iter().map(|found| {
         let known = kernel

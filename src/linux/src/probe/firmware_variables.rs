@@ -39,7 +39,9 @@ pub(super) fn read_firmware_variables(sys: &Path) -> Option<FirmwareVariables> {
     let directory = sys.join("firmware/efi/efivars");
     let unreadable = |reason: String| FirmwareVariables { unreadable: Some(reason), ..FirmwareVariables::default() };
     Some(match super::sysfs::list_names(&directory) {
-        Ok(names) if names.is_empty() => unreadable("efivarfs is not mounted, or the firmware provides no variables".into()),
+        Ok(names) if names.is_empty() => {
+            unreadable("efivarfs is not mounted, or the firmware provides no variables".into())
+        }
         Ok(names) => read_variables(&directory, &names),
         Err(error) => unreadable(error.to_string()),
     })

@@ -67,7 +67,11 @@ pub fn describe_search(leaves: &LeafSearch) -> String {
     match leaves {
         LeafSearch::Both(_) => "LLDP: found both leaf switches".to_owned(),
         LeafSearch::TooMany(names) => {
-            format!("LLDP: metal-stack requires two leaf switches, but {} were found: {}", names.len(), names.join(", "))
+            format!(
+                "LLDP: metal-stack requires two leaf switches, but {} were found: {}",
+                names.len(),
+                names.join(", ")
+            )
         }
         LeafSearch::TooFew { silent, leaves } => {
             let heard = match &leaves[..] {
@@ -110,9 +114,11 @@ fn stop_firmware_agents(nics: &[Nic], sys: &Path, say: &dyn Fn(&str)) {
         let told = fs::OpenOptions::new().write(true).open(&file).and_then(|mut file| file.write_all(b"lldp stop"));
         match told {
             Ok(()) => say(&format!("{}: stopped the LLDP agent in the NIC's firmware", nic.name)),
-            Err(error) => {
-                say(&format!("{}: cannot stop the LLDP agent in the NIC's firmware: {}: {error}", nic.name, file.display()))
-            }
+            Err(error) => say(&format!(
+                "{}: cannot stop the LLDP agent in the NIC's firmware: {}: {error}",
+                nic.name,
+                file.display()
+            )),
         }
     }
 }
@@ -226,7 +232,9 @@ mod tests {
             assert_eq!(describe_search(&leaves), words);
         }
         let page = include_str!("../../../../docs/metal-stack-bmc.md");
-        assert!(page.contains("\nLLDP: found only leaf01 of two leaf switches; no LLDP frames were received on eth1\n"));
+        assert!(
+            page.contains("\nLLDP: found only leaf01 of two leaf switches; no LLDP frames were received on eth1\n")
+        );
     }
 
     /// Two veth pairs act as cables to two leaves: the peer interfaces send the leaves' frames.

@@ -224,9 +224,10 @@ fn mount_and_check(mount: &MountFilesystem) -> Result<()> {
     let wanted = super::mount::has_read_only_option(&mount.options);
     mounts.unmount_all()?;
     match flags.contains(FsFlags::ST_RDONLY) && !wanted {
-        true => {
-            Err(Error::new(Phase::Storage, "the kernel mounted the filesystem read-only, although the options do not contain `ro`"))
-        }
+        true => Err(Error::new(
+            Phase::Storage,
+            "the kernel mounted the filesystem read-only, although the options do not contain `ro`",
+        )),
         false => Ok(()),
     }
 }

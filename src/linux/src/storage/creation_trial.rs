@@ -111,7 +111,9 @@ fn try_filesystem_of_size(trial: &TryFilesystem, size_bytes: u64, memory_bytes: 
     // The first trial ran out of memory, but did not reject the options before. A failure with the smaller size may be
     // caused by this size, so it is only noted.
     Ok(Some(match try_once(trial, small, memory_bytes) {
-        Ok(TrialOutcome::Whole) => format!("{note}; a trial with a size of {} succeeded", common::format::format_bytes(small)),
+        Ok(TrialOutcome::Whole) => {
+            format!("{note}; a trial with a size of {} succeeded", common::format::format_bytes(small))
+        }
         Ok(TrialOutcome::NoRoom) => format!("{note}, even for a size of {}", common::format::format_bytes(small)),
         Err(error) => format!("{note}; a trial with a size of {} failed: {error}", common::format::format_bytes(small)),
     }))
@@ -155,8 +157,8 @@ fn refuse_unsupported(trial: &TryFilesystem, created: &DevicePath) -> Result<()>
     let Some(kernel) = &trial.mounted_by else { return Ok(()) };
     let format = trial.make.format;
     let superblock = File::open(created).and_then(|device| Superblock::read(&device, format));
-    let superblock =
-        superblock.context(Phase::Storage, || format!("read the superblock that the trial for {} created", trial.make.device))?;
+    let superblock = superblock
+        .context(Phase::Storage, || format!("read the superblock that the trial for {} created", trial.make.device))?;
     let why = superblock.and_then(|superblock| superblock.explain_unsupported(format, &kernel.path, &kernel.version));
     why.map_or(Ok(()), |why| Err(Error::refusal(Phase::Storage, why).with_code(ErrorCode::OptionRejected)))
 }

@@ -120,7 +120,8 @@ fn read_uuid(device: &DevicePath, format: FilesystemFormat) -> io::Result<String
     }
     let mut start = vec![0; SUPERBLOCKS_BYTES];
     file.read_exact_at(&mut start, 0)?;
-    parse_uuid(&start, format).ok_or_else(|| io::Error::other(format!("{device} does not contain {format} although mkfs succeeded")))
+    parse_uuid(&start, format)
+        .ok_or_else(|| io::Error::other(format!("{device} does not contain {format} although mkfs succeeded")))
 }
 
 /// Returns the UUID in the superblock of this format. The offsets match libblkid's

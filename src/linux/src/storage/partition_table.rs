@@ -54,7 +54,8 @@ fn check_sectors(disk: &File, table: &PartitionTable) -> Result<u64> {
         .context(Phase::Storage, || format!("read the sector size of {device}"))?;
     if sector_bytes != table.sector_bytes {
         let planned = table.sector_bytes;
-        let what = format!("{device}: the sector size is {sector_bytes} bytes, but the plan was made for {planned} bytes");
+        let what =
+            format!("{device}: the sector size is {sector_bytes} bytes, but the plan was made for {planned} bytes");
         return Err(Error::new(Phase::Storage, what));
     }
     let size_bytes =

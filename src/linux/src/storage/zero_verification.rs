@@ -126,7 +126,9 @@ impl ZeroCheck<'_> {
             return Ok(());
         }
         let (done, total, minutes) = (format_bytes(self.done), format_bytes(self.total), self.deadline.as_secs() / 60);
-        Err(self.build_refusal(&format!("cannot read the whole device: only {done} of {total} were read in {minutes} minutes")))
+        Err(self.build_refusal(&format!(
+            "cannot read the whole device: only {done} of {total} were read in {minutes} minutes"
+        )))
     }
 
     /// Returns a refusal that contains the remedy for the operator.

@@ -66,7 +66,10 @@ fn find_root<'a>(inventory: &'a Inventory, machines: &[String], allocation: &str
     let found: Vec<&FilesystemContents> = found.collect();
     let message = match found.as_slice() {
         [root] => return Ok(root),
-        [] => format!("no filesystem contains an install marker ({}) of this machine and allocation", install_marker::PATH),
+        [] => format!(
+            "no filesystem contains an install marker ({}) of this machine and allocation",
+            install_marker::PATH
+        ),
         several => {
             let devices: Vec<&str> = several.iter().map(|filesystem| filesystem.device.as_str()).collect();
             format!("more than one filesystem contains an install marker of this allocation: {}", devices.join(", "))

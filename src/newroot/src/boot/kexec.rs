@@ -23,7 +23,8 @@ pub fn load_from_root(root: &NewRoot, boot: &BootInfo) -> Result<()> {
     };
     let kernel = open(&boot.kernel)?;
     let initrd = if boot.initrd.is_empty() { None } else { Some(open(&boot.initrd)?) };
-    nix::unistd::syncfs(root.fd()).context(Phase::Boot, || "flush the target's filesystems before loading its kernel")?;
+    nix::unistd::syncfs(root.fd())
+        .context(Phase::Boot, || "flush the target's filesystems before loading its kernel")?;
     load_kernel_files(&boot.kernel, &kernel, initrd.as_ref(), &boot.cmdline)
 }
 
@@ -93,7 +94,9 @@ fn kexec_file_load(kernel: &File, initrd: Option<&File>, cmdline: &CString) -> n
 /// experience.
 fn explain_error(error: Errno) -> &'static str {
     match error {
-        Errno::EPERM => "not permitted: kernel lockdown (Secure Boot) is active, kexec_load_disabled is set, or the process does not run as root",
+        Errno::EPERM => {
+            "not permitted: kernel lockdown (Secure Boot) is active, kexec_load_disabled is set, or the process does not run as root"
+        }
         Errno::ENOEXEC => "the file is damaged, or is not a kernel for the architecture of this machine",
         Errno::ENOSYS => "this kernel lacks CONFIG_KEXEC_FILE",
         Errno::EBUSY => "another kexec is in progress",

@@ -69,7 +69,10 @@ pub(crate) fn require_init(root: &NewRoot) -> Result<()> {
     if find_init(root).is_some() {
         return Ok(());
     }
-    let what = format!("the image cannot boot, because it does not contain an init program; paths searched: {}", INITS.join(", "));
+    let what = format!(
+        "the image cannot boot, because it does not contain an init program; paths searched: {}",
+        INITS.join(", ")
+    );
     Err(Error::new(Phase::Target, what))
 }
 
@@ -85,12 +88,19 @@ pub(crate) fn find_kernel(root: &NewRoot, say: &dyn Fn(&str)) -> Result<BootKern
     found.sort_by(|one, other| one.sort_key(root).cmp(&other.sort_key(root)));
     let newest = found.pop().ok_or_else(|| {
         let looked = [&ENTRIES[..], &IMAGES].concat().join(", ");
-        Error::new(Phase::Target, format!("the image cannot boot, because it does not contain a kernel; paths searched: {looked}"))
+        Error::new(
+            Phase::Target,
+            format!("the image cannot boot, because it does not contain a kernel; paths searched: {looked}"),
+        )
     })?;
     found.retain(|other| other.version != newest.version);
     if !found.is_empty() {
         let others: Vec<&str> = found.iter().map(|other| other.version.as_str()).collect();
-        say(&format!("the image contains several kernels: {} will be booted, not {}", newest.version, others.join(", ")));
+        say(&format!(
+            "the image contains several kernels: {} will be booted, not {}",
+            newest.version,
+            others.join(", ")
+        ));
     }
     let mut kernel = add_boot_entry(root, newest.into_kernel(root));
     if !kernel.image.starts_with("/boot/") {

@@ -21,7 +21,9 @@ pub(crate) fn move_seed(root: &NewRoot, seed: Option<&SeedFilesystem>, say: LogS
     let there = FILES.into_iter().filter(|name| root.path_exists(&in_tree(name)));
     let files: Vec<EspFile> = there.map(|name| EspFile::from_file(format!("/{name}"), in_tree(name))).collect();
     if files.is_empty() {
-        say(&format!("WARNING: no cloud-init seed was written to {device}, because the image does not contain cloud-init"));
+        say(&format!(
+            "WARNING: no cloud-init seed was written to {device}, because the image does not contain cloud-init"
+        ));
         return Ok(());
     }
     let on = BootEsp { device: device.clone(), path: path.clone() };
@@ -59,7 +61,10 @@ mod tests {
 
         let (done, lines) = said(|say| move_seed(&tree(&[]).1, Some(&seed), say));
         done.unwrap();
-        assert_eq!(lines, ["WARNING: no cloud-init seed was written to /dev/sda3, because the image does not contain cloud-init"]);
+        assert_eq!(
+            lines,
+            ["WARNING: no cloud-init seed was written to /dev/sda3, because the image does not contain cloud-init"]
+        );
         said(|say| move_seed(&root, None, say)).0.unwrap();
     }
 }

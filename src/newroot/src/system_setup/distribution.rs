@@ -146,9 +146,10 @@ fn check_marker_files(
 ) -> Result<&'static DistributionFamily, String> {
     let others = FAMILIES.iter().filter(|family| *family != said).flat_map(|family| family.markers);
     match others.into_iter().find(|marker| root.path_exists(marker)) {
-        Some(marker) => {
-            Err(format!("the image's os-release indicates {}, but the file {marker} indicates another distribution", said.name))
-        }
+        Some(marker) => Err(format!(
+            "the image's os-release indicates {}, but the file {marker} indicates another distribution",
+            said.name
+        )),
         None => Ok(said),
     }
 }

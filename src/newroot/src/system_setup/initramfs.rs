@@ -199,7 +199,9 @@ fn rebuild_initramfs(
         InitramfsRequirement::Program(name) if file_search::find_program(root, &[name]).is_none() => Some(name),
         _ => None,
     }) {
-        let what = format!("cannot build the initramfs: the root filesystem of this machine requires {lacking}, which the image does not contain");
+        let what = format!(
+            "cannot build the initramfs: the root filesystem of this machine requires {lacking}, which the image does not contain"
+        );
         return Err(Error::new(Phase::Target, what));
     }
     write_settings(root, &maker.settings, wants, needs)?;

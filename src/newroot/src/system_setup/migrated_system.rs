@@ -144,10 +144,10 @@ fn boot_unchanged(kernel: Option<BootKernel>, finishing: &FinishInputs, has_load
              its installer is not run again. drophammer starts the system with kexec, but only this time. Install a \
              boot loader on the disks before the next boot",
         ),
-        FirmwareType::Uefi if !has_loader => say(
-            "WARNING: no EFI system partition with a boot loader was migrated. drophammer starts the system \
-             with kexec, but only this time. Install a boot loader before the next boot",
-        ),
+        FirmwareType::Uefi if !has_loader => {
+            say("WARNING: no EFI system partition with a boot loader was migrated. drophammer starts the system \
+             with kexec, but only this time. Install a boot loader before the next boot")
+        }
         FirmwareType::Uefi => {}
     }
     let newest = kernel.map(|kernel| (kernel.image, kernel.initrd));

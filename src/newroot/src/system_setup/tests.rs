@@ -221,7 +221,11 @@ fn a_tree_that_cannot_boot_is_left_as_it_is() {
             &uefi,
             "the image cannot boot, because it does not contain an init program; paths searched: /sbin/init, ",
         ),
-        (&[init, modules], &uefi, "the image cannot boot, because it does not contain a kernel; paths searched: /boot/loader"),
+        (
+            &[init, modules],
+            &uefi,
+            "the image cannot boot, because it does not contain a kernel; paths searched: /boot/loader",
+        ),
         (&[init, kernel], &no_esp, "boots in UEFI mode, but the layout does not contain an EFI system partition"),
         (
             &[init, kernel],

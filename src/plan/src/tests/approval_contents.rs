@@ -123,10 +123,7 @@ fn what_is_taken_apart_was_shown() {
     assert_eq!(torn.torn, ["raid1 \"customers\" of (serial S-sdb), (serial S-sdc)"]);
     assert_ne!(torn.digest(), approved.digest());
     let said = refused(&layout(), &inventory, InstallMode::Install, approval(&approved)).join("\n");
-    assert!(
-        said.contains("objects that lose members: raid1 \"customers\""),
-        "{said}"
-    );
+    assert!(said.contains("objects that lose members: raid1 \"customers\""), "{said}");
     assert!(with_ids(&layout(), &inventory, request(InstallMode::Install, Some(approval(&torn))), 9).is_ok());
     inventory.arrays.clear();
     let said = refused(&layout(), &inventory, InstallMode::Install, approval(&torn)).join("\n");

@@ -189,7 +189,8 @@ fn a_pool_machine_loses_everything_that_its_last_tenant_could_leave() {
     assert!(removed.iter().all(|(_, required)| *required));
     assert_eq!(plan.stages.last().map(|stage| stage.name), Some(StageName::BootClean));
     assert!(
-        plan.to_string().contains("boot variables of foreign origin will remain in the firmware: OsRecovery0000, MokListRT")
+        plan.to_string()
+            .contains("boot variables of foreign origin will remain in the firmware: OsRecovery0000, MokListRT")
     );
 }
 
@@ -256,9 +257,10 @@ fn variables_that_cannot_be_read_are_not_absent() {
     }
     let bios = Inventory { system: Default::default(), ..with(None) };
     assert!(reinstall(&clean(), &bios).is_ok());
-    for (variables, words) in
-        [(unreadable(), "cannot be read: not mounted"), (too_many(), "9 of the firmware's boot variables were not read")]
-    {
+    for (variables, words) in [
+        (unreadable(), "cannot be read: not mounted"),
+        (too_many(), "9 of the firmware's boot variables were not read"),
+    ] {
         let inventory = with(variables);
         let install = reinstall(&layout(), &inventory).unwrap();
         let pool = pool_machine_erasure::plan_emptying(&inventory, PoolAllocation::Unallocated, &[], subject())

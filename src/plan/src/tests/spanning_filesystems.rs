@@ -134,7 +134,8 @@ fn a_mapping_over_a_disk_with_a_directory_of_its_own_is_seen() {
         below: vec!["cciss!c0d0p2".into(), "sdc".into()],
         ..inventory::StackedDevice::default()
     });
-    let expected = "disks: dm-0 spans cciss!c0d0p2, which a reinstall wipes, and sdc, which the reinstall does not write: ";
+    let expected =
+        "disks: dm-0 spans cciss!c0d0p2, which a reinstall wipes, and sdc, which the reinstall does not write: ";
     let reasons = reasons(make(&layout, &inventory, InstallMode::Reinstall));
     assert!(reasons.iter().any(|reason| reason.starts_with(expected)), "{reasons:#?}");
 }

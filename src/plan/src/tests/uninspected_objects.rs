@@ -76,11 +76,7 @@ const ON_SDA: [(&str, Change, &str); 17] = [
     ("vdo", |it| group(it, &["/dev/sda2"], "vdo", None), "logical volume vg00/root (vdo)"),
     ("raid1", |it| group(it, &["/dev/sda2"], "raid1", None), "logical volume vg00/root (raid1)"),
     ("linear", |it| group(it, &["/dev/sda2"], "linear", None), "logical volume vg00/root (linear)"),
-    (
-        "array",
-        |it| array(it, "/dev/sda2"),
-        "(raid5) on /dev/sda2: the array does not start: not enough",
-    ),
+    ("array", |it| array(it, "/dev/sda2"), "(raid5) on /dev/sda2: the array does not start: not enough"),
     ("LUKS", |it| put(it, 0, 1, "crypto_LUKS", "crypto"), "crypto_LUKS on /dev/sda2"),
     ("zpool", |it| put(it, 0, 1, "zfs_member", "raid"), "zfs_member on /dev/sda2"),
     ("bcache", |it| put(it, 0, 1, "bcache", "other"), "bcache on /dev/sda2"),

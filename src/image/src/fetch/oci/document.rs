@@ -176,7 +176,9 @@ impl OciIndex {
         let platforms = self.0.iter().filter_map(|descriptor| descriptor.platform.as_ref()?.names());
         let others: Vec<String> = platforms.take(20).map(|names| format_platform(&names)).collect();
         Err(match others.as_slice() {
-            [] => format!("the index does not list an image for linux/{ARCHITECTURE}: its entries do not declare their platforms"),
+            [] => format!(
+                "the index does not list an image for linux/{ARCHITECTURE}: its entries do not declare their platforms"
+            ),
             others => format!("found no image for linux/{ARCHITECTURE}, only images for: {}", others.join(", ")),
         })
     }

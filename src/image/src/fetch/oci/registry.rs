@@ -95,7 +95,9 @@ impl<'a> RegistryRepository<'a> {
     fn describe_rejection(&self, status: StatusCode) -> String {
         let hint = match (status, self.secret) {
             (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, None) => "; no pull secret matches the registry",
-            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, Some(_)) => "; the registry does not accept the pull secret",
+            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, Some(_)) => {
+                "; the registry does not accept the pull secret"
+            }
             _ => "",
         };
         format!("cannot be fetched: the registry responded with {status}{hint}")

@@ -49,7 +49,9 @@ pub fn verify_signature(
         }
         if reasons.is_empty() {
             let count = signatures.len();
-            reasons.push(format!("{tag}: signatures found: {count}, but none of them was made by a trusted key; trusted keys: {ids}"));
+            reasons.push(format!(
+                "{tag}: signatures found: {count}, but none of them was made by a trusted key; trusted keys: {ids}"
+            ));
         }
     }
     if !reasons.is_empty() {

@@ -110,7 +110,9 @@ fn fetch_token(what: &str, pace: &FetchRetryPolicy, request: impl Fn() -> Reques
     let failed = |why: String| Error::new(Phase::Image, format!("{what}: {why}"));
     let bytes = match pace.read_document(what, ANSWER_BYTES, request)? {
         DocumentAnswer::Document(bytes) => bytes,
-        DocumentAnswer::Other(response) => return Err(failed(format!("the server responded with {}", response.status()))),
+        DocumentAnswer::Other(response) => {
+            return Err(failed(format!("the server responded with {}", response.status())));
+        }
     };
     // The parser's own message could contain the token.
     let given: TokenResponse =

@@ -36,7 +36,8 @@ impl EmptyInputLimit {
             return Ok(());
         }
         let limit = self.most >> 20;
-        let text = "the file is not a valid image, or was crafted so that its decompression never ends; recreate the image";
+        let text =
+            "the file is not a valid image, or was crafted so that its decompression never ends; recreate the image";
         Err(damaged_error(format!(
             "more than {limit} MiB of consecutive compressed data yield almost no output: {text}"
         )))

@@ -95,7 +95,10 @@ fn a_worker_that_dies_is_named_and_what_it_was_fed_is_let_go() {
     let id = Pid::from_raw(i32::try_from(worker.id().unwrap()).unwrap());
     kill(id, Signal::SIGSYS).unwrap();
     let error = all(&mut worker).unwrap_err().to_string();
-    assert_eq!(error, "the worker process that decodes the image ended unexpectedly: the process was killed by signal 31");
+    assert_eq!(
+        error,
+        "the worker process that decodes the image ended unexpectedly: the process was killed by signal 31"
+    );
     // The sender to the worker gets an error.
     let clock = StageClock::default();
     while sender.send(worker.pool().take_buffer(&clock).into_chunk(1), &clock).is_ok() {}

@@ -224,10 +224,7 @@ fn vm_raid_options_are_tried_in_memory_and_leave_no_array() {
         (Raid1, "--size=20T", "device"),
     ] {
         let error = try_array(&trial(level, "1.2", "/dev/vda /dev/vdb", options, 512)).unwrap_err().to_string();
-        assert!(
-            error.starts_with(&format!("{level} for /dev/md/data (trial on an in-memory device)")),
-            "{error}"
-        );
+        assert!(error.starts_with(&format!("{level} for /dev/md/data (trial on an in-memory device)")), "{error}");
         assert!(error.contains(words), "{options}: {error}");
     }
     assert_nothing_left();

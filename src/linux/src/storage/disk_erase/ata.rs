@@ -72,7 +72,11 @@ fn erase_disk(
     // A running erase cannot be stopped, and the disk does not execute other commands during the erase.
     let left = deadline.time_left()?;
     if let Some(minutes) = minutes.filter(|minutes| Duration::from_secs(60 * u64::from(*minutes)) > left) {
-        return Err(format!("the disk needs {minutes} min for the erase, but only {} min are left", left.as_secs() / 60).into());
+        return Err(format!(
+            "the disk needs {minutes} min for the erase, but only {} min are left",
+            left.as_secs() / 60
+        )
+        .into());
     }
     let done = disk.run_hdparm("--security-set-pass", SHORT).and_then(|()| disk.run_hdparm(option, left));
     // The result of hdparm is not decisive here: if no password is set, the disk has completed the erase or is usable

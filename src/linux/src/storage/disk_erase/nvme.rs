@@ -70,12 +70,18 @@ fn sanitize_subsystem(device: &File, action: u32, deadline: EraseDeadline) -> Re
     // A running sanitize operation cannot be stopped, not even by a power cycle.
     let (needed, left) = (parse_estimate(&read_sanitize_status(device)?, action), deadline.time_left()?);
     if let Some(needed) = needed.filter(|needed| *needed > left) {
-        return Err(format!("the controller needs {} s for the sanitize operation, but only {} s are left", needed.as_secs(), left.as_secs()));
+        return Err(format!(
+            "the controller needs {} s for the sanitize operation, but only {} s are left",
+            needed.as_secs(),
+            left.as_secs()
+        ));
     }
     start_sanitize(device, action).map_err(|error| format!("Sanitize: {error}"))?;
     loop {
         match parse_progress(&read_sanitize_status(device)?) {
-            SanitizeProgress::Done => return Ok("the controller reports that the sanitize operation has completed".to_owned()),
+            SanitizeProgress::Done => {
+                return Ok("the controller reports that the sanitize operation has completed".to_owned());
+            }
             SanitizeProgress::Failed => {
                 // In failure mode, the controller rejects all other commands that write.
                 let exit = start_sanitize(device, EXIT_FAILURE_MODE);

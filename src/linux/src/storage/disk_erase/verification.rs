@@ -71,7 +71,8 @@ impl ContentSamples {
     fn verify_changed(&self, file: &File) -> Result<String, String> {
         for (start, old) in &self.0 {
             let mut now = vec![0; old.len()];
-            file.read_exact_at(&mut now, *start).map_err(|error| format!("cannot read the disk after the erase: {error}"))?;
+            file.read_exact_at(&mut now, *start)
+                .map_err(|error| format!("cannot read the disk after the erase: {error}"))?;
             if now == *old {
                 return Err(format!("the old content is still there at byte {start}"));
             }

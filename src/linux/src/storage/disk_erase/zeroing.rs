@@ -72,7 +72,8 @@ pub(super) fn check_ranges(device: &DevicePath, size: u64, ranges: &[ByteRange])
     for range in ranges {
         if range.start.checked_add(range.length).is_none_or(|end| end > size) {
             let (start, length) = (range.start, range.length);
-            let what = format!("{device}: cannot wipe {length} bytes at byte {start}: the device has only {size} bytes");
+            let what =
+                format!("{device}: cannot wipe {length} bytes at byte {start}: the device has only {size} bytes");
             return Err(Error::new(Phase::Storage, what));
         }
     }

@@ -94,7 +94,10 @@ fn read_compressed(
 }
 
 fn unknown_format(start: &[u8]) -> io::Error {
-    io::Error::other(format!("unsupported format; supported formats: cpio, gzip, zstd and xz; the file begins with {}", join_hex(start, " ")))
+    io::Error::other(format!(
+        "unsupported format; supported formats: cpio, gzip, zstd and xz; the file begins with {}",
+        join_hex(start, " ")
+    ))
 }
 
 /// Fills the buffer; returns `false` at the end of the initramfs.

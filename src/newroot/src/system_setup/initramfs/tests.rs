@@ -123,7 +123,9 @@ fn it_is_made_again_by_what_the_image_has() {
     assert_eq!(did, ["/sbin/mkinitfs -o /boot/initrd.img-6.1 6.1"]);
     assert!(!root.path_exists("/etc/mkinitfs"));
     assert!(
-        said[0].starts_with("mkinitfs builds the initramfs for kernel 6.1, because the image does not contain an initramfs"),
+        said[0].starts_with(
+            "mkinitfs builds the initramfs for kernel 6.1, because the image does not contain an initramfs"
+        ),
         "{said:?}"
     );
     let own = ("etc/mkinitfs/mkinitfs.conf", "features=\"ata base ext4\"\n");

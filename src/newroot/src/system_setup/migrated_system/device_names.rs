@@ -20,8 +20,8 @@ const MDADM_CONFS: [&str; 2] = ["/etc/mdadm/mdadm.conf", "/etc/mdadm.conf"];
 /// # Errors
 /// Returns an error if the file cannot be read or written.
 pub(crate) fn replace_in_fstab(root: &NewRoot, carried: &MigratedMachine, say: LogSink) -> Result<()> {
-    let Some(text) =
-        read_if_exists(root.read_text(FSTAB)).context(Phase::Target, || format!("read the migrated system's {FSTAB}"))?
+    let Some(text) = read_if_exists(root.read_text(FSTAB))
+        .context(Phase::Target, || format!("read the migrated system's {FSTAB}"))?
     else {
         return Ok(());
     };
@@ -96,8 +96,8 @@ fn resolve_udev_link(source: &str, disk: &RecordedDisk) -> Option<LayoutPath> {
 /// Returns an error if the file cannot be read or written.
 pub(crate) fn replace_in_mdadm_conf(root: &NewRoot, wanted: &[FinishedArray], say: LogSink) -> Result<()> {
     for path in MDADM_CONFS {
-        let Some(text) =
-            read_if_exists(root.read_text(path)).context(Phase::Target, || format!("read the migrated system's {path}"))?
+        let Some(text) = read_if_exists(root.read_text(path))
+            .context(Phase::Target, || format!("read the migrated system's {path}"))?
         else {
             continue;
         };

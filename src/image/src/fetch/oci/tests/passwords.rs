@@ -65,10 +65,16 @@ fn a_registry_gets_the_password_when_it_asks_for_it_and_no_sooner() {
 fn without_a_password_or_with_another_the_registry_is_named() {
     let server = wants(image().0, basic(), "Basic realm=\"registry\"".to_owned());
     let error = reach_at(url(&server, ":12"), None).unwrap_err().to_string();
-    assert!(error.contains("requires authentication with user and password (scheme: Basic); configure a pull secret"), "{error}");
+    assert!(
+        error.contains("requires authentication with user and password (scheme: Basic); configure a pull secret"),
+        "{error}"
+    );
     let other = PullSecret { password: SecretText::new("other"), ..secret(&server) };
     let error = reach_with(&server, other).unwrap_err().to_string();
-    assert!(error.contains("the registry responded with 401 Unauthorized; the registry does not accept the pull secret"), "{error}");
+    assert!(
+        error.contains("the registry responded with 401 Unauthorized; the registry does not accept the pull secret"),
+        "{error}"
+    );
     let elsewhere = PullSecret { registry: "127.0.0.1:1".to_owned(), ..secret(&server) };
     let error = reach_with(&server, elsewhere).unwrap_err().to_string();
     assert!(error.contains("requires user and password"), "{error}");

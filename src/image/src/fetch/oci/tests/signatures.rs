@@ -195,7 +195,11 @@ fn what_is_not_signed_well_is_refused_before_a_layer_is_asked_for() {
         ),
         (signed("named"), "none by a trusted key".to_owned(), true),
         (by(&good, ours.sign(&elsewhere)), "none by a trusted key".to_owned(), true),
-        (by(&elsewhere, ours.sign(&elsewhere)), "the signed payload is for another image, with the digest sha256:".to_owned(), true),
+        (
+            by(&elsewhere, ours.sign(&elsewhere)),
+            "the signed payload is for another image, with the digest sha256:".to_owned(),
+            true,
+        ),
         (by(&elsewhere, ours.sign(&elsewhere)), "the signed payload is for another image".to_owned(), true),
         (
             by(&payload(DIGEST, "attestation"), ours.sign(&payload(DIGEST, "attestation"))),

@@ -111,7 +111,10 @@ fn a_registry_without_a_token_to_be_had_is_named() {
     }
     let silent = Server::start(Vec::new(), |_| Act::status(401));
     let error = reach_at(url(&silent, ":12"), None).unwrap_err().to_string();
-    assert!(error.contains("requires authentication with user and password (scheme: none that is supported)"), "{error}");
+    assert!(
+        error.contains("requires authentication with user and password (scheme: none that is supported)"),
+        "{error}"
+    );
 
     let body = |text: &str| Act { body: Some(text.as_bytes().to_vec()), ..Act::default() };
     for (answer, says) in [

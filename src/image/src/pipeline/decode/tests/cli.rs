@@ -119,7 +119,10 @@ fn xz() {
         for how in EACH {
             match padding % 4 {
                 0 => assert_eq!(decoded(&packed, how).unwrap(), b"onetwo", "{padding}"),
-                _ => assert!(refused(&packed, how).contains("unexpected data after the end of the xz stream"), "{padding}"),
+                _ => assert!(
+                    refused(&packed, how).contains("unexpected data after the end of the xz stream"),
+                    "{padding}"
+                ),
             }
         }
     }

@@ -66,7 +66,12 @@ fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
             expected(&[1], None),
             "is for disks with a sector size of 512 bytes, but /dev/sda has a sector size of 4096",
         ),
-        (&large, 512, expected(&[1], None), "is for disks with a sector size of 4096 bytes, but /dev/sda has a sector size of 512"),
+        (
+            &large,
+            512,
+            expected(&[1], None),
+            "is for disks with a sector size of 4096 bytes, but /dev/sda has a sector size of 512",
+        ),
         (
             &image(9 * MIB),
             512,
@@ -102,12 +107,7 @@ fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
             "a filesystem on /dev/sda2, but the image does not contain partition 2; it contains only 1",
         ),
         (&image(3 * MIB), 512, expected(&[5], None), "partition 5; it contains only 1"),
-        (
-            &changed(image(3 * MIB), 450, &[5]),
-            512,
-            expected(&[2, 5], None),
-            "partition 2; it contains only 1",
-        ),
+        (&changed(image(3 * MIB), 450, &[5]), 512, expected(&[2, 5], None), "partition 2; it contains only 1"),
     ];
     for (image, sector, expected, says) in cases {
         let server = Server::start(compress("zstd", image), |_| Act::default());
@@ -172,7 +172,9 @@ fn a_filesystem_that_is_on_another_disk_too_is_named_with_both() {
     for (uuid, device) in [("1a2b-3c4d", "/dev/nvme0n1p1"), ("e5-f6", "/dev/nvme0n1p2")] {
         let error = check(uuid).unwrap_err().to_string();
         assert!(
-            error.contains(&format!("{uuid} of {device} is also the UUID of /dev/sdb1; detach or wipe the preserved disk")),
+            error.contains(&format!(
+                "{uuid} of {device} is also the UUID of /dev/sdb1; detach or wipe the preserved disk"
+            )),
             "{error}"
         );
     }
@@ -229,5 +231,8 @@ fn an_image_that_changes_while_we_look_is_looked_at_again() {
         _ => Act { etag: Some(format!("\"{}\"", request.nth)), ..Act::cut_after(MIB / 2) },
     });
     let error = arriving(&server).require_disk(&sda(512), &partitioned()).unwrap_err().to_string();
-    assert!(error.contains("could not be resumed in 3 attempts: the server sent the image from its beginning"), "{error}");
+    assert!(
+        error.contains("could not be resumed in 3 attempts: the server sent the image from its beginning"),
+        "{error}"
+    );
 }
