@@ -177,7 +177,7 @@ mod tests {
             ("127.0.0.1/8", "cannot be the address of a NIC"),
             ("224.0.0.1/4", "cannot be the address of a NIC"),
             ("::1/128", "cannot be the address of a NIC"),
-            ("10.0.0.7/0", "every address on this link"),
+            ("10.0.0.7/0", "all addresses would be on this link"),
         ] {
             let said = parse_own_address(bad).unwrap_err();
             assert!(said.contains(words), "{bad}: {said}");

@@ -172,7 +172,7 @@ mod tests {
             (with(40, &(1_u64 << 40).to_be_bytes()), true, "`drophammer image pack`"),
             (with(35, &[1]), true, "is encrypted"),
             (with(4096, &[0xff; 8]), true, "invalid table entry"),
-            (compress("zstd", &image), true, "is compressed again"),
+            (compress("zstd", &image), true, "is a compressed qcow2 file"),
             (image.clone(), false, "responded with 200 OK to a range request; without ranges"),
         ] {
             let server = Server::start(image.clone(), move |_| Act { ranges, ..Act::default() });

@@ -141,7 +141,7 @@ pub(crate) fn parse_signatures(manifest: &[u8]) -> Result<Vec<CosignSignature>, 
     match signatures.len() {
         0 => Err("found no signature made by `cosign sign --key`".to_owned()),
         1..=MOST_SIGNATURES => Ok(signatures),
-        many => Err(format!("{many} signatures found; at most {MOST_SIGNATURES} are supported")),
+        many => Err(format!("{many} signatures found, but at most {MOST_SIGNATURES} are supported")),
     }
 }
 

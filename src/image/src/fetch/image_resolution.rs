@@ -360,7 +360,7 @@ mod tests {
             (["oci://127.0.0.1:1/i:1", "http://127.0.0.1:1/i"], "and all its mirrors must be in registries"),
             (["http://127.0.0.1:1/i", "image"], "the image URL `image`"),
             (["http://127.0.0.1:1/i", "oci://127.0.0.1:1/i"], "lacks a tag or digest"),
-            (["http://127.0.0.1:1/i", "file://stick/i"], "is not a path like file:///"),
+            (["http://127.0.0.1:1/i", "file://stick/i"], "does not contain an absolute path, as in file:///"),
         ] {
             let error = reach_all(&urls, Some(sha256())).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");

@@ -59,7 +59,7 @@ mod tests {
             ("file:///no/such/image", "No such file"),
             ("file:///dev/zero", "not a regular file"),
             ("file:///tmp", "not a regular file"),
-            ("file://server/image", "not an absolute path"),
+            ("file://server/image", "must contain an absolute path"),
         ] {
             let error = open_at(url, 0).unwrap_err().to_string();
             assert!(error.contains(says), "{url}: {error}");

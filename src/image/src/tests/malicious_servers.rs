@@ -29,7 +29,7 @@ struct Liar {
     given: bool,
 }
 
-const STARTS: Option<&str> = Some("changed or could not be resumed in 3 attempts: ");
+const STARTS: Option<&str> = Some("changed during the download, or the download could not be resumed, in 3 attempts: ");
 const ATTEMPTS: Option<&str> = Some("(4 attempts");
 
 /// Returns a server that sends a wrong image, but the correct size and digest.
@@ -87,11 +87,11 @@ fn liars_about_the_way(image: &[u8], honest: String) -> Vec<Liar> {
         liar_about_all("looks shorter than it is", None, looks(length - 1)),
         liar_about_all("looks longer than it is", None, looks(length + 1)),
         on_the_wire("less than it announces", STARTS, &ok(length + 10), image),
-        on_the_wire("more than it announces", Some("ends in the middle of a frame"), &ok(length - 10), image),
+        on_the_wire("more than it announces", Some("it ends within a frame"), &ok(length - 10), image),
         on_the_wire("two lengths", ATTEMPTS, others, image),
         on_the_wire("a length below zero", ATTEMPTS, "HTTP/1.1 200 OK\r\nContent-Length: -1", image),
         on_the_wire("a length beyond all numbers", ATTEMPTS, &format!("{}0000000000000000", ok(length)), image),
-        liar("a byte more, of no length", Some("more than the image's Content-Length"), |_| Act {
+        liar("a byte more, of no length", Some("more data than the Content-Length of the image"), |_| Act {
             length: false,
             more: true,
             ..Act::default()

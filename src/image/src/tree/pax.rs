@@ -240,7 +240,7 @@ mod tests {
             assert_eq!(parse(records).xattrs().unwrap(), expected, "{records:?}");
         }
         let error = parse(&["LIBARCHIVE.xattr.user.a=%"]).xattrs().unwrap_err().to_string();
-        assert!(error.contains("LIBARCHIVE.xattr.user.a, whose value is not base64"), "{error}");
+        assert!(error.contains("LIBARCHIVE.xattr.user.a, but its value is not base64"), "{error}");
     }
 
     #[test]

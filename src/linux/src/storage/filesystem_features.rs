@@ -225,7 +225,7 @@ mod tests {
         };
         assert_eq!(
             explain(&xfs(0b1101, 0b1011), "3.10.0-1160.el7.x86_64"),
-            "the kernel 3.10.0-1160.el7.x86_64 of the image cannot mount /srv (xfs): this kernel does not support reflink, inobtcount, bigtime; use an image with Linux 5.10 or later, or create the filesystem with createoptions: [\"-m\", \"reflink=0,inobtcount=0,bigtime=0\"]"
+            "the image's kernel 3.10.0-1160.el7.x86_64 cannot mount /srv (xfs), because this kernel does not support reflink, inobtcount, bigtime; use an image with Linux 5.10 or later, or create the filesystem with createoptions: [\"-m\", \"reflink=0,inobtcount=0,bigtime=0\"]"
         );
         let message = explain(&xfs(0, 32), "5.14.0");
         assert!(message.ends_with("use an image with Linux 5.19 or later"), "{message}");

@@ -108,7 +108,7 @@ impl Inventory {
             ("filesystems", erase, self.filesystems.len(), FINDINGS),
             ("components of filesystems", erase, self.parts.len(), FINDINGS),
             ("devices that cannot be assigned to an array or volume group", erase, unknown.sum(), FINDINGS),
-            ("failed attempts", erase, self.failed.len(), FINDINGS),
+            ("failed attempts to inspect an object", erase, self.failed.len(), FINDINGS),
             ("install markers", erase, markers().count(), MARKERS),
             ("entries in install markers", erase, records.sum(), RECORDS),
             ("files of sparse volumes", "delete volumes that are not needed", sparse.sum(), SPARSE_FILES),

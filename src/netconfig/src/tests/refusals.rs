@@ -35,7 +35,7 @@ fn what_is_wrong_is_told_with_its_place() {
         (
             lan(json!({"match": {"macaddress": "01:00:5e:00:00:01"}})),
             "ethernets.lan0.match.macaddress",
-            "group address",
+            "multicast address",
         ),
         (lan(json!({"match": {"macaddress": mac(1), "name": "x"}})), "ethernets.lan0.match.name", "remove `name`"),
         (lan(json!({"match": {"name": "en*"}})), "ethernets.lan0.match.name", "is a pattern"),

@@ -345,12 +345,12 @@ mod tests {
             ),
             (
                 &[("boot/grub/grub.cfg", DEBIAN)],
-                "refers to /boot/initrd.img-6.1, which does not exist in the mounted filesystems",
+                "refers to /boot/initrd.img-6.1, which does not exist on the mounted filesystems",
                 "",
             ),
             (
                 &[("boot/grub/grub.cfg", DEBIAN), ("boot/initrd.img-6.1", "i")],
-                "refers to /boot/vmlinuz-6.1, which does not exist in the mounted filesystems",
+                "refers to /boot/vmlinuz-6.1, which does not exist on the mounted filesystems",
                 "",
             ),
         ];

@@ -57,7 +57,7 @@ mod tests {
 
         let (_dir, root) = tree(&[("var/lib/cloud/seed/nocloud/meta-data", ""), ("seed", "a file")]);
         let error = said(|say| move_seed(&root, Some(&seed), say)).0.unwrap_err().to_string();
-        assert!(error.starts_with("write cloud-init's seed to /dev/sda3: "), "{error}");
+        assert!(error.starts_with("write the cloud-init seed to /dev/sda3: "), "{error}");
 
         let (done, lines) = said(|say| move_seed(&tree(&[]).1, Some(&seed), say));
         done.unwrap();

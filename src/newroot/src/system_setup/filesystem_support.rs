@@ -144,7 +144,7 @@ mod tests {
             check(FilesystemFormat::Xfs, options, &[(&modules, "")]).0
         };
         let error = xfs(&["-q"], "4.18.0-553.el8.x86_64").unwrap_err().to_string();
-        assert!(error.contains("4.18.0-553.el8.x86_64 of the image cannot mount /srv (xfs)"), "{error}");
+        assert!(error.contains("the image's kernel 4.18.0-553.el8.x86_64 cannot mount /srv (xfs)"), "{error}");
         xfs(&["-q"], "6.1.0-28-amd64").unwrap();
         xfs(&["-q", "-m", "bigtime=0,inobtcount=0"], "4.18.0-553.el8.x86_64").unwrap();
 
@@ -155,7 +155,7 @@ mod tests {
         let old = ("sbin/e2fsck", "\u{0}1.42.9\u{0}");
         let ext4 = |files: &[(&str, &str)]| check(FilesystemFormat::Ext4, &["-q", "-F", "-O", "metadata_csum"], files);
         let error = ext4(&[old]).0.unwrap_err().to_string();
-        assert!(error.contains("e2fsck 1.42.9 of the image cannot check /srv (ext4)"), "{error}");
+        assert!(error.contains("the image's e2fsck 1.42.9 cannot check /srv (ext4)"), "{error}");
         let (result, messages) = ext4(&[old, ("usr/lib/systemd/systemd", "")]);
         result.unwrap();
         assert!(messages.iter().any(|line| line.starts_with("WARNING: e2fsck 1.42.9")), "{messages:?}");

@@ -204,7 +204,7 @@ fn the_uri_that_the_machine_has_booted_from_stays_and_is_named() {
     let text = plan.to_string();
     assert!(
         text.contains("starts the URI from which the machine has booted")
-            && text.contains("stay in the firmware: Boot0004")
+            && text.contains("will remain in the firmware: Boot0004")
     );
 }
 

@@ -267,7 +267,7 @@ fn a_reinstall_of_its_own_disks_goes_on_and_says_what_is_new() {
 #[test]
 fn a_desk_asks_for_any_marker_where_filesystems_were_seen() {
     let plan = make(&layout(), &installed(), InstallMode::Reinstall).unwrap();
-    assert!(plan.warnings[0].starts_with("the inventory does not include the content of filesystems"), "{plan:?}");
+    assert!(plan.warnings[0].starts_with("the inventory does not contain install markers"), "{plan:?}");
     let mut inventory = marked();
     assert_eq!(make(&layout(), &inventory, InstallMode::Reinstall).unwrap().warnings, [""; 0]);
     inventory.filesystems[0].marker = None;

@@ -127,7 +127,7 @@ fn another_length_than_the_manifests_is_refused() {
     }
     let longer = Server::start(noise(6000), |_| Act { length: false, ..Act::default() });
     let error = fetch(&[&longer], &body).end.unwrap_err().to_string();
-    assert!(error.contains("sends more than the image's Content-Length"), "{error}");
+    assert!(error.contains("sent more data than the Content-Length of the image"), "{error}");
 }
 
 /// Possible responses of a server to one request.

@@ -146,7 +146,7 @@ mod tests {
             ("oci://r.example/debian:1/2", "invalid tag"),
             ("oci://r.example/debian:1%2f", "invalid tag"),
             ("oci://r.example/debian@sha256:12", "has 2 digits"),
-            ("oci://r.example/debian@md5:0123456789abcdef0123456789abcdef", "has an md5"),
+            ("oci://r.example/debian@md5:0123456789abcdef0123456789abcdef", "contains an md5"),
         ] {
             let error = ImageReference::parse(url).unwrap().unwrap_err();
             assert!(error.contains(says) && error.contains(url), "{url}: {error}");

@@ -116,7 +116,7 @@ fn why_an_image_does_not_come_is_said_in_its_own_words() {
     fed(&worker, &compress("zstd", &noise(800_000))[..100_000]).end();
     let error = all(&mut worker).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::InvalidData);
-    assert!(error.to_string().contains("the zstd stream ends in the middle of a frame"), "{error}");
+    assert!(error.to_string().contains("the zstd stream is truncated: it ends within a frame"), "{error}");
 }
 
 /// Simulates a compromised worker that sends these events.

@@ -156,14 +156,14 @@ fn what_is_no_image_for_this_disk_is_refused_before_anything_is_written() {
     let fat = [&[0xeb, 0x3c, 0x90][..], &noise(507), &[0x55, 0xaa], &noise(1000)].concat();
     let cases = [
         (tar.clone(), "the image is a tar archive, but the layout has image: true"),
-        (noise(2 * MIB), "begins with neither GPT nor MBR"),
-        (Vec::new(), "begins with neither GPT nor MBR"),
-        (fat, "begins with neither GPT nor MBR"),
+        (noise(2 * MIB), "does not begin with a GPT or MBR"),
+        (Vec::new(), "does not begin with a GPT or MBR"),
+        (fat, "does not begin with a GPT or MBR"),
         (
             gpt(2 * MIB, 512, 8 * 2048),
             "the image is larger than the disk (according to its partition table, it requires 8389120 bytes)",
         ),
-        (gpt(2 * MIB, 512, u64::MAX), "longer than the disk"),
+        (gpt(2 * MIB, 512, u64::MAX), "larger than the disk"),
         (
             image(9 * MIB)[..2 * MIB].to_vec(),
             "the image is larger than the disk (according to its partition table, it requires 9437184 bytes)",

@@ -124,7 +124,7 @@ fn lies_are_found_out() {
     ];
     for (number, lie) in lies.iter().enumerate() {
         let error = lie.read().unwrap_err().to_string();
-        assert!(error.ends_with("sent an invalid frame and is no longer trusted"), "lie {number}: {error}");
+        assert!(error.ends_with("sent an invalid frame, so its output is no longer trusted"), "lie {number}: {error}");
     }
 }
 

@@ -162,14 +162,13 @@ fn root_hard_links_that_become_copies_count_as_the_tar_does() {
     // The limit of 80 MiB is twice both filesystems and the margin for headers.
     assert_eq!(beside_another(memory("size=4m"), links(2 << 20, 30), length), (String::new(), 2 << 20));
     let (error, _) = beside_another(memory("size=4m"), links(2 << 20, 40), length);
-    let text =
-        "srv/x: hard link to big: the tar, with copies of files in place of hard links between filesystems, is longer";
+    let text = "srv/x: hard link to big: the tar archive, including the copies that replace hard links across filesystems, is longer";
     assert_eq!(error, format!("{text} than 83886080 bytes, the limit for target filesystems of this size"));
     // Later members are included in the length.
     let more = noise(1 << 20);
     let last = links(2 << 20, 38).file("more", &more).file("more", &more).file("last", b"");
     let (error, _) = beside_another(memory("size=4m"), last, length);
-    assert!(error.starts_with("last: the tar, with copies of files"), "{error}");
+    assert!(error.starts_with("last: the tar archive, including the copies"), "{error}");
     // The copy is refused before any of it is written.
     let (error, seen) = beside_another(memory("size=1m"), links(2 << 20, 1), length);
     let text = "srv/x: hard link to big: the file has 2097152 bytes, but its filesystem has only 1048576 bytes free";
@@ -207,7 +206,6 @@ fn vm_image_a_hard_link_becomes_a_copy_on_fat() {
     let read = |root: &Path| ["a", "b"].map(|name| fs::read_to_string(root.join("srv").join(name)).unwrap_or_default());
     assert_eq!(beside_another(fat, tar, read), (String::new(), ["content", "content"].map(str::to_owned)));
     let tar = Tar::new().directory("srv/a").hard_link("srv/b", "srv/a");
-    let error = "srv/b: hard link to srv/a: the file cannot be linked here, and is neither a regular file nor a \
-                 symlink that could be copied";
+    let error = "srv/b: hard link to srv/a: no hard link to the file can be created at this path, and the file cannot be copied instead, because it is neither a regular file nor a symlink";
     assert_eq!(beside_another(fat, tar, |_| ()).0, error);
 }

@@ -182,7 +182,7 @@ fn the_member_that_fails_is_named() {
         (Tar::new(), "the tar archive does not contain any members"),
         (Tar::new().file("a", b"x").file("a/b", b"y"), "a/b: Not a directory"),
         (Tar::new().symlink("loop", "loop").file("loop/b", b"y"), "loop/b: Too many levels of symbolic links"),
-        (Tar::new().file("./", b"x"), "./: the tar is malformed"),
+        (Tar::new().file("./", b"x"), "./: the tar archive is malformed"),
         (Tar::new().file(".", b"x"), ".: the path is the root itself, which is always a directory"),
         (Tar::new().raw("", b'L', &[b'x'; 300], |_| ()).file("short", b"y"), "xxx: File name too long"),
     ] {

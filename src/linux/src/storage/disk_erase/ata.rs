@@ -179,7 +179,10 @@ mod tests {
             (|security| security.enabled = true, "a password is set on the disk"),
             (|security| security.locked = true, "the disk is locked by a password"),
             (|security| security.supported = false, "the disk does not support ATA security"),
-            (|security| security.erase_minutes = Some(90), "the disk needs 90 min, but 59 min are left"),
+            (
+                |security| security.erase_minutes = Some(90),
+                "the disk needs 90 min for the erase, but only 59 min are left",
+            ),
         ];
         for (change, expected) in cases {
             let disk = FakeDisk::new(&[]);
@@ -215,7 +218,9 @@ mod tests {
         for disk in [refusing, lying] {
             let error = disk.erase(EraseMethod::AtaErase).unwrap_err();
             assert!(
-                error.starts_with("final: /dev/sda: the password `drophammer` of a failed security erase is still set"),
+                error.starts_with(
+                    "final: /dev/sda: a security erase failed, and its password `drophammer` is still set"
+                ),
                 "{error}"
             );
             assert!(error.contains("hdparm --user-master u --security-disable drophammer /dev/sda"), "{error}");

@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(verify_samples(&file, 3 << 20).unwrap(), "the whole disk reads back as zero");
         file.write_all_at(&[1], 1_234_567).unwrap();
         assert_eq!(verify_samples(&file, 3 << 20).unwrap_err(), "the disk does not contain zeros at byte 1234567");
-        assert!(verify_samples(&file, GIB).unwrap_err().starts_with("cannot read the disk back: "));
+        assert!(verify_samples(&file, GIB).unwrap_err().starts_with("cannot read the disk after the erase: "));
     }
 
     #[test]
@@ -159,6 +159,6 @@ mod tests {
         let error = with_signature.verify_changed(&file).unwrap_err();
         assert_eq!(error, format!("the old content is still there at byte {}", 3 << 20));
         file.set_len(4096).unwrap();
-        assert!(before.verify_changed(&file).unwrap_err().starts_with("cannot read the disk back: "));
+        assert!(before.verify_changed(&file).unwrap_err().starts_with("cannot read the disk after the erase: "));
     }
 }

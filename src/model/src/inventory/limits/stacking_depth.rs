@@ -106,7 +106,7 @@ impl StackingLevels {
         let highest = level.into_iter().max().unwrap_or_default();
         (highest > maximum).then(|| {
             format!(
-                "the inventory contains {highest} levels of stacked devices; at most {maximum} are supported: \
+                "the inventory contains {highest} levels of stacked devices, but at most {maximum} are supported: \
                  stop or remove arrays, volumes and mappings that are not needed"
             )
         })

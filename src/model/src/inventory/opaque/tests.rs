@@ -116,7 +116,7 @@ fn the_reason_of_a_volume_is_the_nearest_one() {
 #[test]
 fn a_closed_group_is_one_object_until_all_of_it_is_shown() {
     for (why, reason, remedy) in [
-        (EXPORTED, "it is exported", "`vgimport` it in the installed system"),
+        (EXPORTED, "it is exported", "import it in the installed system with `vgimport`"),
         (
             FOREIGN,
             "it belongs to the host with the system ID \"node: 1\"",
@@ -162,7 +162,7 @@ fn arrays_are_opaque_unless_they_run() {
     let failed = vec![FailedAttempt { tried: AttemptTarget::Array(uuid), why: "not enough".to_owned() }];
     let gone = printed(&Inventory { failed, ..with(&[]) });
     assert!(
-        gone[0].starts_with("array 00000000-") && gone[0].contains("its members can no longer be read: not enough"),
+        gone[0].starts_with("array 00000000-") && gone[0].contains("its members have become unreadable: not enough"),
         "{gone:?}"
     );
     for (size_bytes, is_seen) in [(1 << 30, true), (0, false)] {

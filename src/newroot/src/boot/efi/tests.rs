@@ -67,7 +67,7 @@ fn what_cannot_be_written_is_said_and_no_more() {
     for nothing in [path, &path.join("no")] {
         let lines = said(nothing, &planned(), &wanted());
         assert!(lines.len() == 1 && lines[0].contains("no EFI variables in /"), "{lines:?}");
-        assert!(lines[0].starts_with("WARNING: ") && lines[0].contains("boots through the fallback path"), "{lines:?}");
+        assert!(lines[0].starts_with("WARNING: ") && lines[0].contains("boots from the fallback path"), "{lines:?}");
     }
     let stub = BootEntryRequest { arguments: "root=UUID=1".into(), ..wanted()[0].clone() };
     let lines = said(path, &planned(), &[stub]);

@@ -214,7 +214,7 @@ fn an_initramfs_in_an_unknown_format_never_fails_an_installation() {
             let (result, _, said) = ensured(&root, &on_array(), None);
             assert!(result.unwrap(), "{files:?}");
             let warning = said.last().unwrap();
-            assert!(warning.contains("/boot/initrd.img-6.1 is used as it is, because"), "{said:?}");
+            assert!(warning.contains("/boot/initrd.img-6.1 is used unchanged, because"), "{said:?}");
         }
 
         let (_dir, root) = tree(&[DEP, ("usr/bin/dracut", ""), ("sbin/mdadm", "")]);

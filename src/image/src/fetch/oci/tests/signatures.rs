@@ -193,8 +193,8 @@ fn what_is_not_signed_well_is_refused_before_a_layer_is_asked_for() {
             format!("signatures found: 1, but none of them was made by a trusted key; trusted keys: {id}"),
             true,
         ),
-        (signed("named"), "none by a trusted key".to_owned(), true),
-        (by(&good, ours.sign(&elsewhere)), "none by a trusted key".to_owned(), true),
+        (signed("named"), "none of them was made by a trusted key".to_owned(), true),
+        (by(&good, ours.sign(&elsewhere)), "none of them was made by a trusted key".to_owned(), true),
         (
             by(&elsewhere, ours.sign(&elsewhere)),
             "the signed payload is for another image, with the digest sha256:".to_owned(),
@@ -211,7 +211,7 @@ fn what_is_not_signed_well_is_refused_before_a_layer_is_asked_for() {
         (empty, "no signature made by `cosign sign --key`".to_owned(), true),
         (large, "no signature made by `cosign sign --key`".to_owned(), true),
         (broken, "cannot parse the manifest".to_owned(), true),
-        (beside(&many), "17 signatures found; at most 16".to_owned(), true),
+        (beside(&many), "17 signatures found, but at most 16".to_owned(), true),
         (forged, "has the digest sha256:".to_owned(), false),
         (gone, "cannot be fetched: the registry responded with 404".to_owned(), false),
     ];

@@ -59,7 +59,7 @@ fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
     };
     let cases = [
         (&tar, 512, expected(&[1], None), "the image is a tar archive, but the layout has image: true for /dev/sda"),
-        (&b"no compression at all".to_vec(), 512, expected(&[1], None), "begins with neither GPT nor MBR"),
+        (&b"no compression at all".to_vec(), 512, expected(&[1], None), "does not begin with a GPT or MBR"),
         (
             &small,
             4096,
@@ -76,7 +76,7 @@ fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
             &image(9 * MIB),
             512,
             expected(&[1], None),
-            "(its partition table is for a disk of 9437184 bytes): /dev/sda has 8388608",
+            "(according to its partition table, it requires 9437184 bytes): /dev/sda has 8388608",
         ),
         (&gpt(2 * MIB, 1024, 0), 512, expected(&[1], None), "has a protective MBR but no GPT: it is damaged"),
         (&changed(small.clone(), 512 + 60, b"x"), 512, expected(&[1], None), "the header's checksum does not match"),
@@ -232,7 +232,7 @@ fn an_image_that_changes_while_we_look_is_looked_at_again() {
     });
     let error = arriving(&server).require_disk(&sda(512), &partitioned()).unwrap_err().to_string();
     assert!(
-        error.contains("could not be resumed in 3 attempts: the server sent the image from its beginning"),
+        error.contains("could not be resumed, in 3 attempts:  the server sent the image from its beginning"),
         "{error}"
     );
 }
