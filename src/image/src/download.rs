@@ -103,7 +103,7 @@ mod tests {
         assert_eq!((copy_image(&resolved, &mut copy).unwrap(), copy), (content.len() as u64, content));
         let resolved = crate::resolve_image(&source(&path, &format!("sha256:{}", "0".repeat(64)))).unwrap();
         let error = copy_image(&resolved, &mut Vec::new()).unwrap_err();
-        assert!(error.is_refusal() && error.to_string().contains("but must have"), "{error}");
+        assert!(error.is_refusal() && error.to_string().contains("but sha256:0000"), "{error}");
     }
 
     #[test]

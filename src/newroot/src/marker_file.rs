@@ -72,6 +72,6 @@ mod tests {
             &InstallMarker::default(),
             datetime!(2026-11-21 0:00 UTC),
         );
-        assert!(error.unwrap_err().to_string().starts_with("write /etc/metal/drophammer.json in the target: "));
+        assert!(error.unwrap_err().to_string().starts_with("write /etc/metal/drophammer.json to the target: "));
     }
 }

@@ -173,7 +173,7 @@ mod tests {
             (with(35, &[1]), true, "is encrypted"),
             (with(4096, &[0xff; 8]), true, "invalid table entry"),
             (compress("zstd", &image), true, "is a compressed qcow2 file"),
-            (image.clone(), false, "responded with 200 OK to a range request; without ranges"),
+            (image.clone(), false, "responded with 200 OK to a range request; without range requests"),
         ] {
             let server = Server::start(image.clone(), move |_| Act { ranges, ..Act::default() });
             let disk = disk(directory.path());

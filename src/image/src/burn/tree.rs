@@ -58,7 +58,7 @@ impl IncomingImage {
                 }
                 Ok(BurnOutcome::StartOver { why, resumed }) if start < starts => Ok((why, resumed)),
                 Ok(BurnOutcome::StartOver { why, .. }) => {
-                    let times = if starts == 1 { String::new() } else { format!(" in {starts} attempts") };
+                    let times = if starts == 1 { String::new() } else { format!(", in {starts} attempts") };
                     let text = format!(
                         "the image {url} changed during the download, or the download could not be resumed{times}: {why}"
                     );

@@ -229,9 +229,9 @@ mod tests {
 
         let long = "a".repeat(5000);
         for (body, says) in [
-            ("", "has no sha256 digest"),
-            ("<html>not found</html>", "has no sha256 digest"),
-            ("0123 img", "has no sha256 digest"),
+            ("", "does not contain a sha256 digest"),
+            ("<html>not found</html>", "does not contain a sha256 digest"),
+            ("0123 img", "does not contain a sha256 digest"),
             (&format!("{0}  other\n{0}  another\n", "0a".repeat(32)), "found no line for img.tar.zst"),
             (&long, "longer than 4096 bytes"),
         ] {

@@ -86,10 +86,10 @@ mod tests {
     #[test]
     fn what_is_missing_is_named() {
         for (names, says) in [
-            (&["etc/hostname"][..], "has neither a kernel nor an init: a machine"),
-            (&["sbin/init", "boot/config-6"], "has no kernel (boot/vmlinuz*"),
-            (&["sbin/init", "boot/efi/EFI/Linux/readme", "lib/modules/6/modules.dep"], "has no kernel"),
-            (&["boot/vmlinuz-6", "usr/lib/systemd/systemd-udevd"], "has no init (sbin/init"),
+            (&["etc/hostname"][..], "contains neither a kernel nor an init: a machine"),
+            (&["sbin/init", "boot/config-6"], "contains no kernel (boot/vmlinuz*"),
+            (&["sbin/init", "boot/efi/EFI/Linux/readme", "lib/modules/6/modules.dep"], "contains no kernel"),
+            (&["boot/vmlinuz-6", "usr/lib/systemd/systemd-udevd"], "contains no init (sbin/init"),
         ] {
             let why = find_missing(tree(names).path()).unwrap();
             assert!(why.contains(says), "{why}");

@@ -147,10 +147,10 @@ mod tests {
             ("", "is not a digest"),
             ("0123", "is not a digest"),
             ("sha1:0123", "not a supported digest"),
-            ("sha256:0123", "has 4 digits; sha256 has 64"),
+            ("sha256:0123", "has 4 digits, but a sha256 digest has 64"),
             ("sha512:", "has 0 digits"),
-            (&format!("sha256:{}", "zz".repeat(32)), "not hexadecimal"),
-            (&format!("sha256:{} ", "ä".repeat(32)), "not hexadecimal"),
+            (&format!("sha256:{}", "zz".repeat(32)), "not hexadecimal digits"),
+            (&format!("sha256:{} ", "ä".repeat(32)), "not hexadecimal digits"),
         ] {
             let error = bad.parse::<Digest>().unwrap_err();
             assert!(error.contains(says), "{bad}: {error}");

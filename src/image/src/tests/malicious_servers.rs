@@ -200,7 +200,11 @@ fn liars_about_the_image(image: &[u8]) -> Vec<Liar> {
         Liar { given: false, ..liar_about_all("another digest", Some("digest mismatch for"), beside(sum)) },
         Liar {
             given: false,
-            ..liar_about_all("a page for a digest", Some("has no sha256 digest"), beside(b"<html>".to_vec()))
+            ..liar_about_all(
+                "a page for a digest",
+                Some("does not contain a sha256 digest"),
+                beside(b"<html>".to_vec()),
+            )
         },
         Liar {
             given: false,

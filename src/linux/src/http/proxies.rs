@@ -245,11 +245,11 @@ mod tests {
         let describe = |url: &str, scope| both.describe(&url.parse().unwrap(), scope);
         assert_eq!(
             describe("https://images.example/x", ProxyScope::Https),
-            " through the proxy http://proxy.example:3128 of https_proxy"
+            " through the proxy http://proxy.example:3128 (from https_proxy)"
         );
         assert_eq!(
             describe("http://images.example/x", ProxyScope::All),
-            " through the proxy http://proxy.example of HTTP_PROXY"
+            " through the proxy http://proxy.example (from HTTP_PROXY)"
         );
         assert_eq!(
             describe("http://install.example/x", ProxyScope::Https),

@@ -61,7 +61,7 @@ fn what_the_kernel_warned_of_stands_beside_the_deadline() {
     let error = CommandError { argv: "lvm pvs".to_owned(), end, tail: vec!["one".to_owned()] };
     assert_eq!(
         error.to_string(),
-        "`lvm pvs` did not end within 120 s and was killed: one; kernel warnings in the meantime:  \
+        "`lvm pvs` did not end within 120 s and was killed: one; kernel warnings in the meantime: \
          nvme nvme1: I/O 684 QID 1 timeout, reset controller"
     );
 }

@@ -211,7 +211,7 @@ mod tests {
         let error = proven(&[proof(&path, &[(0, 2 * MIB)])]).unwrap_err();
         assert!(error.contains("cannot read the whole device: read at byte 0"), "{error}");
         let error = proven(&[proof(&"/dev/no-such-disk".into(), &[(0, MIB)])]).unwrap_err();
-        assert!(error.contains("cannot be opened"), "{error}");
+        assert!(error.contains("open /dev/no-such-disk for reading"), "{error}");
     }
 
     #[test]

@@ -236,7 +236,7 @@ mod tests {
             ..LvmVolumeGroup::default()
         };
         for (inventory, words) in [
-            (with(&|all| all.disks = vec![large_inventories::disk("sda"); DISKS + 1]), "4097 disks; at most 4096"),
+            (with(&|all| all.disks = vec![large_inventories::disk("sda"); DISKS + 1]), "4097 disks, but at most 4096"),
             (with(&|all| all.stacked = vec![StackedDevice::default(); BLOCK_DEVICES]), "16386 block devices"),
             (large_inventories::towers(900), "links between block devices"),
             (large_inventories::holders(5000), "5000 unlisted devices that are in use"),

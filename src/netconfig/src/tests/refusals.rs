@@ -42,7 +42,7 @@ fn what_is_wrong_is_told_with_its_place() {
         (
             json!({"ethernets": {"a": card(1), "b": card(1)}}),
             "ethernets.b.match.macaddress",
-            "matched twice, first at ethernets.a.match.macaddress",
+            "two devices match the NIC 52:54:00:00:00:01, first at ethernets.a.match.macaddress",
         ),
         (
             json!({"ethernets": {"a": card(1), "b": {"match": {"macaddress": mac(2)}, "set-name": "a"}}}),

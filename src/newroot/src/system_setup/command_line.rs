@@ -93,7 +93,7 @@ fn select_image_arguments(mut words: Vec<String>, wants: &BootRequirements, say:
         kept.retain(|word| !is_needless(word));
     }
     for (reason, words) in removed.into_iter().filter(|(reason, _)| reason.contains("another machine")) {
-        say(&format!("omitted the image's kernel arguments that that {reason}: {}", words.join(" ")));
+        say(&format!("omitted the image's kernel arguments that {reason}: {}", words.join(" ")));
     }
     kept
 }

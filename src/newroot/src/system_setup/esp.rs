@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(root.read_text("/boot/vmlinuz").unwrap(), "kernel");
         let error = fill_esps(&root, &members, &[EspFile::from_file("/x", "/none")]).unwrap_err().to_string();
         assert!(
-            error.starts_with("write files to the EFI system partition /dev/sda1: read the image's /none:  "),
+            error.starts_with("write files to the EFI system partition /dev/sda1: read the image's /none: "),
             "{error}"
         );
     }

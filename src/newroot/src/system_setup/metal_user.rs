@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn who_cannot_be_made_is_said() {
         for (passwd, group, says) in [
-            ("ubuntu:x:1000:1000::/home/ubuntu:/bin/bash\n", "sudo:x:27:\n", "its ID 1000 belongs to ubuntu"),
+            ("ubuntu:x:1000:1000::/home/ubuntu:/bin/bash\n", "sudo:x:27:\n", "its UID 1000 belongs to ubuntu"),
             (ROOT, "root:x:0:\n", "the image contains none of the groups sudo, wheel"),
         ] {
             let (files, lines) = made(passwd, group);

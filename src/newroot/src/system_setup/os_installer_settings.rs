@@ -149,6 +149,6 @@ mod tests {
         let error = OsInstallerSettings::read_settings(&tree(&[("etc/metal/os-installer.yaml", "[")]).1)
             .unwrap_err()
             .to_string();
-        assert!(error.starts_with("read the image's /etc/metal/os-installer.yaml:  "), "{error}");
+        assert!(error.starts_with("read the image's /etc/metal/os-installer.yaml: "), "{error}");
     }
 }

@@ -258,7 +258,7 @@ fn variables_that_cannot_be_read_are_not_absent() {
     let bios = Inventory { system: Default::default(), ..with(None) };
     assert!(reinstall(&clean(), &bios).is_ok());
     for (variables, words) in [
-        (unreadable(), "cannot be read: not mounted"),
+        (unreadable(), "the firmware's boot variables: not mounted"),
         (too_many(), "9 of the firmware's boot variables were not read"),
     ] {
         let inventory = with(variables);

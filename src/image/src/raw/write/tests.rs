@@ -168,7 +168,7 @@ fn what_is_no_image_for_this_disk_is_refused_before_anything_is_written() {
             image(9 * MIB)[..2 * MIB].to_vec(),
             "the image is larger than the disk (according to its partition table, it requires 9437184 bytes)",
         ),
-        (hybrid, "is for disks with sectors of 4096 bytes, but"),
+        (hybrid, "is for disks with a sector size of 4096 bytes, but"),
         (gpt(2 * MIB, 1024, 0), "has a protective MBR but no GPT: it is damaged"),
     ];
     for (image, says) in cases {

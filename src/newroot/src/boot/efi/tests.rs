@@ -86,7 +86,10 @@ fn what_cannot_be_written_is_said_and_no_more() {
     let strange =
         [BootEntryRequest { esp: 7, loader: "x".into(), ..BootEntryRequest::default() }, BootEntryRequest::default()];
     let lines = said(path, &planned(), &[&wanted()[..], &strange].concat());
-    assert!(lines[0].contains("cannot create an entry for x: ESP 8 of 2 does not exist"), "{lines:?}");
+    assert!(
+        lines[0].contains("cannot create an entry for x: the entry is for ESP number 8, but the number of ESPs is 2"),
+        "{lines:?}"
+    );
     assert!(lines[1].contains("cannot create an entry for  on ESP /dev/"), "{lines:?}");
     assert_eq!(lines[3], "BootOrder: 0000,0001");
 }

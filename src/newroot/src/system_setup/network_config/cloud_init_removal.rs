@@ -96,7 +96,10 @@ mod tests {
         for (path, text) in [other, broken] {
             assert_eq!(root.read_text(&format!("/{path}")).unwrap(), text);
         }
-        assert!(lines.iter().any(|line| line.starts_with("WARNING: /etc/cloud/cloud.cfg.d/99-x.cfg")), "{lines:?}");
+        assert!(
+            lines.iter().any(|line| line.starts_with("WARNING: the image's /etc/cloud/cloud.cfg.d/99-x.cfg")),
+            "{lines:?}"
+        );
         assert_eq!(lines.len(), 3, "{lines:?}");
     }
 }

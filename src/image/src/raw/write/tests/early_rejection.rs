@@ -129,7 +129,7 @@ fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
     let mut layered = arriving(&server);
     layered.reached.parts.extend(layered.reached.parts.clone());
     let error = layered.require_disk(&sda(512), &ImageRequirements::default()).unwrap_err().to_string();
-    assert!(error.contains("has 2 layers, and is therefore not a raw disk image"), "{error}");
+    assert!(error.contains("consists of 2 layers, and is therefore not a raw disk image"), "{error}");
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn an_image_that_changes_while_we_look_is_looked_at_again() {
     });
     let error = arriving(&server).require_disk(&sda(512), &partitioned()).unwrap_err().to_string();
     assert!(
-        error.contains("could not be resumed, in 3 attempts:  the server sent the image from its beginning"),
+        error.contains("could not be resumed, in 3 attempts: the server sent the image from its beginning"),
         "{error}"
     );
 }
