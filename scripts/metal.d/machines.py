@@ -125,7 +125,7 @@ def first(target, directory):
             shell(PUT, machine.disk("vdb"))
             before = shell(BYTES, machine.disk("vdb"))
             machine.on()
-            machine.says("is already installed here")
+            machine.says("is already installed on this machine")
             has(machine.is_up(), "/srv/data-proof/random ")
             check("WIPE" not in machine.read("console"), "an accidental boot erases")
             check(not rack.heard("Report"), "an accidental boot reports again")
@@ -162,7 +162,7 @@ def first_pool(rack, machine, loki):
     rack.logs_to(loki, client="short")
     machine.on(clock="2020-02-02")
     machine.says("clock: set from pixie's answer")
-    machine.says("found only leaf01 of two leaves; nothing received on eth1")
+    machine.says("found only leaf01 of two leaf switches; no LLDP frames were received on eth1")
     machine.leaves[1].speaks.set()
     machine.says("point of no return")
     waiting = machine.says("\nWaiting")
@@ -237,7 +237,7 @@ def second(target, directory):
             # The operator power cycles the machine.
             rack.begin()
             machine.on()
-            machine.says("is already installed here")
+            machine.says("is already installed on this machine")
             facts = machine.is_up()
             has(facts, "/dev/vda2 / ext4", "/dev/vdb1 /srv ext4")
             check("WIPE" not in machine.read("console"), "an accidental boot erases")
@@ -263,7 +263,7 @@ def second_accident(rack, machine):
     rack.begin()
     rack.steer("set", {"phase": None})
     machine.on()
-    machine.says("is already installed here")
+    machine.says("is already installed on this machine")
     machine.is_up()
     check(not rack.heard("InstallationSucceeded"), "an accidental boot reports again")
     return f"an accidental boot: {', '.join(rack.calls())}"
@@ -335,7 +335,7 @@ def alone(target, directory):
     try:
         with Machine(rack, target, "alone", leaves=(True, False), vda=64) as machine:
             machine.on()
-            began = machine.says("found only leaf01 of two leaves; nothing received on eth1")
+            began = machine.says("found only leaf01 of two leaf switches; no LLDP frames were received on eth1")
             ended = machine.says("is not connected to exactly two switches, found connections to 1 switches")
             return f"the console names the silent card, and {ended - began:.0f} s later what the control plane says of it"
     finally:

@@ -1,6 +1,5 @@
 //! Connects the download of an image to the pipeline, and the output of the pipeline to a directory (`tree`) or a disk
-//! (`disk`). This file contains the parts that both modules have in common: the start of the download, and the limit on
-//! restarts.
+//! (`disk`). This file contains the code that both modules share: the start of the download, and the limit on restarts.
 
 mod disk;
 mod qcow2;
@@ -38,13 +37,13 @@ pub struct BurnResult {
 }
 
 impl BurnResult {
-    /// Returns the statistics for the install report. `took` is the time that writing the image took.
+    /// Returns the statistics for the install report. `took` is the duration of writing the image.
     pub fn to_figures(&self, took: Duration) -> ImageTransferFigures {
         ImageTransferFigures { bytes: self.bytes, seconds: took.as_secs_f64(), shares: self.shares.clone() }
     }
 }
 
-/// Image whose download has started. Bytes are fetched as soon as this value is created, until the buffers are full.
+/// Image with a download in progress. As soon as this value is created, bytes are fetched until the buffers are full.
 pub struct IncomingImage {
     pub(super) reached: ResolvedImage,
     pub(super) client: Client,
@@ -52,7 +51,7 @@ pub struct IncomingImage {
     pub(super) plain: PayloadKind,
     /// Download of the first part; `None` after the first attempt to write the image has taken over the download.
     pub(super) first: Option<Download>,
-    /// True if files below the root already exist that this image did not write; see [`Self::among_others`].
+    /// Whether the root already contains files that this image did not write; see [`Self::among_others`].
     pub(super) among_others: bool,
 }
 
@@ -86,7 +85,7 @@ impl IncomingImage {
     fn start_download(&self, part: &ImagePart, held_in: Option<HoldFile>) -> Result<Download> {
         let feed = open_source(&self.client, part, &self.pace);
         let arriving = Download::start(feed, &part.digest, self.plain, held_in);
-        arriving.context(Phase::Image, || format!("start the worker that decodes {}", part.url))
+        arriving.context(Phase::Image, || format!("start the worker process that decodes {}", part.url))
     }
 
     /// Waits for the first bytes of the image, and rejects an image that is not a tree of files, before anything is
@@ -125,7 +124,9 @@ impl IncomingImage {
     fn next_start(&self, start: u32, why: &str) -> Result<u32> {
         let url = &self.reached.url;
         if start == MOST_STARTS {
-            let text = format!("the image {url} changed or could not be resumed in {MOST_STARTS} attempts: {why}");
+            let text = format!(
+                "the image {url} changed during the download, or the download could not be resumed, in {MOST_STARTS} attempts: {why}"
+            );
             return Err(Error::new(Phase::Image, text));
         }
         tracing::warn!("image {url}: {why}; starting over (attempt {} of {MOST_STARTS})", start + 1);

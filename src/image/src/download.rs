@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// Names of the files next to an image are the image's name with one of these suffixes.
+/// Suffixes of the files next to an image. The name of each file is the image's name with one of these suffixes.
 pub const SIDECAR_SUFFIXES: [&str; 4] = [".manifest", ".sha256", ".manifest.minisig", ".sha256.minisig"];
 /// Number of bytes at the beginning of an image by which its format is recognized.
 const HEAD_BYTES: u64 = 4096;
@@ -22,7 +22,7 @@ pub fn parse_location(location: &str) -> Result<String> {
     if location.contains("://") {
         return Ok(location.to_owned());
     }
-    let path = std::fs::canonicalize(location).context(Phase::Image, || format!("read the image {location}"))?;
+    let path = std::fs::canonicalize(location).context(Phase::Image, || format!("open the image {location}"))?;
     let url = reqwest::Url::from_file_path(&path);
     url.map(String::from).map_err(|()| Error::new(Phase::Image, format!("{location} is not the path of an image")))
 }
@@ -45,7 +45,7 @@ pub fn compute_digest(path: &Path) -> Result<Digest> {
 /// support. `target` may then contain a part of the image.
 pub fn copy_image(resolved: &ResolvedImage, target: &mut impl Write) -> Result<u64> {
     let refused = |why: &str| Error::refusal(Phase::Image, format!("{}: {why}", resolved.url));
-    let [part] = &resolved.parts[..] else { return Err(refused("the image consists of several files")) };
+    let [part] = &resolved.parts[..] else { return Err(refused("the image consists of several layers")) };
     if part.digest.kind == DigestKind::Md5 {
         return Err(refused("md5 digests can be forged and are not supported; specify the sha256"));
     }
@@ -63,14 +63,14 @@ pub fn copy_image(resolved: &ResolvedImage, target: &mut impl Write) -> Result<u
     let found = reader.finish();
     match found == part.digest {
         true => Ok(head.len() as u64 + rest),
-        false => Err(refused(&format!("the image has the digest {found}, but must have {}", part.digest))),
+        false => Err(refused(&format!("the image has the digest {found}, but {} is expected", part.digest))),
     }
 }
 
 /// Reads the file next to an image with this suffix; returns `None` if it does not exist.
 ///
 /// # Errors
-/// Returns an error if the server does not answer, or the file is too long.
+/// Returns an error if the server does not respond, or the file is too long.
 pub fn read_sidecar(url: &str, suffix: &str) -> Result<Option<Vec<u8>>> {
     let client = http::new_download_client(None)?;
     fetch::read_document(&client, &http::append_to_path(url, suffix), &FetchRetryPolicy::default())
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!((copy_image(&resolved, &mut copy).unwrap(), copy), (content.len() as u64, content));
         let resolved = crate::resolve_image(&source(&path, &format!("sha256:{}", "0".repeat(64)))).unwrap();
         let error = copy_image(&resolved, &mut Vec::new()).unwrap_err();
-        assert!(error.is_refusal() && error.to_string().contains("but must have"), "{error}");
+        assert!(error.is_refusal() && error.to_string().contains("but sha256:0000"), "{error}");
     }
 
     #[test]
@@ -115,6 +115,6 @@ mod tests {
         let resolved = crate::resolve_image(&source(&path, &digest)).unwrap();
         let error = copy_image(&resolved, &mut Vec::new()).unwrap_err().to_string();
         assert!(error.contains("VMDK"), "{error}");
-        assert!(parse_location("/no/such/image").unwrap_err().to_string().contains("read the image /no/such/image"));
+        assert!(parse_location("/no/such/image").unwrap_err().to_string().contains("open the image /no/such/image"));
     }
 }

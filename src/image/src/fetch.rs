@@ -1,7 +1,7 @@
 //! Download of images from servers, registries and files. First the image and its signature are resolved; then the
 //! bytes of the image are fetched, with retries.
 //!
-//! This module depends on only one other module of `image`: `pipeline`, which reads the fetched bytes.
+//! The only other module of `image` on which this module depends is `pipeline`, which reads the fetched bytes.
 //!
 //! This module provides [`resolve_image`], which resolves an image and writes nothing; [`open_source`], which returns
 //! the bytes of one part of a resolved image; and the parameters of both functions: [`ImageSource`], [`SignatureKeys`],

@@ -1,5 +1,5 @@
-//! Image formats other than tar and raw disk image. An image in such a format would make a disk unbootable if it were
-//! written unchanged. The formats are recognized by the first bytes of the image.
+//! Image formats other than tar and raw disk image. If an image in such a format was written unchanged, the disk would
+//! be unbootable. The formats are recognized by the first bytes of the image.
 
 use crate::pipeline::CompressionFormat;
 
@@ -63,7 +63,7 @@ pub(crate) enum ForeignFormat {
 }
 
 impl ForeignFormat {
-    /// Returns the format whose magic number the data begins with; `None` if no magic number matches.
+    /// Returns the format of data that begins with a known magic number; `None` if no magic number matches.
     pub(crate) fn detect_magic(head: &[u8]) -> Option<ForeignFormat> {
         let named = MAGICS.iter().find(|(at, magic, _)| head.get(*at..).is_some_and(|rest| rest.starts_with(magic)));
         let is_bzip2 = head.starts_with(b"BZh")
@@ -72,8 +72,8 @@ impl ForeignFormat {
         named.map(|(_, _, format)| *format).or(is_bzip2.then_some(ForeignFormat::Compressed("bzip2")))
     }
 
-    /// Returns the format of data that does not contain a partition table. The caller must have checked that there is
-    /// no partition table, because the data of some formats cannot be distinguished from a partition table.
+    /// Returns the format of data without a partition table. The caller must have checked that the data does not
+    /// contain a partition table, because some formats cannot be distinguished from a partition table.
     pub(crate) fn detect(head: &[u8]) -> Option<ForeignFormat> {
         let compressed = || nested_compression(head).map(ForeignFormat::Compressed);
         ForeignFormat::detect_magic(head).or_else(compressed).or_else(|| detect_text(head).map(ForeignFormat::Other))
@@ -87,7 +87,7 @@ impl ForeignFormat {
                  `drophammer image pack`"
             ),
             ForeignFormat::Compressed(name) => format!(
-                "the image is compressed with {name}, which is not supported here; decompress it, then pack it with \
+                "the image is compressed with {name}, which is not supported; decompress it, then pack it with \
                  `drophammer image pack`"
             ),
             ForeignFormat::Archive(name) => {
@@ -96,13 +96,13 @@ impl ForeignFormat {
                 )
             }
             ForeignFormat::Other(name) => {
-                format!("the image is not a disk image, but of this type: {name}; check its URL")
+                format!("the image is not a disk image; detected type: {name}; check its URL")
             }
         }
     }
 }
 
-/// Returns the name of the compression format if the already decompressed data is itself compressed.
+/// Returns the name of the compression format if data is still compressed after decompression.
 fn nested_compression(head: &[u8]) -> Option<&'static str> {
     match CompressionFormat::detect(head) {
         Some(CompressionFormat::Zstd) => Some("zstd twice"),

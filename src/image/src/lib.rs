@@ -44,7 +44,7 @@ use linux::http;
 /// Resolves size, ETag and digest of an image, and verifies its signature if keys are configured. Writes nothing.
 ///
 /// # Errors
-/// Returns an error if the server does not answer or does not have the image, if no digest is available, or if a
+/// Returns an error if the server does not respond or does not have the image, if no digest is available, or if a
 /// required signature is missing or invalid.
 pub fn resolve_image(source: &ImageSource) -> Result<ResolvedImage> {
     fetch::resolve_image(&http::new_download_client(None)?, source, &fetch::FetchRetryPolicy::default())

@@ -37,7 +37,7 @@ pub struct PackOptions {
     /// File to write the image to; IMAGE.manifest and IMAGE.sha256 are written next to it.
     #[arg(short, long, value_name = "IMAGE")]
     pub output: PathBuf,
-    /// Secret key of minisign to sign with; its password is read from the terminal or from DROPHAMMER_KEY_PASSWORD.
+    /// minisign secret key for the signatures; its password is read from the terminal or from DROPHAMMER_KEY_PASSWORD.
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
     /// Id of the image with its version, as used in allocations: `debian-12.0.20261101`. The signature covers this id.
@@ -72,7 +72,7 @@ struct PackResult {
     id: Option<String>,
     /// Whether an existing image was replaced.
     replaced: bool,
-    /// Warnings: an extension that does not match the image, or contents that cannot boot.
+    /// Warnings about an extension that does not match the image, or about contents that cannot boot.
     warnings: Vec<String>,
 }
 
@@ -102,7 +102,8 @@ fn pack_image(options: &PackOptions) -> Result<PackResult> {
     refuse_other_codec(image)?;
     let replaced = image.exists();
     if replaced && !options.force {
-        let why = format!("{} exists already; specify another output, or replace it with --force", image.display());
+        let why =
+            format!("{} already exists; specify another output file, or replace it with --force", image.display());
         return Err(Error::refusal(Phase::Image, why));
     }
     let missing = if let PackSource::Tree = source { bootable::find_missing(&options.source) } else { None };
@@ -170,7 +171,7 @@ impl PackResult {
         let files = self.files.map_or(String::new(), |files| format!("{files} files, "));
         let signed = match (&self.signed_by, &self.id) {
             (Some(key), Some(id)) => format!(" (signed by {key} as {id})"),
-            (Some(key), None) => format!(" (signed by {key}, without an image id: see --id OS-VERSION)"),
+            (Some(key), None) => format!(" (signed by {key}, without an image id; see --id OS-VERSION)"),
             (None, _) => String::new(),
         };
         let (bytes_in, bytes_out) = (format::format_bytes(self.bytes_in), format::format_bytes(self.bytes_out));
@@ -203,7 +204,7 @@ impl PackSource {
             return disk::detect_source(source);
         }
         if !metadata.is_dir() {
-            let why = format!("{} is neither a directory nor a disk image file", source.display());
+            let why = format!("{} is neither a directory nor the file of a disk image", source.display());
             return Err(Error::refusal(Phase::Image, why));
         }
         let absolute = |path: &Path| path.canonicalize().context(Phase::Image, || format!("stat {}", path.display()));
@@ -253,7 +254,7 @@ fn refuse_other_codec(image: &Path) -> Result<()> {
 fn misnamed(image: &Path, source: &PackSource) -> Option<String> {
     let name = file_name(image).to_lowercase();
     let (is, ending) = match source {
-        PackSource::Tree => ("a tar", "tar.zst"),
+        PackSource::Tree => ("a tar archive", "tar.zst"),
         PackSource::Raw | PackSource::Qcow2 => ("a raw disk image", "raw.zst"),
     };
     let others: &[&str] = match source {
@@ -263,16 +264,11 @@ fn misnamed(image: &Path, source: &PackSource) -> Option<String> {
     let bare = name.strip_suffix(".zst").or_else(|| name.strip_suffix(".zstd"));
     let inner = bare.unwrap_or(&name).rsplit_once('.').map(|(_, end)| end);
     let belied = bare.is_none() || inner.is_some_and(|end| others.contains(&end));
-    belied.then(|| {
-        format!(
-            "{} is {is} compressed with zstd, but its name does not show this; use the extension .{ending}",
-            image.display()
-        )
-    })
+    belied
+        .then(|| format!("{} is {is} compressed with zstd, but its extension differs; use .{ending}", image.display()))
 }
 
-/// Rejects a source that is one of the files to be replaced, even if the source is specified by another path of the
-/// same file.
+/// Rejects a source that is one of the files to be replaced, even if it is specified by another path.
 fn assert_preserved(source: &Path, metadata: &Metadata, image: &Path) -> Result<()> {
     let beside = ["", ".manifest", ".sha256", ".manifest.minisig", ".sha256.minisig"];
     let new = beside.iter().map(|suffix| format!("{suffix}.new"));
@@ -283,7 +279,8 @@ fn assert_preserved(source: &Path, metadata: &Metadata, image: &Path) -> Result<
     match replaced.map(|suffix| with_suffix(image, &suffix)).find(is_source) {
         Some(path) => {
             let (source, path) = (source.display(), path.display());
-            let why = format!("{source} is the same file as {path}, which would be replaced; specify another output");
+            let why =
+                format!("{source} is the same file as {path}, which would be replaced; specify another output file");
             Err(Error::refusal(Phase::Image, why))
         }
         None => Ok(()),
@@ -300,7 +297,8 @@ fn parse_epoch(text: Option<&str>) -> Result<Option<i64>> {
     seconds.map(Some).ok_or_else(bad)
 }
 
-/// Returns suffix and content of each document to write next to the image, including signatures if there is a signer.
+/// Returns suffix and content of each document that is written next to the image, including signatures if there is a
+/// signer.
 fn build_documents(
     image: &Path,
     manifest: &ImageManifest,
@@ -322,9 +320,8 @@ fn build_documents(
     Ok(documents)
 }
 
-/// Renames all new files to their final names. The image is renamed last. A client that fetches the image meanwhile
-/// receives the old image with new documents, and rejects the image because the old image does not match the new
-/// documents.
+/// Renames all new files to their final names. The image is renamed last. A client that fetches the image in the
+/// meantime receives the old image with new documents, and rejects it because the two do not match.
 fn put_in_place(image: &Path, new: TemporaryFile, documents: &[(&'static str, String)]) -> Result<()> {
     let mut parts = Vec::new();
     for (suffix, text) in documents {

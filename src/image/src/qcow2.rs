@@ -1,8 +1,9 @@
 //! Converts a qcow2 (the format of most cloud images) to a raw disk image. The qcow2 is read from a stream or a file.
 //! Streams are converted in the sandboxed process, because images are untrusted.
 //!
-//! Whether a qcow2 can be converted as a stream is checked before anything is written: [`list_tables`] returns the
-//! offsets of its tables, and [`check_tables`] processes the tables like [`convert`], but does not read the clusters.
+//! Before anything is written, two functions check that a qcow2 can be converted while it is streamed: [`list_tables`]
+//! returns the offsets of its tables, and [`check_tables`] processes the tables like [`convert`], but does not read the
+//! clusters.
 //!
 //! The only other module of `image` that this module uses is `pipeline`.
 
@@ -27,8 +28,8 @@ use stream_conversion::{SequentialFile, StreamClusters};
 /// Converts the qcow2 in this stream, and sends the raw disk image to `out`.
 ///
 /// # Errors
-/// Returns the error of the stream, or an error if the qcow2 is damaged or cannot be converted as a stream, or if the
-/// receiver is gone.
+/// Returns the error of the stream, or an error if the qcow2 is damaged or cannot be converted while it is streamed, or
+/// if the receiver is gone.
 pub(crate) fn convert_stream(stream: PipelineReader, out: &mut impl WorkerOutput, pool: &BufferPool) -> io::Result<()> {
     let clock = stream.clock();
     let mut arriving = StreamClusters::open_stream(stream)?;

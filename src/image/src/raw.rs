@@ -1,9 +1,9 @@
 //! Writes a raw disk image from the pipeline to a whole disk.
 //!
-//! Two parts of the image are held back until the image is decoded and verified completely. One part is the first MiB,
-//! where partition table and boot loader begin. The other part is the data for the disk's last sector, which contains
-//! the header of a backup GPT. Until then, both ranges of the disk contain zeros, so that neither an incomplete image
-//! nor the old content can boot.
+//! Two parts of the image are held back until the image is completely decoded and verified: the first MiB, in which the
+//! partition table and the boot loader begin, and the data for the disk's last sector, which contains the header of a
+//! backup GPT. Until then, both ranges of the disk contain zeros, so that neither an incomplete image nor the old
+//! content can boot.
 //!
 //! The only other module of `image` that this module uses is `pipeline`, whose output it reads.
 //!

@@ -99,16 +99,24 @@ fn every_bad_image_is_named_by_the_check_that_failed() {
     let disk = compress("zstd", &bare);
     let cases: Vec<(Vec<u8>, Vec<u8>, &str)> = vec![
         (good.clone(), b"another".to_vec(), "digest mismatch for"),
-        (good[..good.len() / 2].to_vec(), good[..good.len() / 2].to_vec(), "zstd stream ends in the middle of a frame"),
+        (
+            good[..good.len() / 2].to_vec(),
+            good[..good.len() / 2].to_vec(),
+            "zstd stream is truncated: it ends within a frame",
+        ),
         (flipped.clone(), flipped, "zstd stream is damaged near byte"),
-        ([&good[..], b"garbage"].concat(), good.clone(), "data follows the end of the zstd stream"),
-        (compress("zstd", cut_tar), compress("zstd", cut_tar), "the tar ends after byte"),
-        (compress("lz4", half_tar), compress("lz4", half_tar), "the tar ends after byte"),
-        (compress("gzip", &tar[..1000]), compress("gzip", &tar[..1000]), "the tar ends after byte"),
-        (compress("zstd", &[&tar[..], b"x"].concat()), good.clone(), "data follows the end of the archive"),
-        (compress("zstd", b"not a tar"), good.clone(), "the tar ends after byte 9 "),
+        ([&good[..], b"garbage"].concat(), good.clone(), "unexpected data after the end of the zstd stream"),
+        (compress("zstd", cut_tar), compress("zstd", cut_tar), "the tar archive is truncated: it ends after byte"),
+        (compress("lz4", half_tar), compress("lz4", half_tar), "the tar archive is truncated: it ends after byte"),
+        (
+            compress("gzip", &tar[..1000]),
+            compress("gzip", &tar[..1000]),
+            "the tar archive is truncated: it ends after byte",
+        ),
+        (compress("zstd", &[&tar[..], b"x"].concat()), good.clone(), "unexpected data after the end of the archive"),
+        (compress("zstd", b"not a tar"), good.clone(), "the tar archive is truncated: it ends after byte 9,"),
         (compress("zstd", &noise(4096)), good.clone(), "wrong checksum"),
-        (half_tar.to_vec(), half_tar.to_vec(), "the tar ends after byte"),
+        (half_tar.to_vec(), half_tar.to_vec(), "the tar archive is truncated: it ends after byte"),
         (tar[1..].to_vec(), tar[1..].to_vec(), "unknown compression: the image begins with 74 63 2f"),
         (b"<!DOCTYPE html>".to_vec(), good.clone(), "unknown compression"),
         (Vec::new(), good.clone(), "the image is empty"),
@@ -247,7 +255,10 @@ fn starting_over_ends() {
     });
     let root = tempfile::tempdir().unwrap();
     let error = burn_from(&server, &image, root.path()).unwrap_err().to_string();
-    assert!(error.contains("changed or could not be resumed in 3 attempts: "), "{error}");
+    assert!(
+        error.contains("changed during the download, or the download could not be resumed, in 3 attempts: "),
+        "{error}"
+    );
     assert!(names(root.path()).is_empty(), "something of the image is left");
 }
 
@@ -268,7 +279,7 @@ fn what_was_there_before_is_not_cleared() {
     let reached = fetch::resolve_image(&http::new_client().unwrap(), &source, &pace()).unwrap();
     let incoming = IncomingImage::start_at_pace(reached, PayloadKind::Tar, pace()).unwrap().among_others();
     let error = incoming.burn_to_root(root.path(), &MountsBelow::default(), &|_| ()).unwrap_err().to_string();
-    assert!(error.contains("changed or could not be resumed: "), "{error}");
+    assert!(error.contains("changed during the download, or the download could not be resumed: "), "{error}");
     assert_eq!(fs::read_to_string(root.path().join("mine")).unwrap(), "content");
 }
 

@@ -11,8 +11,8 @@ use linux::process::worker_sandbox::{self, SandboxSupport};
 use std::os::fd::AsFd;
 use std::{io, process};
 
-/// Limit on the worker's private memory, in bytes. A window of zstd and a dictionary of xz take at most 128 MiB each,
-/// and a stream needs only one of the two.
+/// Limit on the worker's private memory, in bytes. A zstd window or an xz dictionary takes at most 128 MiB, and a
+/// stream needs only one of the two.
 const DATA_BYTES: u64 = 1 << 30;
 
 /// Runs the worker: decodes the image received over the socket on standard input.

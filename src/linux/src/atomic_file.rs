@@ -7,8 +7,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::SystemTime;
 
-/// Replaces or creates a file. `temporary` is a path in the same directory that no other process uses. A file that an
-/// interrupted run left at this path is removed first.
+/// Replaces or creates a file. `temporary` is a path in the same directory that no other process uses. If an
+/// interrupted run has left a file at this path, this file is removed first.
 ///
 /// # Errors
 /// Returns an error if the file cannot be written. In this case, the old content of the file is unchanged.
@@ -22,14 +22,13 @@ pub fn replace_file(path: &Path, temporary: &Path, content: &[u8], permissions: 
 /// # Errors
 /// Returns an error if the file cannot be written.
 pub fn write_temporary(path: &Path, content: &[u8], permissions: Permissions) -> Result<()> {
-    // A process that opened a leftover file could read the new content.
+    // A process that has opened a leftover file could read the new content.
     remove_if_present(path)?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     let write = || {
         file.set_permissions(permissions)?;
         file.write_all(content)?;
-        // The timestamps that the kernel sets are coarse: two versions written shortly after each other may have the
-        // same one.
+        // The kernel's timestamps are coarse: two versions written in quick succession may have the same timestamp.
         file.set_modified(SystemTime::now())?;
         file.sync_all()
     };

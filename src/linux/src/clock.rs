@@ -6,7 +6,7 @@ use std::time::SystemTime;
 /// Sets the system clock.
 ///
 /// # Errors
-/// Returns an error if the kernel rejects the time, or the process lacks the privilege.
+/// Returns an error if the kernel rejects the time, or the process lacks the required privilege.
 pub fn write_clock(now: SystemTime) -> io::Result<()> {
     let since = now.duration_since(SystemTime::UNIX_EPOCH).map_err(io::Error::other)?;
     let seconds = libc::time_t::try_from(since.as_secs()).map_err(io::Error::other)?;

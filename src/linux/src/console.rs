@@ -22,7 +22,7 @@ pub static SAID: ConsoleLog = ConsoleLog::new();
 /// Prints one or more lines.
 pub fn print_line(text: &str) {
     let text = escape_hidden(text);
-    // An unwritable console does not fail an installation.
+    // An unwritable console must not make an installation fail.
     let _ = io::stdout().write_all(format!("{text}\n").as_bytes());
     SAID.append(&text);
 }

@@ -13,7 +13,7 @@ use uuid::Uuid;
 /// Logical sector sizes that can hold a GPT.
 pub const SECTORS_BYTES: [u64; 2] = [512, 4096];
 
-/// Number of entries in a table: the minimum according to UEFI, which all tools use.
+/// Number of entries in a table: the minimum that UEFI requires, which all tools use.
 pub(crate) const ENTRIES: u32 = 128;
 const ENTRY_BYTES: u32 = 128;
 
@@ -76,7 +76,7 @@ pub(crate) fn is_header(sector: &[u8]) -> bool {
     sector.starts_with(SIGNATURE)
 }
 
-/// Returns the size in bytes of the disk for which this GPT was created, according to the unverified header. Returns
+/// Returns the size, in bytes, of the disk for which this GPT was created, according to the unverified header. Returns
 /// `None` if `head`, the first bytes of the disk, does not contain a header for this sector size.
 pub fn read_claimed_disk_size(head: &[u8], sector: u64) -> Option<u64> {
     let header = head.get(sector as usize..2 * sector as usize)?;
@@ -111,7 +111,8 @@ impl Gpt {
         Ok(gpt)
     }
 
-    /// Reads the copy of the table whose header is at sector `lba`; returns `None` if no header is there.
+    /// Reads the copy of the table with its header at sector `lba`; returns `None` if this sector does not contain a
+    /// header.
     ///
     /// # Errors
     /// Returns an error if the copy cannot be read, or is damaged.
@@ -125,21 +126,21 @@ impl Gpt {
         let mut gpt = Gpt { sector, header, entries: Vec::new() };
         let size = gpt.header_u32(HEADER_SIZE);
         if !(HEADER_BYTES..=sector as u32).contains(&size) || gpt.header_crc() != gpt.header_u32(HEADER_CRC) {
-            return damaged("the header's checksum is wrong");
+            return damaged("the header's checksum does not match");
         }
         let (count, entry_bytes) = (gpt.header_u32(ENTRY_COUNT) as usize, gpt.header_u32(ENTRY_SIZE) as usize);
-        // Real tables have a few hundred entries; a forged size must not exhaust memory.
+        // Real tables have at most a few hundred entries; a forged number must not exhaust memory.
         if !(1..=4096).contains(&count) || !(128..=4096).contains(&entry_bytes) || !entry_bytes.is_power_of_two() {
             return damaged(&format!("{count} entries of {entry_bytes} bytes are not supported"));
         }
         if gpt.header_u64(OWN_LBA) != lba {
-            return damaged("the header belongs to another sector");
+            return damaged("the header contains the number of another sector");
         }
         gpt.entries = vec![0; count * entry_bytes];
         let at = gpt.entries_lba().checked_mul(sector).ok_or(io::ErrorKind::InvalidData)?;
         read_at(&mut gpt.entries, at)?;
         if compute_crc(&gpt.entries) != gpt.header_u32(ENTRIES_CRC) {
-            return damaged("the checksum of its entries is wrong");
+            return damaged("the checksum of its entries does not match");
         }
         Ok(Some(gpt))
     }
@@ -194,7 +195,7 @@ impl Gpt {
     }
 
     /// Stores a partition without attributes in the slot that corresponds to the partition's number. A name that is too
-    /// long is truncated.
+    /// long will be truncated.
     pub(crate) fn set_partition(&mut self, entry: &GptEntry, name: &str) {
         let Some(slot) = self.entry_slot_mut(entry.number) else { return };
         slot.fill(0);
@@ -297,7 +298,7 @@ pub(crate) fn protective_mbr(last_lba: u64) -> [u8; 512] {
 /// Resizes the protective partition to cover the disk from LBA 1; the size 0xFFFFFFFF means "this many sectors or
 /// more". If the MBR has other entries (hybrid MBR), it is not changed.
 pub(crate) fn resize_protective_mbr(mbr: &mut [u8; 512], last_lba: u64) {
-    // In a hybrid MBR, other entries follow the protective one, which must not overlap them.
+    // In a hybrid MBR, other entries follow the protective entry, which must not overlap them.
     if mbr[446..510].chunks_exact(16).filter(|entry| entry[4] != 0).count() != 1 {
         return;
     }

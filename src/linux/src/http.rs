@@ -50,8 +50,8 @@ pub fn new_client() -> Result<Client> {
     build_client(&|| client_builder(None))
 }
 
-/// Returns a client for requests of operators. These requests contain a token, so the client uses the proxies of the
-/// environment over https only.
+/// Returns a client for requests from operators. These requests contain a token, so the client uses the environment's
+/// proxies only for https.
 ///
 /// # Errors
 /// The same errors as for [`new_client`].
@@ -59,7 +59,8 @@ pub fn new_operator_client() -> Result<Client> {
     build_client(&|| use_proxies(client_builder(None), ProxyScope::Https))
 }
 
-/// Returns a client for images, which uses the proxies of the environment. `stall` has the same meaning as for [`new_streaming_client`].
+/// Returns a client for downloading images, which uses the environment's proxies. `stall` has the same meaning as for
+/// [`new_streaming_client`].
 ///
 /// # Errors
 /// The same errors as for [`new_client`].
@@ -67,8 +68,8 @@ pub fn new_download_client(stall: Option<Duration>) -> Result<Client> {
     build_client(&|| use_proxies(client_builder(stall), ProxyScope::All))
 }
 
-/// Returns a client for requests with registry credentials. The client does not follow redirects, and uses the proxies
-/// of the environment over https only.
+/// Returns a client for requests with registry credentials. The client does not follow redirects, and uses the
+/// environment's proxies only for https.
 ///
 /// # Errors
 /// The same errors as for [`new_client`].
@@ -98,7 +99,8 @@ pub fn new_device_client(insecure: bool) -> Result<Client> {
 /// Returns a client for long bodies. The response headers, and each read of the body, may take up to `stall`; there is
 /// no time limit for the whole body.
 ///
-/// Do not set `RequestBuilder::timeout` of reqwest's blocking client in addition: it would limit the body as a whole.
+/// Do not also set `RequestBuilder::timeout` of reqwest's blocking client, which would limit the time for the whole
+/// body.
 ///
 /// # Errors
 /// The same errors as for [`new_client`].
@@ -111,7 +113,7 @@ fn build_client(builder: &dyn Fn() -> ClientBuilder) -> Result<Client> {
         Ok(client) => Ok(client),
         Err(error) => {
             let why = common::error::Error::with_source(Phase::Control, "TLS", error);
-            tracing::warn!("https is not available, only http: {why}");
+            tracing::warn!("https is not available, so only http is used: {why}");
             build_without_roots(builder())
         }
     }
@@ -129,12 +131,13 @@ pub fn client_builder(timeout: Option<Duration>) -> ClientBuilder {
     // Fails only if an earlier call has installed a provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let agent = concat!("drophammer/", env!("CARGO_PKG_VERSION"));
-    // No referer: on a redirect, it would disclose the URL and its query, which may be secret, to the other host.
-    // HTTP/2 would send all ranges of an image over one connection, which defeats parallel ranges.
+    // No Referer header is sent: on a redirect, it would disclose the URL and its query, which may be secret, to the
+    // other host. HTTP/2 is not used: it would send all ranges of an image over one connection, which defeats parallel
+    // ranges.
     let client = Client::builder().user_agent(agent).connect_timeout(CONNECT).timeout(timeout).referer(false);
     let client = client.no_proxy();
     client.http1_only().redirect(Policy::custom(|attempt| match attempt.previous().last() {
-        Some(before) if is_downgrade(before, attempt.url()) => attempt.error("redirect from https to http refused"),
+        Some(before) if is_downgrade(before, attempt.url()) => attempt.error("refused a redirect from https to http"),
         _ => Policy::default().redirect(attempt),
     }))
 }
@@ -145,8 +148,8 @@ fn is_downgrade(before: &Url, next: &Url) -> bool {
 }
 
 /// Returns whether the error is caused by an untrusted certificate of the peer. A retry would fail with the same error.
-/// Returns false for a certificate that is not valid yet: this machine's clock may be behind, and may be corrected
-/// before a retry.
+/// Returns false for a certificate that is not yet valid: this machine's clock may be slow, and may be corrected before
+/// a retry.
 pub fn is_untrusted_certificate(error: &(dyn StdError + 'static)) -> bool {
     use CertificateError::{NotValidYet, NotValidYetContext};
     find_certificate_error(error).is_some_and(|error| !matches!(error, NotValidYet | NotValidYetContext { .. }))
@@ -160,7 +163,7 @@ pub fn describe_clock(error: &(dyn StdError + 'static)) -> String {
         Some(NotValidYet | NotValidYetContext { .. } | Expired | ExpiredContext { .. }) => {
             let now = OffsetDateTime::now_utc();
             let (date, [hour, minute, _]) = (now.date(), <[u8; 3]>::from(now.to_hms()));
-            format!(" (the clock of this machine shows {date} {hour:02}:{minute:02} UTC; it may be wrong)")
+            format!(" (this machine's clock, which may be wrong, shows {date} {hour:02}:{minute:02} UTC)")
         }
         _ => String::new(),
     }
@@ -174,10 +177,10 @@ fn find_certificate_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a
     inner.and_then(|inner| find_certificate_error(inner)).or_else(|| find_certificate_error(error.source()?))
 }
 
-/// Returns a client without CA certificates. The platform's certificate verifier fails if no CA certificate is
-/// installed, although plain HTTP does not need any.
+/// Returns a client without CA certificates. The platform's certificate verifier fails if no CA certificates are
+/// installed, although plain HTTP does not need them.
 fn build_without_roots(builder: ClientBuilder) -> Result<Client> {
-    builder.tls_certs_only([]).build().context(Phase::Control, || "set up an HTTP client")
+    builder.tls_certs_only([]).build().context(Phase::Control, || "create an HTTP client")
 }
 
 /// Returns whether a retry of the request may succeed. A retry after status 501 or 505 is useless, because these errors
@@ -247,8 +250,12 @@ mod tests {
         assert!(!is_untrusted_certificate(&tls(early())) && is_untrusted_certificate(&tls(late())));
         for (error, names_the_clock) in [(early(), true), (late(), true), (unknown(), false)] {
             let text = describe_clock(&tls(error));
-            assert_eq!(text.starts_with(" (the clock of this machine shows 2"), names_the_clock, "{text}");
-            assert_eq!(text.ends_with(" UTC; it may be wrong)"), names_the_clock, "{text}");
+            assert_eq!(
+                text.starts_with(" (this machine's clock, which may be wrong, shows 2"),
+                names_the_clock,
+                "{text}"
+            );
+            assert_eq!(text.ends_with(" UTC)"), names_the_clock, "{text}");
         }
     }
 

@@ -21,7 +21,7 @@ pub const DEVICE: &str = "/dev/ipmi0";
 
 /// Timeout of a command. A command normally takes milliseconds. The driver itself retries a BMC that is busy.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(5);
-/// Time limit for all commands together: a BMC that responds slowly must not delay the boot longer than this.
+/// Time limit for all commands together, so that a BMC that responds slowly does not delay the boot for long.
 const TOTAL_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Maximum number of attempts to send a command if the BMC responds that it is busy.
@@ -31,7 +31,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Completion code of a successful command.
 const COMPLETED: u8 = 0x00;
-/// Completion code of a command that the BMC is too busy to carry out.
+/// Completion code of a command that the BMC cannot execute because it is busy.
 const NODE_BUSY: u8 = 0xc0;
 /// Completion code of Read FRU Data while the FRU device is busy.
 const FRU_BUSY: u8 = 0x81;
@@ -61,7 +61,7 @@ enum IpmiError {
 impl fmt::Display for IpmiError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            IpmiError::Refused(code) => write!(f, "the BMC refused the command with completion code {code:#04x}"),
+            IpmiError::Refused(code) => write!(f, "the BMC rejected the command with completion code {code:#04x}"),
             IpmiError::Malformed(what) => f.write_str(what),
             IpmiError::Device(error) => write!(f, "the BMC does not respond: {error}"),
         }
@@ -93,7 +93,7 @@ impl Bmc<'_> {
                 None => break,
             }
         }
-        Err(IpmiError::Malformed("response without a completion code"))
+        Err(IpmiError::Malformed("the response lacks a completion code"))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Kernel log messages that explain a failure.
 //!
-//! mount(2) and similar calls return only an error number, and a tool that waits for a disk prints nothing. In both
-//! cases the kernel log contains the cause.
+//! mount(2) and similar system calls return only an error number, and a tool that waits for a disk prints nothing. In
+//! both cases, the kernel log contains the cause.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -89,8 +89,8 @@ struct KernelMessage {
     text: String,
 }
 
-/// Parses a record such as `6,339,5140900,-;EXT4-fs (sda1): mounted filesystem`, ignoring the continuation lines, which
-/// begin with a blank. The first number in a record is eight times the facility plus the level.
+/// Parses a record such as `6,339,5140900,-;EXT4-fs (sda1): mounted filesystem`. Continuation lines, which begin with a
+/// space, are ignored. The first number in a record is eight times the facility, plus the level.
 fn parse_record(record: &str) -> Option<KernelMessage> {
     let (head, text) = record.lines().next()?.split_once(';')?;
     let level = head.split(',').next()?.parse::<u32>().ok()? % 8;

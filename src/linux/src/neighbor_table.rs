@@ -1,5 +1,5 @@
-//! MAC addresses of clients on the same segment, from the kernel's neighbor table, which is more reliable than the MAC
-//! that the client itself reports.
+//! MAC addresses of clients on the same network segment, from the kernel's neighbor table. This table is more reliable
+//! than the MAC that a client reports.
 //!
 //! The table is read over rtnetlink (rtnetlink(7)), since `/proc/net/arp` contains only IPv4. Two attributes are used: the address and the
 //! MAC.
@@ -13,8 +13,8 @@ use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// Lookup of the MACs of a neighbor by its IP address. Returns no MAC if the address is unknown or behind a router,
-/// and several MACs if the address is in use on two segments.
+/// Lookup of a neighbor's MACs by its IP address. The result is empty if the address is unknown or behind a router, and
+/// contains several MACs if the address is in use on two segments.
 pub type MacLookup = Arc<dyn Fn(IpAddr) -> Vec<String> + Send + Sync>;
 
 /// Length of `struct nlmsghdr`: length, type, flags, sequence, port.
@@ -27,11 +27,12 @@ const ALIGNED: usize = 4;
 /// Maximum size of the kernel's messages, in bytes (`NLMSG_GOODSIZE` and `max_recvmsg_len`).
 const MOST_BYTES: usize = 32 << 10;
 
-/// Timeout of a lookup. The machine's request waits for the lookup. The kernel usually responds within a millisecond.
+/// Timeout of a lookup, for which the machine's request waits. The kernel usually responds within a millisecond.
 const PATIENCE_SECONDS: i64 = 2;
 
-/// Looks up MACs in the kernel's neighbor table. If the kernel does not respond in time, logs a warning and returns no
-/// MAC. A client whose MAC is unknown is not refused, since the MAC is checked only in addition to the token.
+/// Looks up MACs in the kernel's neighbor table. If the kernel does not respond in time, logs a warning and returns an
+/// empty list. A client with an unknown MAC is not refused, because the MAC is only an additional check besides the
+/// token.
 pub fn look_up_macs(address: IpAddr) -> Vec<String> {
     query_kernel(address).unwrap_or_else(|error| {
         tracing::warn!("cannot read the kernel's neighbor table: {error}");

@@ -1,5 +1,5 @@
-//! PEM encoding of DER data, with lines of 64 characters and otherwise exactly as OpenSSL writes it. Also computes
-//! fingerprints of certificates.
+//! PEM encoding of DER data, exactly as OpenSSL writes it, with lines of 64 characters. Also computes fingerprints of
+//! certificates.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

@@ -71,7 +71,7 @@ pub struct CommandError {
     pub tail: Vec<String>,
 }
 
-/// Way in which a process failed.
+/// Reason for the failure of a process.
 #[derive(Debug)]
 pub enum ProcessFailure {
     NotStarted(std::io::Error),
@@ -211,7 +211,7 @@ impl ToolCommand {
         if ended.is_none() {
             kill_group(&mut child);
         }
-        // A daemon left behind by the tool may hold the pipes open: wait for the readers briefly, not indefinitely.
+        // A daemon left behind by the tool may keep the pipes open, so the wait for the readers is limited.
         let CapturedText { text, whole } =
             stdout.map(|reader| reader.finish(Duration::from_secs(2))).unwrap_or_default();
         if let Some(reader) = stderr {
@@ -251,8 +251,8 @@ impl ToolCommand {
         if let Some(confined) = &self.confined {
             command.current_dir("/");
             let confine = confined.prepare_child_setup()?;
-            // SAFETY: between fork and exec it makes only async-signal-safe system calls; all memory was allocated
-            // before the fork.
+            // SAFETY: between fork and exec, the function makes only async-signal-safe system calls; all memory was
+            // allocated before the fork.
             unsafe { command.pre_exec(confine) };
         }
         if let Some(capabilities) = self.only {
@@ -288,7 +288,7 @@ impl fmt::Display for CommandError {
             ProcessFailure::NotWhole(limit) => {
                 write!(
                     f,
-                    "`{}` printed more than {limit} bytes, or left behind a process that keeps its output open",
+                    "`{}` printed more than {limit} bytes, or left behind a process that keeps its output pipe open",
                     self.argv
                 )?;
             }
@@ -299,7 +299,7 @@ impl fmt::Display for CommandError {
         if let ProcessFailure::Deadline { warnings, .. } = &self.end
             && !warnings.is_empty()
         {
-            write!(f, "; kernel warnings meanwhile: {}", warnings.join(" | "))?;
+            write!(f, "; kernel warnings in the meantime: {}", warnings.join(" | "))?;
         }
         Ok(())
     }
@@ -307,8 +307,8 @@ impl fmt::Display for CommandError {
 
 impl std::error::Error for CommandError {}
 
-/// Returns the tools that are not in `PATH`. The caller checks this at startup, so that no installation fails halfway
-/// because of a missing tool.
+/// Returns the tools that are not in `PATH`. The caller checks this at startup, so that installations do not fail
+/// halfway because of missing tools.
 pub fn find_missing_tools<'a>(tools: &[&'a str]) -> Vec<&'a str> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let there = |tool: &&&str| std::env::split_paths(&path).any(|dir| dir.join(tool).is_file());
@@ -343,7 +343,7 @@ fn kill_group(child: &mut Child) {
         // Fails if the process has already exited, which is not an error.
         let _ = killpg(nix::unistd::Pid::from_raw(id), Signal::SIGKILL);
     }
-    // A process in uninterruptible sleep survives SIGKILL until its I/O ends: do not wait for it.
+    // A process in uninterruptible sleep survives SIGKILL until its I/O ends, so it is not awaited.
     let end = Instant::now() + Duration::from_secs(2);
     while matches!(child.try_wait(), Ok(None)) && Instant::now() < end {
         thread::sleep(Duration::from_millis(10));

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 /// Restrictions on path resolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathRestriction {
-    /// Symlinks are resolved as if the directory were the root.
+    /// Symlinks are resolved as if the directory was the root.
     AsRoot,
     /// Symlinks are rejected.
     Plain,
@@ -37,7 +37,7 @@ pub fn open_beneath<P: ?Sized + NixPath>(
     };
     let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve);
     loop {
-        // EAGAIN: a rename happened anywhere while `..` was resolved; openat2(2) says to retry.
+        // EAGAIN: a rename happened somewhere in the system while `..` was resolved; openat2(2) recommends a retry.
         match openat2(&directory, path, how) {
             Err(Errno::EAGAIN | Errno::EINTR) => {}
             other => return other,

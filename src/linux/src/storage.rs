@@ -1,4 +1,4 @@
-//! Disk operations, one file for each kernel interface or tool. Each function takes an operation of the plan and
+//! Disk operations, with one file for each kernel interface or tool. Each function takes an operation of the plan and
 //! returns a typed result; all decisions are made by the planner.
 
 pub mod activation_rehearsal;

@@ -1,6 +1,6 @@
 //! Runs the `verify` program of an OS definition, which rejects invalid parameters before anything is erased. The
-//! program runs in a sandbox (`process::program_sandbox`) in which it can read the definition, but has no disks, no network,
-//! and no writable files.
+//! program runs in a sandbox (`process::program_sandbox`), in which it can read the definition, but has no access to
+//! disks or the network, and cannot write files.
 
 pub mod worker;
 
@@ -52,7 +52,7 @@ fn judge_error(error: &CommandError) -> VerifyVerdict {
         ProcessFailure::Deadline { limit, .. } => {
             VerifyVerdict::Refused(format!("it did not end within {} s and was killed{saying}", limit.as_secs_f32()))
         }
-        // The output is not read completely.
+        // `verify` succeeded, but its output was not read completely.
         ProcessFailure::NotWhole(_) => VerifyVerdict::Good,
     }
 }

@@ -1,10 +1,11 @@
-//! Allocations: the image, layout and settings that the control plane assigns to a machine. Only this module depends on
+//! Allocations: the image, layout and settings that the control plane assigns to a machine. No other module depends on
 //! the wire format of allocations.
 //!
-//! The format is metal-api's `v1.MachineResponse`, as far as an installer needs it. drophammer adds these fields to the allocation:
-//! `order`, `installed`, `erase`, `steps`, `begun_on`, `attempt_record`, `unremembered`, `former_machines`, `definition`, `finish`,
-//! `network`, `kernel_arguments`, `boot_order`, `volumes`, `prepared_volumes`, `disk_key`, `separate_secrets`, `give_up`, `approved`,
-//! `blank_only`, `moving`, `fencing`. To the image it adds `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
+//! The format is the part of metal-api's `v1.MachineResponse` that an installer needs. drophammer adds these fields to
+//! the allocation: `order`, `installed`, `erase`, `steps`, `begun_on`, `attempt_record`, `unremembered`,
+//! `former_machines`, `definition`, `finish`, `network`, `kernel_arguments`, `boot_order`, `volumes`,
+//! `prepared_volumes`, `disk_key`, `separate_secrets`, `give_up`, `approved`, `blank_only`, `moving`, `fencing`. To the
+//! image it adds `digest`, `mirrors`, `pull_secrets`, `finish` and `contents`.
 
 mod secrets;
 
@@ -110,7 +111,7 @@ pub struct Allocation {
     pub firewall_rules: Value,
     #[serde(default)]
     pub vpn: Value,
-    /// OS definition that the image belongs to, with its parameters. drophammer extension.
+    /// OS definition to which the image belongs, with the values of its parameters. drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub definition: Option<SelectedDefinition>,
     /// Component that makes the image bootable on this machine. This field takes precedence over the field `finish` of
@@ -165,11 +166,11 @@ pub struct Allocation {
     /// Install marker of the last finished installation, as stored by the control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub installed: Option<InstallMarker>,
-    /// Thoroughness of erasing disks before new contents are written to them. drophammer extension.
+    /// How thoroughly disks are erased before new contents are written to them. drophammer extension.
     #[serde(default)]
     pub erase: EraseMode,
-    /// Complete list of the steps to run. The list is empty if no template changes the default steps. In that case, the
-    /// default steps run. drophammer extension.
+    /// Complete list of the steps to run. If no template changes the default steps, the list is empty, and the default
+    /// steps run. drophammer extension.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<TemplateStep>,
     /// Disks that the first installation may erase although they cannot be read or identified. Each disk is specified
@@ -252,7 +253,7 @@ pub struct OrderedReinstall {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<RecordedDisk>,
     /// Record of the last attempt that passed the point of no return. Only the install marker of this attempt proves
-    /// that the reinstall order was carried out.
+    /// that the reinstall order was executed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt_record: Option<AttemptRecord>,
 }

@@ -1,4 +1,5 @@
-//! Settings of the agent on the kernel command line: the control plane and how to reach it.
+//! Settings of the agent on the kernel command line: the control plane, and the data that the agent needs to connect to
+//! it.
 
 mod ironic;
 
@@ -14,10 +15,10 @@ pub struct AgentSettings {
     pub machine: Option<String>,
     /// `drophammer.key=`: public keys whose signatures on images and machine files are trusted; may be repeated.
     pub keys: Vec<String>,
-    /// `drophammer.minimum=`: for each operating system, oldest version of a signed image that may be installed. If the
-    /// ramdisk specifies a later minimum, the minimum of the ramdisk applies.
+    /// `drophammer.minimum=`: for each operating system, the oldest version of a signed image that may be installed. If
+    /// the ramdisk specifies a later minimum, the minimum of the ramdisk applies.
     pub minimum: Vec<String>,
-    /// `console=`: all consoles in the order of the command line. The installed system gets the same consoles.
+    /// `console=`: all consoles, in the order of the command line. The installed system gets the same consoles.
     pub consoles: Vec<String>,
 }
 
@@ -108,7 +109,7 @@ fn server_control(url: &str, token: Option<String>, report: Option<String>) -> R
     }
     if report.is_some() {
         return Err(cmdline_error(
-            "drophammer.report= requires drophammer.file=; without drophammer.file=, the server of drophammer.url= receives the report".to_owned()
+            "drophammer.report= requires drophammer.file=; without drophammer.file=, the report is sent to the server at drophammer.url=".to_owned()
         ));
     }
     let missing =
@@ -136,7 +137,7 @@ fn metal_stack_control(pixie: &str, report: Option<String>) -> Result<ControlPla
     }
     if report.is_some() {
         return Err(cmdline_error(
-            "drophammer.report= requires drophammer.file=; without drophammer.file=, metal-stack receives the report"
+            "drophammer.report= requires drophammer.file=; without drophammer.file=, the report is sent to metal-stack"
                 .to_owned(),
         ));
     }

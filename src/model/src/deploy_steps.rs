@@ -17,7 +17,7 @@ pub use out_of_band::{BiosSetting, BootDevice, OutOfBandStep, find_misplaced_ste
 
 use serde::{Deserialize, Serialize};
 
-/// Thoroughness of erasing a disk before new contents are written to it.
+/// How thoroughly a disk is erased before new contents are written to it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -26,7 +26,7 @@ pub enum EraseMode {
     /// method takes only seconds. The locations of signatures are zeroed in any case.
     #[default]
     Quick,
-    /// Makes the old contents unrecoverable. If the disk does not support such an erasure, the installation fails.
+    /// Makes the old contents unrecoverable. If the disk does not support any such method, the installation fails.
     Secure,
     /// Zeroes only the locations of signatures.
     None,
@@ -48,7 +48,7 @@ impl Default for StepList {
 }
 
 impl StepList {
-    /// Returns the default steps, with this thoroughness of erasing disks.
+    /// Returns the default steps, with disks erased in this mode.
     pub fn with_erase_mode(erase: EraseMode) -> StepList {
         let mut steps = StepList::default();
         for step in steps.list.iter_mut().filter(|step| step.entry.name == "deploy.apply_layout") {
@@ -88,7 +88,7 @@ impl StepList {
         self.list.iter().any(|step| step.entry.name == name)
     }
 
-    /// Returns the thoroughness of erasing disks.
+    /// Returns the mode in which disks are erased.
     pub fn erase_mode(&self) -> EraseMode {
         let values = self.list.iter().filter_map(|step| step.arguments.get("erase"));
         // Invalid values were rejected before.

@@ -92,8 +92,7 @@ kind_of_names! {
 
 kind_of_names! {
     /// Name of a device in a layout: `/dev/sda1`, `/dev/disk/by-path/…`, `/dev/md/root`, `/dev/vg00/root`, or any other
-    /// name if the layout selects the disk by hints. `storage_graph` finds the device of the machine that matches the
-    /// name.
+    /// name if the layout selects the disk by hints. `storage_graph` finds the matching device of the machine.
     LayoutPath
 }
 
@@ -163,7 +162,7 @@ impl LayoutPath {
     }
 }
 
-/// In a JSON Schema, a `LayoutPath` is a string type, written inline instead of as a definition.
+/// In a JSON Schema, a `LayoutPath` is an inline string type, not a reference to a definition.
 #[cfg(feature = "schema")]
 impl schemars::JsonSchema for LayoutPath {
     fn inline_schema() -> bool {

@@ -1,8 +1,9 @@
-//! Bootable contents of an image, as listed in its manifest. With this list, an unbootable image can be refused before the first write.
+//! Bootable contents of an image, as listed in its manifest. The list makes it possible to refuse an image that cannot
+//! be booted before anything is written.
 
 use serde::{Deserialize, Serialize};
 
-/// Bootable contents that `drophammer image pack` has found in an image's tree.
+/// Bootable contents that `drophammer image pack` has found in the directory tree of an image.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct BootContents {

@@ -16,7 +16,7 @@ pub struct InstallResult {
     pub message: String,
     /// Id of the allocation; empty if the failure occurred before the id was known.
     pub allocation: String,
-    /// Id of the order that a reinstall carries out; `None` for a first installation.
+    /// Id of the order that a reinstall executes; `None` for a first installation.
     pub order: Option<String>,
     /// Text of the plan as it was printed; empty if the failure occurred before there was a plan.
     pub plan: String,
@@ -215,7 +215,7 @@ impl ImageTransferFigures {
     }
 }
 
-/// Displays as `387 MB in 3.4 s, 114 MB/s: network 71 % (the bottleneck), decode 22 %`.
+/// Displays the figures as `387 MB in 3.4 s, 114 MB/s: network 71 % (the bottleneck), decode 22 %`.
 impl std::fmt::Display for ImageTransferFigures {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (bytes, rate) = (format::format_bytes(self.bytes), format::format_bytes(self.bytes_per_second()));

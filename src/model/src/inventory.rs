@@ -136,7 +136,8 @@ pub struct InventoryDisk {
     pub serial: String,
     #[serde(default)]
     pub wwn: String,
-    /// Sequence number (`diskseq`) that the kernel assigns to each disk when the disk appears, unique within a boot; 0 if unknown.
+    /// Sequence number (`diskseq`) that the kernel assigns to a disk when it detects the disk; unique within a boot; 0
+    /// if unknown.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub diskseq: u64,
     #[serde(default)]
@@ -169,7 +170,7 @@ pub struct InventoryDisk {
     /// Signatures on the whole disk, except the signature of the partition table.
     #[serde(default)]
     pub signatures: Vec<DeviceSignature>,
-    /// Current uses of the whole disk.
+    /// Current uses of the disk itself, not of its partitions.
     #[serde(default)]
     pub uses: Vec<DeviceUse>,
     /// Reason why the contents of the disk are not completely known, such as a read error or a signature with a wrong
@@ -257,7 +258,7 @@ pub enum StackedDeviceKind {
     Other,
 }
 
-/// Method by which all data on a disk are made unreadable or overwritten with zeros.
+/// Method of making data on a disk unreadable. All methods except [`EraseMethod::Ends`] cover the whole disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EraseMethod {
@@ -271,7 +272,7 @@ pub enum EraseMethod {
     AtaErase,
     /// Discard of the whole disk. The disk is then read back and must contain zeros.
     Discard,
-    /// Zeros written to the whole disk. If the disk can write zeros itself, the kernel delegates this to the disk.
+    /// Zeros written to the whole disk. If the disk has a command for writing zeros, the kernel uses it.
     WriteZeroes,
     /// Zeros written only to the locations of signatures.
     Ends,

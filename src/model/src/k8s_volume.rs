@@ -42,7 +42,7 @@ pub struct K8sVolume {
     pub is_exported: bool,
 }
 
-/// Backing storage of a volume.
+/// Storage that contains the data of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VolumeSource {
     /// `rawBlockDevice.devicePath`: a disk, or a partition, array or logical volume.

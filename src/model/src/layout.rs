@@ -1,5 +1,5 @@
-//! Filesystem layouts: parsing of all spellings that are in use, validation that reports all problems together, and output in canonical
-//! form.
+//! Filesystem layouts: parsing of all spellings that are in use, validation that reports all problems together, and
+//! output in canonical form.
 
 mod advice;
 mod array_options;

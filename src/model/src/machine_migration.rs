@@ -20,8 +20,8 @@ pub struct MigrationOffer {
     /// Whether the target machine has passed its point of no return. Only then may data be transferred.
     #[serde(default)]
     pub begun: bool,
-    /// True until both certificates are approved, by the operator or by means of the secret in the ramdisks. Until
-    /// then, the target machine must not erase its disks.
+    /// True until both certificates are approved, by the operator or automatically with the secret in the ramdisks.
+    /// Until then, the target machine must not erase its disks.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub awaits_approval: bool,
     /// The other machine of the migration, if that machine is running in its ramdisk. The certificate of that machine
@@ -67,7 +67,7 @@ pub enum MigrationAnswer<'m> {
     Waiting(&'m str),
     /// The migration has succeeded: the system runs on the target machine.
     Done,
-    /// The migration was cancelled or refused, or it was superseded by the order of another migration.
+    /// The migration was canceled or refused, or it was superseded by the order of another migration.
     Ended,
     /// The response does not mention any migration, because the control plane has an earlier version or has lost the
     /// migration order. The migration has not necessarily ended.

@@ -8,8 +8,8 @@ use crate::inventory::{Inventory, InventoryDisk};
 use common::format;
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of recorded disks that are [written off](KnownDisk::written_off). Further written-off disks are not
-/// recorded.
+/// Maximum number of recorded disks that are [written off](KnownDisk::written_off). If there are more, the others are
+/// not recorded.
 const MAXIMUM_WRITTEN_OFF: usize = 16;
 
 /// Maximum length of a recorded serial number or WWN, in bytes.

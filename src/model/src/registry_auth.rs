@@ -8,7 +8,7 @@ pub use docker_config::DockerConfig;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Secret text. It is serialized, but never printed.
+/// Secret text. It can be serialized, but is never printed.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]

@@ -12,8 +12,8 @@ pub enum NetworkBackend {
     CloudInit,
 }
 
-/// Configuration files of the image that would configure NICs in addition to drophammer's files. These are all files in
-/// `folder` whose names start with one of `beginnings` and end with one of `endings`. Hidden files and `ifcfg-lo` are
+/// Configuration files of the image that would configure NICs in addition to drophammer's files: all files in `folder`
+/// with names that start with one of `beginnings` and end with one of `endings`. Hidden files and `ifcfg-lo` are
 /// excluded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DisplacedFiles {
@@ -134,7 +134,7 @@ impl NetworkBackend {
         }
     }
 
-    /// Returns the systemd unit that must be enabled; `None` if the unit of another program starts the network manager.
+    /// Returns the systemd unit that must be enabled; `None` if another program's unit starts the network manager.
     pub fn unit_name(self) -> Option<&'static str> {
         match self {
             NetworkBackend::CloudInit | NetworkBackend::Netplan => None,
@@ -178,7 +178,7 @@ impl NetworkBackend {
         }
     }
 
-    /// Returns whether no program in the tree writes `/etc/resolv.conf`.
+    /// Returns whether `/etc/resolv.conf` must be written because no program in the tree writes it.
     fn needs_resolv_conf(self, has: &dyn Fn(&str) -> bool) -> bool {
         let resolved = ["/usr/lib/systemd/systemd-resolved", "/lib/systemd/systemd-resolved"];
         match self {

@@ -28,8 +28,7 @@ fn address_bits(address: &IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// Returns the bits of the address as a number of 128 bits. The 32 bits of an IPv4 address are the most significant
-/// bits of this number.
+/// Returns the address as a 128-bit number. An IPv4 address occupies the 32 most significant bits.
 fn left_aligned_bits(address: &IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u128::from(address.to_bits()) << 96,
@@ -50,7 +49,7 @@ impl Cidr {
         self.address.is_ipv4()
     }
 
-    /// Returns whether the prefix contains all addresses of its family.
+    /// Returns whether the prefix contains all addresses of its address family.
     pub(crate) fn is_default(&self) -> bool {
         self.prefix == 0
     }
@@ -114,7 +113,7 @@ pub(super) fn parse_own_address(text: &str) -> Result<Cidr, String> {
     }
     if cidr.is_default() {
         return Err(format!(
-            "the prefix length of {text:?} puts every address on this link; specify the prefix length of the network"
+            "with the prefix length of {text:?}, all addresses would be on this link; specify the prefix length of the network"
         ));
     }
     if cidr.prefix + 1 < address_bits(&address) && cidr.network_address() == address {
@@ -149,7 +148,7 @@ pub(super) fn parse_destination(text: &str, via: &IpAddr) -> Result<Cidr, String
 /// Parses a MAC address and returns it in lower case, with colons.
 pub(super) fn parse_mac(text: &str) -> Result<String, String> {
     match machine_identity::parse_mac(text)? {
-        mac if is_group_mac(&mac) => Err(format!("{text:?} is a group address, which a NIC cannot have")),
+        mac if is_group_mac(&mac) => Err(format!("{text:?} is a multicast address, which a NIC cannot have")),
         mac if mac == "00:00:00:00:00:00" => Err(format!("{text:?} is not a valid MAC address of a NIC")),
         mac => Ok(mac),
     }
@@ -178,7 +177,7 @@ mod tests {
             ("127.0.0.1/8", "cannot be the address of a NIC"),
             ("224.0.0.1/4", "cannot be the address of a NIC"),
             ("::1/128", "cannot be the address of a NIC"),
-            ("10.0.0.7/0", "every address on this link"),
+            ("10.0.0.7/0", "all addresses would be on this link"),
         ] {
             let said = parse_own_address(bad).unwrap_err();
             assert!(said.contains(words), "{bad}: {said}");

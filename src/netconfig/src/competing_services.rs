@@ -27,9 +27,9 @@ pub fn find_service_manager(service: &str) -> Option<&'static str> {
 }
 
 impl NetworkBackend {
-    /// Returns the network manager whose services configure the NICs. netplan has no service of its own: it writes the
-    /// files of its renderer, which is networkd unless a file in `vendor_files` names NetworkManager. `vendor_files`
-    /// are the contents of netplan's files outside of `/etc`, in the order of their names.
+    /// Returns the network manager whose services configure the NICs. netplan does not have a service: it writes the
+    /// files of its renderer, which is networkd unless one of the `vendor_files` specifies NetworkManager.
+    /// `vendor_files` contains the texts of netplan's files outside of `/etc`, ordered by file name.
     pub fn running_manager(self, vendor_files: &[String]) -> NetworkBackend {
         let lines = vendor_files.iter().flat_map(|text| text.lines());
         let last = lines.filter_map(|line| line.trim().strip_prefix("renderer:")).next_back();
@@ -49,7 +49,8 @@ impl NetworkBackend {
 }
 
 impl NetworkConfig {
-    /// Returns whether udev names NICs by `.link` files of this network manager. cloud-init renames NICs itself.
+    /// Returns whether udev names NICs according to this network manager's `.link` files. cloud-init renames NICs
+    /// itself.
     pub fn has_link_files(&self, system: NetworkBackend, nics: &[Nic]) -> bool {
         match system {
             NetworkBackend::CloudInit => false,

@@ -25,7 +25,7 @@ impl<'a> JsonFields<'a> {
     }
 }
 
-/// Reader of a document that collects all problems.
+/// Reader that collects all problems of a document.
 #[derive(Default)]
 pub(super) struct NetworkReader {
     pub problems: Vec<Diagnostic>,

@@ -1,6 +1,6 @@
 //! Structured fuzz tests of network configurations. The configurations contain NICs, bonds and VLANs with addresses,
 //! routes and name servers; some of them are invalid. Accepted configurations are rendered for every network manager.
-//! They are also rendered as a script for the ramdisk, which may run only expected commands.
+//! They are also rendered as a ramdisk script, which must contain only expected commands.
 
 mod dhcp;
 

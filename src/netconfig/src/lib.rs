@@ -33,7 +33,8 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Parsed network configuration. Devices are keyed by their ids in the document; ids are unique across all three maps.
+/// Parsed network configuration. Devices are keyed by their ids in the document; an id occurs in only one of the three
+/// maps.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct NetworkConfig {
     pub ethernets: BTreeMap<String, EthernetConfig>,
@@ -93,7 +94,7 @@ pub struct InterfaceSettings {
     pub nameservers: Vec<IpAddr>,
     pub search: Vec<String>,
     pub mtu: Option<u32>,
-    /// True if the boot does not wait for the device.
+    /// Whether the system boots without waiting for the device.
     pub optional: bool,
 }
 
@@ -119,8 +120,8 @@ pub struct RenderedFile {
 
 impl RenderedFile {
     /// Adapts the file to the version of systemd in the installed system. systemd before 245 ignores
-    /// `PermanentMACAddress=`, so a section without other conditions would match every NIC. An unknown version is
-    /// treated as old, because every version supports `MACAddress=`.
+    /// `PermanentMACAddress=`, so a section with only this condition would match every NIC. If the version is unknown,
+    /// it is assumed to be older than 245, because every version supports `MACAddress=`.
     pub fn for_systemd(mut self, version: Option<u32>) -> RenderedFile {
         let is_systemd = self.path.starts_with("/etc/systemd/network/");
         if is_systemd && version.is_none_or(|version| version < 245) {
@@ -130,8 +131,8 @@ impl RenderedFile {
     }
 }
 
-/// Metric of routes from DHCP: the default of netplan, and of NetworkManager for Ethernet. networkd and dhclient have
-/// other defaults.
+/// Metric of routes from DHCP. This is the default of netplan, and NetworkManager's default for Ethernet; networkd and
+/// dhclient have other defaults.
 const DHCP_METRIC: u32 = 100;
 
 /// Comment in the first line of each configuration file.

@@ -43,8 +43,8 @@ pub(super) fn parse_id(text: &str) -> Result<String, String> {
 }
 
 impl NetworkConfig {
-    /// Returns the configuration with each NIC selected by its current kernel name, for systems that cannot rename NICs because they lack
-    /// udev.
+    /// Returns a configuration in which each NIC is selected by its current kernel name. This is required for systems
+    /// without udev, which cannot rename NICs.
     pub fn with_kernel_names(&self, nics: &[Nic]) -> NetworkConfig {
         let mut network = self.clone();
         for ethernet in network.ethernets.values_mut() {

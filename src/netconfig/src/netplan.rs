@@ -12,7 +12,7 @@ use std::fmt::Display;
 struct YamlWriter {
     text: String,
     depth: usize,
-    /// True if `dhcp-identifier` is written, which cloud-init does not support.
+    /// Whether `dhcp-identifier` is written; cloud-init does not support this field.
     identifies_by_mac: bool,
 }
 
@@ -49,8 +49,8 @@ impl NetworkConfig {
         vec![RenderedFile { path: "/etc/netplan/50-drophammer.yaml".to_owned(), mode: 0o600, content: yaml.text }]
     }
 
-    /// Renders the file `network-config` of cloud-init's NoCloud seed. Every NIC gets a name, because cloud-init refers to a NIC by its id
-    /// in the files that it writes for network managers other than netplan.
+    /// Renders the file `network-config` of cloud-init's NoCloud seed. Every NIC gets a name, because the files that
+    /// cloud-init writes for network managers other than netplan refer to NICs by their ids.
     pub(super) fn render_cloud_init(&self, nics: &[Nic]) -> Vec<RenderedFile> {
         let mut yaml = YamlWriter { text: WRITTEN_BY.to_owned(), depth: 0, identifies_by_mac: false };
         let mut network = self.clone();

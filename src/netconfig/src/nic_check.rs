@@ -50,7 +50,7 @@ fn find_misfit(ethernet: &EthernetConfig, nics: &[Nic]) -> Option<(&'static str,
     let name = ethernet.set_name.as_ref()?;
     let other = nics.iter().find(|nic| nic.name == *name && !is_it(nic))?;
     let why = format!(
-        "another NIC is called {name} by the kernel ({}), so this NIC cannot get the same name; choose a name such as lan0",
+        "the kernel uses the name {name} for another NIC ({}), so this NIC cannot have this name; choose a name such as lan0",
         other.mac
     );
     Some(("set-name", why))

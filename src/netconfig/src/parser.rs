@@ -22,7 +22,7 @@ const LARGEST_METRIC: u32 = i32::MAX as u32;
 /// Values of the document, each with its path.
 pub(super) type LocatedValues<T> = Vec<(T, String)>;
 
-/// Values that are compared across the whole document. They include values of devices that could not be read completely.
+/// Values that are compared across the whole document, including values of devices with other, invalid fields.
 #[derive(Default)]
 pub(super) struct DocumentValues {
     pub ids: LocatedValues<String>,
@@ -99,7 +99,7 @@ impl NetworkParser {
         self.seen.names.push(((name.to_owned(), id.to_owned()), place.to_owned()));
     }
 
-    /// Checks that the id of a device is a valid interface name, because the id becomes the name of the interface.
+    /// Checks that the id of a device is a valid interface name, because the interface is named by the id.
     fn check_id_as_name(&mut self, id: &str, device: &JsonField) {
         match parse_interface_name(id) {
             Ok(name) => self.record_name(id, &name, &device.place),
@@ -162,7 +162,7 @@ impl NetworkParser {
         let Some(fields) = self.read_device_fields(device, &["interfaces", "parameters", "macaddress"]) else { return };
         let members = self.reader.parse_items(fields.get("interfaces"), |text| Ok(text.to_owned()));
         if members.is_empty() {
-            let message = "a bond without interfaces does not work: list the ethernets that are its members";
+            let message = "a bond requires interfaces: list the ethernets that are its members";
             self.reader.report(&child_path(&device.place, "interfaces"), message);
         }
         for (member, place) in &members {
@@ -356,7 +356,7 @@ fn check_gateway(route: &StaticRoute, settings: &InterfaceSettings) -> Result<()
     let own: Vec<String> = settings.addresses.iter().map(Cidr::to_string).collect();
     let own = if own.is_empty() { "no addresses".to_owned() } else { own.join(", ") };
     Err(format!(
-        "the gateway {via} is not in any network of this device ({own}); set on-link: true if the gateway is reachable on the link nevertheless"
+        "the gateway {via} is not in any network of this device ({own}); set on-link: true if the gateway is nevertheless reachable on the link"
     ))
 }
 

@@ -137,7 +137,7 @@ fn a_description_is_for_the_cards_that_there_are() {
     assert!(said(lan("52:54:00:aa:00:01", "lan0"), &doubled).contains("several NICs have the MAC address"));
     assert!(
         said(lan("52:54:00:aa:00:01", "eth0"), &nics())
-            .starts_with("ethernets.lan.set-name: another NIC is called eth0 by the kernel (")
+            .starts_with("ethernets.lan.set-name: the kernel uses the name eth0 for another NIC (")
     );
     // NIC names of the installed system are not known in the ramdisk.
     assert!(read(&json!({"ethernets": {"eno1": {"dhcp4": true}}})).check_nics(&nics()).is_empty());

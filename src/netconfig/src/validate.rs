@@ -39,7 +39,7 @@ impl NetworkParser {
             &seen.macs,
             |one, other| one == other,
             found,
-            |mac| format!("the NIC {mac} is matched twice"),
+            |mac| format!("two devices match the NIC {mac}"),
         );
         // Every link has the same link-local network.
         let is_same = |one: &std::net::IpAddr, other: &std::net::IpAddr| {
@@ -92,7 +92,8 @@ impl NetworkParser {
         }
     }
 
-    /// Reports DHCPv6 without router advertisements. networkd, and therefore netplan, waits for a router that announces DHCPv6.
+    /// Reports a device with DHCPv6 but without router advertisements. networkd, and therefore netplan, uses DHCPv6
+    /// only after a router has announced it.
     fn check_dhcp6(&self, found: &mut Vec<Diagnostic>) {
         for (id, settings) in self.network.devices_in_order() {
             if let Some((_, place)) = self.seen.ids.iter().find(|(known, _)| known == id)
@@ -156,7 +157,7 @@ impl NetworkParser {
             problem(
                 "id",
                 format!(
-                    "the name denotes VLAN {number} on {link}, but this is VLAN {} on {}: choose another name",
+                    "the name suggests VLAN {number} on {link}, but this is VLAN {} on {}: choose another name",
                     vlan.id, vlan.link
                 ),
             );

@@ -1,5 +1,5 @@
-//! Programs of the image, run in a chroot of the target with /proc, /sys, a restricted /dev and, on UEFI machines,
-//! efivarfs.
+//! Execution of the image's programs in a chroot of the target with /proc, /sys, a restricted /dev and, on UEFI
+//! machines, efivarfs.
 
 use super::{NewRoot, restricted_dev};
 use common::error::Result;
@@ -42,8 +42,8 @@ pub(crate) struct Chroot<'a> {
 }
 
 impl<'a> Chroot<'a> {
-    /// Opens the chroot with the nodes of these devices and of their partitions. `say` receives each line of output
-    /// of a program.
+    /// Opens the chroot, whose `/dev` contains the nodes of these devices and of their partitions. `say` receives each
+    /// line that a program prints.
     ///
     /// # Errors
     /// Returns an error if a device is missing, or a filesystem cannot be mounted.
@@ -143,7 +143,7 @@ pub fn kill_processes(root: &Path, say: &dyn Fn(&str)) {
         }
         for process in left {
             if !said.contains(&process.id) {
-                say(&format!("killing {process}, which a program of the image left running"));
+                say(&format!("killing {process}, which was left running by a program from the image"));
                 said.push(process.id);
             }
             // A process that has already exited is not an error.

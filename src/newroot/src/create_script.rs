@@ -1,6 +1,6 @@
-//! Runs the `create` script of an OS definition, which creates the system on the disks without an image. The script has
-//! access to the files of the definition, the programs of this ramdisk, the network, and the disks that the plan
-//! assigns to it. Its `/dev` never contains preserved disks.
+//! Runs the `create` script of an OS definition. The script creates the system on the disks without using an image. The
+//! script has access to the files of the definition, the programs of this ramdisk, the network, and the disks that the
+//! plan assigns to it. Its `/dev` never contains preserved disks.
 
 use super::chroot::Chroot;
 use super::{NewRoot, restricted_dev};
@@ -51,7 +51,7 @@ fn run_create_at(place: &Path, create: &CreateSystem, deadline: Duration, say: &
     let ran = restricted_dev::run_with_partition_nodes(&place.join("dev"), &create.disks, run);
     let left = chroot.close();
     drop(root);
-    // The error of the script is more informative than that of a mount which the script left busy.
+    // An error of the script is more informative than an error about a mount that the script left busy.
     ran.context(Phase::Target, || format!("run `create` of {}", create.os))?;
     left?;
     mounts.unmount_all()
@@ -61,7 +61,7 @@ fn run_create_at(place: &Path, create: &CreateSystem, deadline: Duration, say: &
 fn bind_read_only(mounts: &mut MountStack, folder: &str) -> Result<()> {
     let (there, here) = (Path::new("/").join(folder), mounts.root().join(folder));
     let Ok(is) = there.symlink_metadata() else { return Ok(()) };
-    let what = || format!("bind {} for create", there.display());
+    let what = || format!("bind-mount {} for `create`", there.display());
     if is.is_symlink() {
         return fs::read_link(&there).and_then(|to| symlink(to, &here)).context(Phase::Target, what);
     }

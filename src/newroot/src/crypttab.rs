@@ -1,4 +1,4 @@
-//! `/etc/crypttab` of the installed system, and the key files that it refers to.
+//! `/etc/crypttab` of the installed system, and the key files to which crypttab refers.
 
 use super::NewRoot;
 use common::error::{Context, Error, Phase, Result};
@@ -29,12 +29,12 @@ fn find_missing_programs(root: &NewRoot, entries: &[CrypttabEntry]) -> Option<St
     let by_tpm = entries.iter().any(CrypttabEntry::is_by_tpm);
     if !has(&OF_SYSTEMD) && (by_tpm || !has(&OPENERS)) {
         let other = if by_tpm { "" } else { "cryptsetup or " };
-        return Some(format!("{other}systemd-cryptsetup (in Debian 13 and later: package systemd-cryptsetup)"));
+        return Some(format!("{other}systemd-cryptsetup (since Debian 13 in the package systemd-cryptsetup)"));
     }
     let is_there =
         |library: &&str| LIBRARY_FOLDERS.iter().any(|folder| root.path_exists(&format!("{folder}/{library}")));
     let lacking: Vec<&str> = LIBRARIES.into_iter().filter(|library| by_tpm && !is_there(library)).collect();
-    let packages = "Debian: libtss2-esys-3.0.2-0 and libtss2-rc0, with the suffix t64 since Debian 13; Fedora and derivatives: tpm2-tss";
+    let packages = "packages of Debian: libtss2-esys-3.0.2-0 and libtss2-rc0, with the suffix t64 since Debian 13; package of Fedora and its derivatives: tpm2-tss";
     (!lacking.is_empty())
         .then(|| format!("{}, which systemd requires to access a TPM 2 ({packages})", lacking.join(", ")))
 }
@@ -53,8 +53,8 @@ pub fn extend_crypttab(root: &NewRoot, entries: &[CrypttabEntry], say: &dyn Fn(&
         let what = format!("the image does not contain {what}");
         if let Some(path) = entries.iter().find_map(|entry| entry.needed_at.as_ref()) {
             let why = format!(
-                "{what}, without which the installed system cannot mount {path}: add the missing files to the image, or add nofail to the \
-                 mountoptions of {path}"
+                "{what}, so the installed system cannot mount {path}: add the missing files to the image, or add \
+                 nofail to the mountoptions of {path}"
             );
             return Err(Error::new(Phase::Target, why));
         }
@@ -62,7 +62,7 @@ pub fn extend_crypttab(root: &NewRoot, entries: &[CrypttabEntry], say: &dyn Fn(&
     }
     let mut text = match root.read_text(PATH) {
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-        own => own.context(Phase::Target, || format!("read {PATH} of the image"))?,
+        own => own.context(Phase::Target, || format!("read the image's {PATH}"))?,
     };
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');

@@ -19,7 +19,7 @@ pub fn write_fstab(root: &NewRoot, entries: &[FstabEntry]) -> Result<()> {
     root.write_file(PATH, 0o644, render_fstab(entries).as_bytes())
 }
 
-/// Appends entries to the image's fstab. Lines of the image with the same mount points are turned into comments.
+/// Appends entries to the image's fstab. Existing lines with the same mount points are commented out.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or written, or a mount point is not a directory.
@@ -27,7 +27,7 @@ pub fn extend_fstab(root: &NewRoot, entries: &[FstabEntry]) -> Result<()> {
     make_mount_points(root, entries)?;
     let own = match root.read_text(PATH) {
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-        own => own.context(Phase::Target, || format!("read {PATH} of the image"))?,
+        own => own.context(Phase::Target, || format!("read the image's {PATH}"))?,
     };
     root.write_file(PATH, 0o644, merge_entries(&own, entries).as_bytes())
 }
@@ -96,8 +96,7 @@ pub(crate) fn parse_fstab(text: &str) -> Vec<FstabLine> {
     fields.collect()
 }
 
-/// Octal escapes of getmntent(3) for characters that end a field or a line, and for the backslash, which must be
-/// decoded last.
+/// Octal escapes of getmntent(3): characters that end a field or a line, and the backslash, which must be decoded last.
 const ESCAPES: [(&str, char); 7] = [
     ("\\040", ' '),
     ("\\011", '\t'),

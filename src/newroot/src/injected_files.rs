@@ -8,15 +8,15 @@ use std::io;
 /// Writes or removes each file. Symlinks are resolved within the target.
 ///
 /// # Errors
-/// Returns an error if a file cannot be written, or its owner does not exist in the target. In these cases, the
-/// remaining files are not written.
+/// Returns an error if a file cannot be written, or its owner does not exist in the target. The remaining files are
+/// then not written.
 pub fn inject_files(root: &NewRoot, files: &[InjectedFile]) -> Result<()> {
     for file in files {
         let Some(content) = &file.content else {
             root.remove(&file.path)?;
             continue;
         };
-        let why = || format!("write {} in the target", file.path);
+        let why = || format!("write {} to the target", file.path);
         let user = resolve_id(root, "/etc/passwd", file.owner.as_deref()).context(Phase::Target, why)?;
         let group = resolve_id(root, "/etc/group", file.group.as_deref()).context(Phase::Target, why)?;
         root.write_file(&file.path, file.mode, content)?;
@@ -27,7 +27,7 @@ pub fn inject_files(root: &NewRoot, files: &[InjectedFile]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the ID of a user or group given as a number, or as a name in the target's passwd(5) or group(5).
+/// Returns the ID of a user or group that is specified as a number, or as a name in the target's passwd(5) or group(5).
 fn resolve_id(root: &NewRoot, list: &str, wanted: Option<&str>) -> io::Result<u32> {
     let Some(wanted) = wanted else { return Ok(0) };
     if let Ok(number) = wanted.parse() {

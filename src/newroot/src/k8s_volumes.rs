@@ -78,24 +78,24 @@ fn write_sparse_file(root: &NewRoot, sparse: &SparseVolume) -> Result<()> {
             true => Ok(()),
             false => Err(Error::new(
                 Phase::Target,
-                format!("{} has {} bytes, but {size_bytes} are expected", what(), found.len()),
+                format!("{} has {} bytes, but must have {size_bytes} bytes", what(), found.len()),
             )),
         };
     };
-    // The next attempt treats a file with the final name as complete, so an incomplete file has another name.
+    // The next attempt treats a file with the final name as complete, so an incomplete file has a temporary name.
     let unfinished = format!("{path}.new");
     root.remove(&unfinished)?;
     let file = root.create_new_file(&unfinished, 0o600).context(Phase::Target, what)?;
     let fill = || {
         file.set_len(*size_bytes).context(Phase::Target, what)?;
-        // Path without symlinks, since the image may contain any.
+        // Path without symlinks, because the image may contain arbitrary symlinks.
         let real = root.real_path(&file).context(Phase::Target, what)?;
         k8s_volumes::fill_sparse_file(&real, filling, *uid, name)?;
         file.sync_all().context(Phase::Target, what)?;
         root.rename_new_file(&unfinished, &uid.to_string()).context(Phase::Target, what)
     };
     fill().inspect_err(|_| {
-        // The file may have filled its filesystem.
+        // Removed, because the file may have filled its filesystem.
         if let Err(error) = root.remove(&unfinished) {
             tracing::warn!("{error}");
         }

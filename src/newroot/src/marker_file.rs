@@ -1,5 +1,5 @@
-//! Install marker on the disk. The marker is written after all other files, so a system that contains the marker is
-//! complete.
+//! Install marker in the installed system. The marker is written after all other files, so a system that contains a
+//! marker is complete.
 
 use super::NewRoot;
 use common::error::{Context, Phase, Result};
@@ -11,13 +11,13 @@ use time::format_description::well_known::Rfc3339;
 const SECRET: u32 = 0o600;
 
 /// Writes the marker with the time `now`, waits until the marker is on the disk, and returns the marker as written. All
-/// other data of the target must already be on the disks, because after a power cut the system is treated as complete
-/// if it contains the marker.
+/// other data of the target must already be on the disks: after a power failure, a system that contains the marker is
+/// treated as complete.
 ///
 /// # Errors
 /// Returns an error if the marker cannot be written.
 pub fn write_marker(root: &NewRoot, marker: &InstallMarker, now: OffsetDateTime) -> Result<InstallMarker> {
-    let what = || format!("write {PATH} in the target");
+    let what = || format!("write {PATH} to the target");
     let time = now.replace_nanosecond(0).unwrap_or(now).format(&Rfc3339).context(Phase::Target, what)?;
     let marker = InstallMarker { time, ..marker.clone() };
     let text = serde_json::to_string_pretty(&marker).context(Phase::Target, what)?;
@@ -26,7 +26,7 @@ pub fn write_marker(root: &NewRoot, marker: &InstallMarker, now: OffsetDateTime)
     Ok(marker)
 }
 
-/// Removes the marker of an image that was built from an installed machine.
+/// Removes the marker from the files of an image that was built from an installed machine.
 ///
 /// # Errors
 /// Returns an error if the marker cannot be removed.
@@ -72,6 +72,6 @@ mod tests {
             &InstallMarker::default(),
             datetime!(2026-11-21 0:00 UTC),
         );
-        assert!(error.unwrap_err().to_string().starts_with("write /etc/metal/drophammer.json in the target: "));
+        assert!(error.unwrap_err().to_string().starts_with("write /etc/metal/drophammer.json to the target: "));
     }
 }

@@ -18,7 +18,7 @@ const SECRET: u32 = 0o600;
 const DISK_JSON_LABELS: [&str; 3] = ["root", "efi", "varlib"];
 
 /// Writes `install.yaml`, `userdata`, `disk.json`, and `os-parameters` if an OS definition is used. `password` is the
-/// console password for `install.yaml`, or empty if no installer reads the password from this file.
+/// console password in `install.yaml`; it is empty if no installer reads the password from this file.
 ///
 /// # Errors
 /// Returns an error if a file cannot be written.
@@ -29,7 +29,7 @@ pub fn write_metal_files(
     password: &str,
     now: OffsetDateTime,
 ) -> Result<()> {
-    let timestamp = now.format(&Rfc3339).context(Phase::Target, || "format the time for install.yaml")?;
+    let timestamp = now.format(&Rfc3339).context(Phase::Target, || "format the timestamp for install.yaml")?;
     root.write_file(
         "/etc/metal/install.yaml",
         SECRET,
@@ -46,7 +46,7 @@ pub fn write_metal_files(
     root.write_file("/etc/metal/disk.json", SECRET, format_disk_json(&files.made).to_string().as_bytes())
 }
 
-/// Formats one key per line; each value is JSON, which is also YAML.
+/// Formats one key per line. Values are written as JSON, which is also valid YAML.
 fn format_install_yaml(files: &MachineFiles, root_uuid: &str, password: &str, timestamp: &str) -> String {
     let allocation = &files.assigned.allocation;
     let nics = files.nics.iter();

@@ -1,5 +1,5 @@
-//! Extended attributes that a file inherits from the file that it replaces. An enforcing SELinux system could not read
-//! a file that was written in the ramdisk without a label.
+//! Extended attributes that a file inherits from the file that it replaces. If SELinux is enforcing, the installed
+//! system could not read a file that was written in the ramdisk without a label.
 
 use nix::errno::Errno;
 use std::ffi::OsStr;
@@ -13,7 +13,7 @@ use xattr::FileExt;
 pub(crate) const LABEL: &str = "security.selinux";
 const ACL: &str = "system.posix_acl_access";
 
-/// Label and ACL for a file. A new file has the label of its directory, as the kernel would set it.
+/// Label and ACL for a file. A new file gets the label of its directory, which the kernel would also assign.
 #[derive(Debug, Default)]
 pub(crate) struct ReplacedAttributes {
     label: Option<Vec<u8>>,
@@ -60,7 +60,7 @@ impl ReplacedAttributes {
     }
 }
 
-/// Returns a path of an open directory, through the symlink in procfs, which always refers to this directory.
+/// Returns a path of an open directory. The path uses the symlink in procfs that always refers to this directory.
 fn directory_path(directory: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
 }
@@ -81,7 +81,7 @@ fn is_unsupported(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::EOPNOTSUPP as i32)
 }
 
-/// Ignores the error of a filesystem without extended attributes, such as FAT.
+/// Ignores the error that is returned by filesystems without extended attributes, such as FAT.
 fn ignore_unsupported(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if is_unsupported(&error) => Ok(()),

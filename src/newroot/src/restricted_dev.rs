@@ -36,7 +36,7 @@ const LINKS: [(&str, &str); 5] = [
     ("ptmx", "pts/ptmx"),
 ];
 
-/// Control device required by LVM's tools if there are logical volumes.
+/// Control device of the device mapper, which LVM's tools require if there are logical volumes.
 const DM_CONTROL: &str = "/dev/mapper/control";
 
 /// Mounts the restricted /dev in the target, with nodes and links of these devices and of their partitions.
@@ -47,7 +47,7 @@ pub(crate) fn mount_restricted_dev(special: &mut MountStack, devices: &[DevicePa
     let allowed = find_allowed_numbers(devices)?;
     special.mount_at("tmpfs", "/dev", "tmpfs", MountFlags::NOSUID, "mode=0755,size=1m")?;
     let dev = special.root().join("dev");
-    let what = || format!("create device nodes for programs of the image in {}", dev.display());
+    let what = || format!("create device nodes in {} for programs from the image", dev.display());
     populate_dev(&dev, Path::new("/dev"), &allowed).context(Phase::Target, what)?;
     let options = "newinstance,ptmxmode=0666,mode=0620,gid=5";
     special.mount_at("devpts", "/dev/pts", "devpts", MountFlags::NOSUID | MountFlags::NOEXEC, options)
@@ -56,15 +56,15 @@ pub(crate) fn mount_restricted_dev(special: &mut MountStack, devices: &[DevicePa
 /// Interval at which partition nodes are updated.
 const LOOKS: Duration = Duration::from_millis(20);
 
-/// Runs a function that may partition these devices. Meanwhile keeps the partition nodes in `dev` up to date, as udev
-/// would do.
+/// Runs a function that may partition these devices, and keeps the partition nodes in `dev` up to date in the meantime,
+/// as udev would.
 pub(crate) fn run_with_partition_nodes<T>(dev: &Path, devices: &[DevicePath], run: impl FnOnce() -> T) -> T {
     let (done, ends) = mpsc::channel::<()>();
     thread::scope(|scope| {
         scope.spawn(move || {
             let mut shown = BTreeSet::new();
             while let Err(mpsc::RecvTimeoutError::Timeout) = ends.recv_timeout(LOOKS) {
-                // An update fails if a partition disappears during it; the next one succeeds.
+                // An update fails if a partition disappears in the meantime; the next update then succeeds.
                 if let Err(error) = update_partition_nodes(dev, devices, &mut shown) {
                     tracing::debug!("cannot update the device nodes in {}: {error}", dev.display());
                 }

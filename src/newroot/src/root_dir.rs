@@ -58,7 +58,7 @@ impl NewRoot {
     /// # Errors
     /// As for [`NewRoot::write_file`]. Also returns an error if the content cannot be read.
     pub(crate) fn write_file_from(&self, path: &str, mode: u32, content: &mut dyn Read) -> Result<()> {
-        self.replace_file(path, mode, content).context(Phase::Target, || format!("write {path} in the target"))
+        self.replace_file(path, mode, content).context(Phase::Target, || format!("write {path} to the target"))
     }
 
     fn replace_file(&self, path: &str, mode: u32, content: &mut dyn Read) -> io::Result<()> {
@@ -114,10 +114,10 @@ impl NewRoot {
             attributes.set_by_name(&parent, name)
         };
         let linked: io::Result<()> = link();
-        linked.context(Phase::Target, || format!("link {path} in the target"))
+        linked.context(Phase::Target, || format!("create the symlink {path} in the target"))
     }
 
-    /// Returns the path of an open file of the target as seen from the ramdisk, for tools that require a path.
+    /// Returns the path at which an open file of the target is visible in the ramdisk, for tools that require a path.
     ///
     /// # Errors
     /// Returns an error if the file is not below the target's root.
@@ -153,7 +153,7 @@ impl NewRoot {
             Ok(fchmod(&file, Mode::from_bits_truncate(mode))?)
         };
         let given: io::Result<()> = give();
-        given.context(Phase::Target, || format!("change the owner of {path} in the target"))
+        given.context(Phase::Target, || format!("change the owner and mode of {path} in the target"))
     }
 
     /// Returns whether the path exists. Symlinks are resolved within the target.
@@ -213,7 +213,7 @@ impl NewRoot {
     /// Returns an error if the directory does not exist, or the disk fails.
     pub(crate) fn sync_dir(&self, path: &str) -> Result<()> {
         let sync = || File::from(self.open_resolved(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?).sync_all();
-        sync().context(Phase::Target, || format!("write back the directory {path} of the target"))
+        sync().context(Phase::Target, || format!("sync the directory {path} in the target"))
     }
 
     /// Removes a file, if it exists.
@@ -269,7 +269,7 @@ impl NewRoot {
 /// Splits a path into directory and name.
 fn split_path(path: &str) -> io::Result<(&str, &str)> {
     match path.rsplit_once('/') {
-        None | Some((_, "")) => Err(io::Error::other("the path is not an absolute path of a file")),
+        None | Some((_, "")) => Err(io::Error::other("the path is not the absolute path of a file")),
         Some(("", name)) => Ok(("/", name)),
         Some(split) => Ok(split),
     }

@@ -54,7 +54,7 @@ use owner_login::LoginUsers;
 use std::thread;
 use time::OffsetDateTime;
 
-/// Component that finishes the image: its own installer, drophammer, or no component.
+/// Component that finishes the image: the image's installer, drophammer, or no component.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finisher {
     /// Installer of metal-stack's images until 2026.
@@ -68,8 +68,8 @@ pub enum Finisher {
 }
 
 impl Finisher {
-    /// Selects the component that finishes the image: the requested component, or else a component that suits the
-    /// contents of the image.
+    /// Selects the component that finishes the image: the requested component, or, if none is requested, a component
+    /// according to the contents of the image.
     ///
     /// # Errors
     /// Returns an error if the image must be finished by its own installer, but does not contain an installer.
@@ -133,7 +133,10 @@ pub fn finish_tree(
                 None => {
                     let version = Some(&distribution.version).filter(|version| !version.is_empty());
                     let version = version.map_or_else(String::new, |version| format!(" {version}"));
-                    format!("{}{version} without an installer: configured by drophammer", distribution.id)
+                    format!(
+                        "{}{version}: the image does not contain an installer, so drophammer configures the system",
+                        distribution.id
+                    )
                 }
             });
             let wants =
@@ -147,7 +150,7 @@ pub fn finish_tree(
             Ok(made.map_or(BootRecord::Unknown, BootRecord::Made))
         }
         Finisher::Disabled => {
-            say("the image is not changed");
+            say("the image's files are not changed");
             Ok(BootRecord::Unknown)
         }
         who => run_image_installer(root, finishing, who, root_uuid, say, |chroot| {
@@ -170,7 +173,7 @@ pub fn finish_raw_image(
     filesystem_support::require_filesystem_support(root, &finishing.fstab, say)?;
     match Finisher::choose(root, finishing.way)? {
         Finisher::Builtin if finishing.way == FinisherChoice::Auto => {
-            say("the image does not contain an installer and is not changed");
+            say("the image does not contain an installer, and its boot configuration is not changed");
             array_config::expose_groups(root, &finishing.groups, say)?;
             let files = &finishing.files;
             user_data::write_cloud_init_seed(
@@ -199,7 +202,7 @@ pub fn finish_raw_image(
             Ok(BootRecord::Unknown)
         }
         Finisher::Disabled => {
-            say("the image is not changed");
+            say("the image's files are not changed");
             Ok(BootRecord::Unknown)
         }
         who => run_image_installer(root, finishing, who, root_uuid, say, |chroot| {
@@ -210,7 +213,7 @@ pub fn finish_raw_image(
     }
 }
 
-/// Runs the installer of the image, and then `label`, which sets the labels of SELinux.
+/// Runs the image's installer, and then `label`, which sets the SELinux labels.
 fn run_image_installer(
     root: &NewRoot,
     finishing: &FinishInputs,
@@ -234,7 +237,7 @@ fn run_image_installer(
         ),
         Finisher::Builtin | Finisher::Disabled => Ok(()),
     };
-    // The error of the installer is more informative than that of a mount which the installer left busy.
+    // An error of the installer is more informative than an error about a mount that the installer left busy.
     let ran = ran.and_then(|()| label(&chroot));
     ran.and(chroot.close())?;
     Ok(BootRecord::Written)
@@ -296,7 +299,7 @@ fn apply_settings(
         Ok(booting)
     };
     let ran = run();
-    // The error of a program is more informative than that of a mount which the program left busy.
+    // An error of a program is more informative than an error about a mount that the program left busy.
     let left = chroot.close();
     ran.and_then(|booting| left.map(|()| booting))
 }

@@ -7,12 +7,12 @@ use crate::{ActivateGroup, AssembleArray, CreateVolume, Effect, MountFilesystem,
 use model::device_name::DevicePath;
 use serde::Serialize;
 
-/// Activates all preserved objects once before anything is wiped, and then deactivates them. All changes are made to
-/// snapshots, which are in memory.
+/// Activates all preserved objects once before anything is wiped, and then deactivates them. All changes are written to
+/// in-memory snapshots.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Rehearsal {
-    /// Disks and partitions with preserved objects, and devices named in mount options. During the rehearsal, each of
-    /// these devices is replaced by a snapshot in memory.
+    /// Disks and partitions with preserved objects, and devices to which mount options refer. During the rehearsal,
+    /// each of these devices is replaced by an in-memory snapshot.
     pub over: Vec<DevicePath>,
     /// Operations that assemble the arrays, activate the volume groups and mount the filesystems, in this order. Each
     /// filesystem has its own mount point.

@@ -90,11 +90,12 @@ impl PlannedOperation for StopArray {
     }
 }
 
-/// Creates the array from devices in memory before anything is destroyed, to detect whether mdadm or the kernel refuses
+/// Creates the array from in-memory devices before anything is destroyed, to detect whether mdadm or the kernel refuses
 /// the array.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TryArray {
-    /// The array to create. Its name and UUID differ from those of the real array, so that the two cannot be confused.
+    /// The array to create. Its name and UUID differ from those of the real array, so that the two arrays cannot be
+    /// confused.
     pub make: CreateArray,
     /// Size of each device of the array, in bytes.
     pub member_bytes: Vec<u64>,
@@ -115,8 +116,8 @@ impl PlannedOperation for TryArray {
     }
 }
 
-/// Describes a trial of an array: `try raid1 --bitmap=internal for md/root in memory`.
+/// Describes a trial of an array: `try to create raid1 --bitmap=internal for md/root in memory`.
 fn describe_array_trial(trial: &TryArray) -> String {
     let CreateArray { device, level, createoptions, .. } = &trial.make;
-    format!("try {level} {} for {} in memory", createoptions.join(" "), strip_dev(device))
+    format!("try to create {level} {} for {} in memory", createoptions.join(" "), strip_dev(device))
 }

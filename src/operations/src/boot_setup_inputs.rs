@@ -19,7 +19,7 @@ pub struct BootDisk {
     pub gap: Option<ByteRange>,
 }
 
-/// All data that is needed to make the image bootable on this machine, and to allow the owner of the machine to log in.
+/// All data required to make the image bootable on this machine, and to allow the owner of the machine to log in.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct FinishInputs {
     pub way: FinisherChoice,
@@ -45,8 +45,8 @@ pub struct FinishInputs {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<SeedFilesystem>,
     pub network: RequestedNetwork,
-    /// Environment of the image's installer: the parameters of the OS definition, and properties of the machine under the names that the OS
-    /// definition uses.
+    /// Environment of the image's installer: the parameters of the OS definition, and properties of the machine in
+    /// variables with the names that OS definitions use.
     #[serde(skip)]
     pub environment: BTreeMap<String, String>,
     /// The allocation with its passwords and keys, and other data for files of the installed system.
@@ -72,7 +72,8 @@ pub enum RequestedNetwork {
     Unsaid,
     /// Configuration from `network` of the allocation.
     Described(NetworkConfig),
-    /// Configuration derived from metal-stack's `networks`, which are meant for a routing daemon that announces the addresses.
+    /// Configuration derived from metal-stack's `networks`, which are intended for a routing daemon that announces the
+    /// addresses.
     Announced(NetworkConfig),
 }
 

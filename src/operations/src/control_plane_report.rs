@@ -15,10 +15,10 @@ pub struct TellPointOfNoReturn {
     pub order: Option<String>,
     /// Records of the disks, each with its name in the layout.
     pub disks: Vec<RecordedDisk>,
-    /// Extents that the stages of the plan may write; empty if nothing is written after this operation.
+    /// Extents that the remaining stages may write; empty if nothing is written after this operation.
     #[serde(skip)]
     pub extents: Vec<StageExtents>,
-    /// Hash of the approved plan with which this plan was compared; `None` if the operator has not approved a plan.
+    /// Hash of the approved plan that matches this plan; `None` if the operator has not approved a plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approved: Option<String>,
     /// SHA-256 of the secret in the marker of this attempt, as `sha256:HEX`.
@@ -51,8 +51,8 @@ pub struct FinalReport {
     pub message: String,
     /// Marker of an installation that was already on the disks.
     pub already: Option<InstallMarker>,
-    /// Disks whose start and end are wiped if the control plane denies the migration. These disks must not boot,
-    /// because the allocation then still belongs to the source machine, which may run the same system.
+    /// Disks that are made unbootable if the control plane denies the migration, by wiping their first and last
+    /// sectors. The allocation then still belongs to the source machine, which may run the same system.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub taken_back: Vec<DevicePath>,
 }

@@ -20,7 +20,7 @@ impl PlannedOperation for WriteCrypttab {
     }
 }
 
-/// A line of crypttab, with the content of the key file that the line refers to.
+/// A line of crypttab, with the content of the key file to which the line refers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CrypttabEntry {
     pub uuid: Uuid,
@@ -36,7 +36,7 @@ pub struct CrypttabEntry {
 }
 
 impl CrypttabEntry {
-    /// Option of crypttab with which systemd unlocks the container by the TPM of the machine.
+    /// Option of crypttab that makes systemd unlock the container with the machine's TPM.
     pub const BY_TPM: &'static str = "tpm2-device=auto";
 
     pub fn is_by_tpm(&self) -> bool {

@@ -8,7 +8,8 @@ use model::inventory::InventoryDisk;
 use serde::{Serialize, Serializer};
 use std::num::NonZeroU64;
 
-/// Properties that distinguish a disk from others of the same model. A property is not compared if its value is unknown.
+/// Properties that distinguish a disk from other disks of the same model. Properties with unknown values are not
+/// compared.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct DiskIdentity {
     pub device: DevicePath,
@@ -17,7 +18,7 @@ pub struct DiskIdentity {
     pub serial: Option<String>,
     #[serde(with = "common::serde_empty")]
     pub wwn: Option<String>,
-    /// Sequence number of the disk in the kernel (`diskseq`).
+    /// Sequence number that the kernel has assigned to the disk (`diskseq`).
     #[serde(serialize_with = "or_zero")]
     pub diskseq: Option<NonZeroU64>,
 }

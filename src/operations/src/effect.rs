@@ -4,8 +4,8 @@ use crate::operation_text::{DeviceSizes, OperationLine};
 use crate::{CloseContainer, DeactivateGroup, StopArray};
 use model::device_name::DevicePath;
 
-/// Properties of an operation. Each operation implements this trait next to its data; the enums of operations delegate
-/// to these implementations.
+/// Properties of an operation. Each operation implements this trait in the file that defines its data; the enums of
+/// operations delegate to these implementations.
 pub trait PlannedOperation {
     /// Returns the text of the operation in the printed plan.
     fn describe(&self, sizes: &DeviceSizes) -> OperationLine<'_>;
@@ -20,8 +20,8 @@ pub struct Effect<'a> {
     /// before the operation that each path still leads to a disk of the plan. Operations that open a disk themselves
     /// are not included: they verify the open descriptor.
     pub opened: Vec<&'a DevicePath>,
-    /// Devices that may be written from this operation on. Devices on recreated disks are omitted, because a recreated
-    /// disk may be written as a whole.
+    /// Devices that may be written by this operation and by all later ones. Devices on recreated disks are omitted,
+    /// because recreated disks are entirely writable.
     pub written: Vec<DevicePath>,
     /// Undo operations; the last one is executed first. They are recorded before the operation is executed, because an
     /// operation that was only partially executed must be undone too.
@@ -48,7 +48,7 @@ impl<'a> Effect<'a> {
     }
 }
 
-/// Action that undoes an operation. `Wiping`, `Wiped` and `Made` are executed only after a failure that leaves the
+/// Action that undoes an operation. `Wiping`, `Wiped` and `Made` are performed only after failures that leave the
 /// system incomplete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UndoOperation {
@@ -69,13 +69,13 @@ pub enum UndoOperation {
     CloseContainer(CloseContainer),
     /// Unmounts all mounts of the session.
     Unmount,
-    /// Ends processes that programs of the image may have left running.
+    /// Terminates processes that programs of the image may have left running.
     EndProcesses,
     UnloadKernel,
 }
 
-/// Defines an enum of operations. A variant has the properties of its data; a variant without data has the properties
-/// of the unit type with the variant's name.
+/// Defines an enum of operations. Variants delegate to their data; a variant without data delegates to the unit type
+/// with the variant's name.
 macro_rules! operations {
     ($(#[$attribute:meta])* $name:ident { $($variant:ident($data:ty),)* } $({ $($unit:ident,)* })?) => {
         $(#[$attribute])*

@@ -14,7 +14,7 @@ pub struct ByteRange {
 /// Consecutive stages that may write the same extents, together with these extents.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageExtents {
-    /// Names of the stages. The JSON field is called `steps`, because stages are called steps in texts for operators.
+    /// Names of the stages. The JSON field is called `steps`, because texts for operators call stages steps.
     #[serde(rename = "steps")]
     pub stages: Vec<StageName>,
     /// Writable ranges by disk; empty if the stages write nothing.

@@ -38,8 +38,8 @@ fn describe_filesystem(make: &MakeFilesystem) -> String {
     format!("{}: {}{label}", strip_dev(&make.device), make.format)
 }
 
-/// Creates a filesystem in memory and mounts it before anything is destroyed, to detect whether mkfs or the kernel
-/// refuses the filesystem.
+/// Creates a filesystem in memory and mounts the filesystem before anything is destroyed, to detect whether mkfs or the
+/// kernel refuses the filesystem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TryFilesystem {
     /// The filesystem to create. Its UUID differs from the UUID of the real filesystem, because the kernel confuses two
@@ -53,7 +53,7 @@ pub struct TryFilesystem {
     pub sector_bytes: u32,
     /// Mount options; `None` if the filesystem is not mounted.
     pub mount: Option<Vec<String>>,
-    /// Kernel of the image, which must be able to mount the filesystem; `None` if the image's manifest does not list a
+    /// The image's kernel, which must be able to mount the filesystem; `None` if the image's manifest does not list a
     /// kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mounted_by: Option<MountingKernel>,
@@ -78,7 +78,7 @@ impl PlannedOperation for TryFilesystem {
     }
 }
 
-/// Describes a trial of a filesystem: `try ext4 -m 0 for sda2 in memory, mounted with noatime`.
+/// Describes a trial of a filesystem: `try to create ext4 -m 0 for sda2 in memory, mounted with noatime`.
 fn describe_filesystem_trial(trial: &TryFilesystem) -> String {
     let MakeFilesystem { device, format, createoptions, .. } = &trial.make;
     let format = std::iter::once(format.name()).chain(createoptions.iter().map(String::as_str));
@@ -87,5 +87,5 @@ fn describe_filesystem_trial(trial: &TryFilesystem) -> String {
         true => ", mounted".to_owned(),
         false => format!(", mounted with {}", options.join(",")),
     });
-    format!("try {format} for {} in memory{}", strip_dev(device), mounted.unwrap_or_default())
+    format!("try to create {format} for {} in memory{}", strip_dev(device), mounted.unwrap_or_default())
 }

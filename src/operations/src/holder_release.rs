@@ -1,4 +1,4 @@
-//! Release of the holders of disks. A holder is stopped, removed or deactivated before the disk is wiped.
+//! Release of the holders of disks. Holders are stopped, removed or deactivated before a disk is wiped.
 
 use crate::operation_text::{DeviceSizes, OperationLine, join_devices, strip_dev};
 use crate::{Effect, PlannedOperation};

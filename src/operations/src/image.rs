@@ -14,7 +14,7 @@ pub struct ReachImage {
     /// All download locations of the image, including secrets in their URLs.
     #[serde(skip)]
     pub image: Box<AllocatedImage>,
-    /// The disk that a raw image is written to. This operation refuses an image that does not fit the disk.
+    /// The disk to which a raw image is written. This operation refuses an image that does not fit the disk.
     #[serde(skip)]
     pub onto: Option<BurnDisk>,
     /// Requirements for a root tree. This operation refuses an image whose manifest does not meet them.
@@ -38,7 +38,7 @@ pub struct BurnImage {
     pub name: String,
     /// Mount points of preserved filesystems that will hide files of the image.
     pub hidden: Vec<String>,
-    /// Mount points of preserved filesystems to which files of the image are added.
+    /// Mount points of preserved filesystems to which the image's files are added.
     pub merged: Vec<String>,
     /// Mount points of filesystems that this plan creates, except the root.
     pub fresh: Vec<String>,

@@ -7,8 +7,8 @@ use model::device_name::DevicePath;
 use model::inventory::FirmwareType;
 use serde::Serialize;
 
-/// Makes the files of the image bootable, either by running the installer of the image in a chroot, or by the agent's
-/// own code.
+/// Makes an image of files bootable: either the image's installer, which is run in a chroot, or the agent itself does
+/// this.
 impl PlannedOperation for FinishInputs {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
         describe_finisher(self).and(describe_seed(self)).into()
@@ -34,7 +34,8 @@ impl PlannedOperation for AdaptImage {
     }
 }
 
-/// Returns the device of the cloud-init seed if it must be mounted temporarily; `None` if the target mounts it anyway.
+/// Returns the device of the cloud-init seed if the device must be mounted temporarily; `None` if the device is mounted
+/// in the target anyway.
 fn find_temporary_seed(finishing: &FinishInputs) -> Option<&DevicePath> {
     finishing.seed.as_ref().filter(|seed| seed.path.is_none()).map(|seed| &seed.device)
 }

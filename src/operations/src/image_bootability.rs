@@ -1,6 +1,6 @@
-//! Requirements for an image on this machine. They are checked against the boot contents that the image's manifest
+//! Requirements for an image on this machine, which are compared with the boot contents that the image's manifest
 //! lists. The planner checks the requirements if the control plane has recorded these contents. The executor checks
-//! them again, by the same rules, when it has received the manifest from the server of the image.
+//! them again, by the same rules, after it has received the manifest from the image's server.
 
 use common::diagnostic::Diagnostic;
 use common::error_code::ErrorCode;
@@ -18,8 +18,8 @@ pub struct ImageNeeds {
     pub has_user_data: bool,
     /// True if the allocation describes the network of the installed system.
     pub has_network: bool,
-    /// Mount point of an encrypted filesystem that the system needs to start. `opens_by_tpm` is the mount point of an
-    /// encrypted filesystem that the system needs to start and whose key is in the TPM.
+    /// Mount point of an encrypted filesystem that the system requires at boot. `opens_by_tpm` is such a mount point
+    /// too, but of a filesystem with its key in the TPM.
     pub opens: Option<String>,
     pub opens_by_tpm: Option<String>,
 }
@@ -88,7 +88,7 @@ impl ImageNeeds {
     fn judge_network(&self, contents: &BootContents, refuse: &mut impl FnMut(&str, &str)) {
         if let (true, Some(name)) = (self.has_network, &contents.unsupported_network) {
             refuse(
-                &format!("only {name} to configure its network, and drophammer does not support this program"),
+                &format!("only {name} to configure its network, which drophammer does not support"),
                 "install NetworkManager or systemd-networkd into the directory tree of the image and pack the tree again, or remove `network` from the allocation",
             );
         }

@@ -17,8 +17,8 @@ pub struct PreparePersistent {
     /// Logical volume that is created before its content; `None` if the device exists already.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub create: Option<CreateVolume>,
-    /// Whether the device must be blank, because the layout does not list it. Immediately before the write, samples from all over the
-    /// device are read again, and all of them must be zero.
+    /// Whether the device must be blank, because the layout does not list it. Immediately before the write, samples
+    /// from the whole device are read again, and all of them must be zero.
     pub must_be_blank: bool,
     pub filling: VolumeFilling,
 }
@@ -65,8 +65,8 @@ pub enum VolumeFilling {
     Partition {
         guid: Uuid,
     },
-    /// No content is written: an LVM block volume is identified by its LVM UUID, so its content need not contain a
-    /// UUID.
+    /// No content is written: an LVM block volume is identified by its LVM UUID, so no UUID needs to be written to the
+    /// volume.
     Nothing,
 }
 

@@ -1,12 +1,12 @@
-//! Operations: the single actions that a plan consists of, and that the executor carries out one after the other.
+//! Operations: the actions of which a plan consists. The executor performs them one after the other.
 //!
-//! An operation is defined in one place: its data, its text, the devices that it opens and writes, and its undo
-//! ([`PlannedOperation`]). An operation contains all of its inputs, so that the executor needs no lookups. A new
-//! operation is a data type that implements [`PlannedOperation`] and has a line in [`DeviceOp`] or [`SessionOp`]. The
-//! compiler then reports every place in which the executor does not handle the new operation yet.
+//! All properties of an operation are defined in one place: its data, its text, the devices that it opens and writes,
+//! and how it is undone ([`PlannedOperation`]). An operation contains all of its inputs, so that the executor needs no
+//! lookups. A new operation is a data type that implements [`PlannedOperation`] and has a line in [`DeviceOp`] or
+//! [`SessionOp`]. The compiler then reports every place in which the executor does not handle the new operation yet.
 //!
-//! The planner creates operations, and the crates that carry them out do not depend on the planner. Start with [`Operation`] and
-//! [`StageName`], the stages of a run.
+//! The planner creates operations. The crates that execute operations do not depend on the planner. Start with
+//! [`Operation`] and [`StageName`], the stages of a run.
 
 mod activation_rehearsal;
 mod array_slot;

@@ -105,7 +105,7 @@ impl PlannedOperation for CloseContainer {
     }
 }
 
-/// Checks that the program that opens these containers is available, and that the key of each container is available.
+/// Checks that the program that opens these containers and the key of each container are available.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CheckContainers(pub Vec<LuksContainer>);
 

@@ -52,8 +52,8 @@ pub struct ReceivedDevice {
     pub size_bytes: u64,
 }
 
-/// Asks the control plane whether the migration was cancelled. If the control plane does not respond, the run
-/// continues; then the response to the final report shows whether the migration was cancelled.
+/// Asks the control plane whether the migration was canceled. If the control plane does not respond, the run continues,
+/// and the response to the final report shows whether the migration was canceled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MoveStands {
     pub order: String,
@@ -61,7 +61,7 @@ pub struct MoveStands {
 
 impl PlannedOperation for MoveStands {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
-        "the control plane has not cancelled the migration".into()
+        "the control plane has not canceled the migration".into()
     }
 
     fn effect(&self) -> Effect<'_> {

@@ -38,8 +38,8 @@ impl MountFilesystem {
         self.options().filter(|option| ["ro", "rw"].contains(option)).last() == Some("ro")
     }
 
-    /// Returns the devices of the filesystem itself. The additional devices of a btrfs are included, because the kernel
-    /// opens each of them by the path that it has recorded.
+    /// Returns the devices of the filesystem itself. The other devices of a btrfs are included, because the kernel
+    /// opens each of them by a path that it has recorded.
     fn own_devices(&self) -> Vec<&DevicePath> {
         match self.format {
             FilesystemFormat::Tmpfs => Vec::new(),

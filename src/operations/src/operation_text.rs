@@ -10,7 +10,7 @@ pub(crate) type DeviceSizes = BTreeMap<DevicePath, u64>;
 
 /// Text of an operation.
 pub struct OperationLine<'a> {
-    /// Device of the operation. Operations that have the same text share one line that lists their devices. `None` if this
+    /// Device of the operation. Operations with the same text share one line, which lists their devices. `None` if this
     /// operation always has its own line.
     pub device: Option<&'a str>,
     pub text: OperationText,

@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use uuid::Uuid;
 
-/// Reads the identities of preserved objects, and the protected ranges, a second time. Fails if one of them has
-/// changed.
+/// Reads the identities of preserved objects, and the protected ranges, again. Fails if one of them has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ProveKept(pub Vec<PreservedObject>);
 

@@ -22,8 +22,8 @@ macro_rules! stages {
                 }
             }
 
-            /// Returns the stage with this name. Returns `None` for the names by which reports describe failures
-            /// outside of all stages, and for names that only other versions of the agent use.
+            /// Returns the stage with this name. Returns `None` for names that reports use for failures outside of all
+            /// stages, and for names that only other versions of the agent use.
             pub fn named(name: &str) -> Option<StageName> {
                 match name {
                     $($name => Some(StageName::$stage),)*
@@ -109,7 +109,7 @@ impl FailureState {
 struct StageProperties {
     /// Whether the stage destroys existing data.
     destructive: bool,
-    /// Whether no two operations of the stage use the same device, so the operations may run concurrently.
+    /// Whether the operations of the stage may run concurrently, because no two of them use the same device.
     concurrent: bool,
     leaves: FailureState,
 }

@@ -34,8 +34,8 @@ pub struct WipeDisk {
     pub strict: bool,
     /// Time limit for all erase methods of the disk together, in seconds.
     pub budget_seconds: u64,
-    /// Ranges that are zeroed first, one after the other. Each range is durable before the next one is written. Once
-    /// all of these ranges are zeroed, the disk is not bootable.
+    /// Ranges that are zeroed first, one after the other. Each range is flushed to the disk before the next one is
+    /// written. Once all of these ranges are zeroed, the disk is no longer bootable.
     pub first: Vec<ByteRange>,
     /// Ranges that are zeroed and verified after the `methods` were tried, regardless of the result of the methods.
     pub zero: Vec<ByteRange>,
@@ -95,7 +95,7 @@ fn describe_method(method: EraseMethod) -> &'static str {
     }
 }
 
-/// Completely reads devices of which all samples were zero, and fails if any byte is not zero.
+/// Reads devices completely if all of their samples were zero, and fails if any byte is not zero.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ProveZeros(pub Vec<ZeroProof>);
 

@@ -102,17 +102,18 @@ fn find_differences(approved: &ApprovalSummary, found: &ApprovalSummary, has_beg
 }
 
 /// Returns the differences between the objects that lose members in the plan and those in the approval. If an earlier
-/// attempt was started, an approved object may be absent from the plan, because that attempt may have wiped members of
-/// the object already. The absence is then not reported as a difference.
+/// attempt was started, it may already have wiped members of an approved object, so the plan may not contain this
+/// object. This is not reported as a difference.
 fn compare_torn(approved: &[String], found: &[String], has_begun: bool) -> Vec<String> {
     let more = found.iter().filter(|torn| !approved.contains(torn));
-    let more = more.map(|torn| {
-        format!("objects that lose members: the approved plan does not contain {torn}, but the present plan does")
-    });
+    let more = more
+        .map(|torn| format!("objects that lose members: {torn} is in the present plan, but not in the approved plan"));
     let less = approved.iter().filter(|torn| !has_begun && !found.contains(torn));
-    more.chain(less.map(|torn| {
-        format!("objects that lose members: the approved plan contains {torn}, but the present plan does not")
-    }))
+    more.chain(
+        less.map(|torn| {
+            format!("objects that lose members: {torn} is in the approved plan, but not in the present plan")
+        }),
+    )
     .collect()
 }
 

@@ -91,7 +91,7 @@ fn summarize_volumes(
 
 /// Predicts the verdicts for a machine whose disks have changed since the inventory was read. The prediction assumes
 /// that no disk was exchanged, and that each disk has the content that the layout specifies. The agent compares its
-/// plan with the prediction, and refuses the run if they differ.
+/// plan with the prediction, and refuses the run if the two differ.
 ///
 /// # Errors
 /// Returns the problems that do not depend on the content of the disks.
@@ -150,7 +150,7 @@ fn predict_disks(
                 seen.push(disk);
                 let verdict = verdict_on_disk(request.mode, Some(listed));
                 let verdict = ApprovedDisk::new(listed, disk, &identifiers, verdict);
-                // The content of the disks has changed since the inventory, and was not read again.
+                // The content of the disks has changed since the inventory was read, and was not read again.
                 disks.push(Some(ApprovedDisk { contents: None, ..verdict }));
             }
             Err(why) => problems.push(Diagnostic::new(place, why).with_code(ErrorCode::DiskMissing)),

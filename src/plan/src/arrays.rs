@@ -1,5 +1,5 @@
-//! Decides on each array of the layout. An array is created if its devices are recreated; it is kept if the array found
-//! on the disks matches the layout.
+//! Decides on each array of the layout. An array is created if its devices are recreated. If its devices are preserved,
+//! the array is preserved, provided that the array found on the disks matches the layout.
 
 use super::creation_trials;
 use super::device_capacity::{array_bytes, changes_size, max_array_bytes, stripe_bytes};
@@ -15,7 +15,7 @@ use model::layout::ArraySpec;
 use model::storage_graph::find_arrays_on;
 use operations::{ArraySlot, CreateArray};
 
-/// Metadata versions with the superblock at the end of a member.
+/// Metadata versions that place the superblock at the end of a member.
 const AT_THE_END: [&str; 2] = ["0.90", "1.0"];
 
 impl<'a> PlanDecider<'a> {
@@ -146,8 +146,11 @@ impl<'a> PlanDecider<'a> {
             [] => "none of the devices is a member of an array".to_owned(),
             several => {
                 let all = several.iter().map(|array| describe_array(array)).collect::<Vec<_>>().join(" and ");
-                let ambiguous =
-                    if self.is_ambiguous(below, &found) { "one member has several signatures:" } else { "there is" };
+                let ambiguous = if self.is_ambiguous(below, &found) {
+                    "found several signatures on one member:"
+                } else {
+                    "there is"
+                };
                 format!("{ambiguous} {all}")
             }
         };
@@ -161,8 +164,8 @@ impl<'a> PlanDecider<'a> {
     }
 
     /// Returns whether two arrays or groups claim the same member. Only signatures of array members and of physical
-    /// volumes are claims. If the metadata of an array is at the end, its members also show the signature of the
-    /// physical volume inside the array; that signature is not a second claim.
+    /// volumes are claims. If the metadata of an array is at the end of its members, the signature of a physical volume
+    /// on the array is also visible on the members; that signature is not a second claim.
     fn is_ambiguous(&self, below: &UnderlyingDevices, found: &[&inventory::MdArray]) -> bool {
         let contents: Vec<&DeviceSignature> = match found {
             [one] if AT_THE_END.contains(&one.metadata.as_str()) => {
@@ -191,7 +194,7 @@ impl<'a> PlanDecider<'a> {
         self.warn(format!("{} is kept {how}: found {}", raid.arrayname, describe_array(array)));
     }
 
-    /// Refuses an array name that another active array uses, unless that array is released first. mdadm cannot create a
+    /// Refuses an array name that another active array uses, unless that array is stopped first. mdadm cannot create a
     /// second array with the same device name.
     fn refuse_taken_name(&mut self, place: &str, raid: &ArraySpec, ours: Option<&KernelName>) {
         let name = raid.arrayname.as_device().kernel_name();
@@ -204,7 +207,7 @@ impl<'a> PlanDecider<'a> {
             };
             let members: Vec<String> = running.below.iter().map(member).collect();
             let message = format!(
-                "array:{} is the name of another array, which is active on {} and is not released; choose another name",
+                "array:{} is the name of another array, which is active on {} and will not be stopped; choose another name",
                 raid.arrayname,
                 members.join(", ")
             );
@@ -227,7 +230,7 @@ fn explain_too_small(raid: &ArraySpec, metadata: &str, below: &UnderlyingDevices
 }
 
 /// Returns why a member is too large for metadata 0.90. Returns `None` if the create options affect the size of the
-/// array: such an array is created in memory as a trial.
+/// array, because a trial in memory then checks this.
 fn too_large_for_metadata(raid: &ArraySpec, metadata: &str, below: &UnderlyingDevices) -> Option<String> {
     if metadata != "0.90" || changes_size(raid) {
         return None;
@@ -289,7 +292,7 @@ fn active_slots(array: &inventory::MdArray) -> Vec<usize> {
     array.members.iter().filter_map(place).collect()
 }
 
-/// Returns the slots of the array that have no active member.
+/// Returns the slots of the array without an active member.
 fn missing_slots(array: &inventory::MdArray) -> Vec<usize> {
     let there = active_slots(array);
     (0..array.raid_devices as usize).filter(|place| !there.contains(place)).collect()

@@ -30,7 +30,8 @@ pub(crate) fn record_disks(
         let found = meant.matched_disk(index);
         let verdict = found.and_then(|found| decided.disks.iter().find(|is| is.name == found.name));
         let whole = verdict.filter(|is| is.verdict == DiskVerdict::Make).map(|_| {
-            // If this attempt is interrupted before it writes the disk, objects of the previous attempt are still there.
+            // If this attempt is interrupted before it writes the disk, the disk still contains objects of the previous
+            // attempt.
             let left = found.and_then(|found| earlier.remade_disk(&disk.device.as_str().into(), found));
             let left = left.map(|making| making.contents.clone()).unwrap_or_default();
             let mut contents = list_new_ids(decided);
@@ -61,8 +62,8 @@ pub(crate) fn record_volume_disks(inventory: &Inventory, decided: &PlanDecisions
     marked.collect()
 }
 
-/// Returns the ids of everything that the plan creates, as UUID, GUID or LVM name. If this attempt is interrupted, the
-/// next attempt recognizes the objects of this attempt by these ids.
+/// Returns the ids of all objects that the plan creates: UUIDs, GUIDs or LVM names. If this attempt is interrupted, the
+/// next attempt recognizes its objects by these ids.
 fn list_new_ids(decided: &PlanDecisions) -> Vec<String> {
     let tables = decided.tables.iter().map(|table| table.guid.to_string());
     let parts = decided.tables.iter().flat_map(|table| &table.partitions).map(|part| part.guid.to_string());

@@ -1,10 +1,10 @@
-//! Second decision after an interrupted attempt: disks that the attempt was recreating are recreated once more.
+//! Second decision after an interrupted attempt: disks that the attempt was recreating are recreated again.
 //!
-//! | a problem of the first decision | |
+//! | a problem of the first decision | result |
 //! |---|---|
-//! | concerns only disks that the attempt was recreating, and everything on them was created by the attempt | those disks are recreated again |
+//! | concerns only disks that the attempt was recreating, and all objects on them were created by the attempt | those disks are recreated again |
 //! | concerns several disks (path `disks`) | all disks that the attempt was recreating are recreated again; the second decision is used only if it does not have the problem |
-//! | concerns any other disk, or no disk at all | the first decision is final |
+//! | concerns any other disk, or does not concern a disk | the first decision is final |
 //! | concerns a disk with an object that is not in the record of the attempt | the disk is not recreated, and the first decision is final |
 
 use super::earlier_attempt::AttemptDevices;
@@ -21,8 +21,8 @@ use model::layout::graph::LayoutGraph;
 use model::storage_graph::{DeviceStack, LayoutMatch, all_units, disk_lookup};
 use std::collections::BTreeSet;
 
-/// Returns the listed disks that must be recreated once more to solve these problems. Returns an empty list if that
-/// would not solve all of the problems.
+/// Returns the listed disks that must be recreated again to solve these problems. Returns an empty list if this would
+/// not solve all of the problems.
 pub(crate) fn disks_to_remake(
     layout: &Layout,
     inventory: &Inventory,

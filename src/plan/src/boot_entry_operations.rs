@@ -5,15 +5,15 @@ use model::inventory::FirmwareType;
 use operations::{BootEntries, FinishInputs, Operation, SessionOp};
 
 /// Returns the operation that writes the boot entries; `None` if the agent itself must not install the boot loader, or
-/// if the machine has no UEFI firmware or EFI system partition. With [`FinisherChoice::Auto`], the operation writes no
-/// entries if the image has an installer, because that installer writes its own entries.
+/// if the machine has no UEFI firmware or EFI system partition. With [`FinisherChoice::Auto`], the operation does not
+/// write entries if the image has an installer, because that installer writes its own entries.
 pub(crate) fn write_entries(finishing: &FinishInputs) -> Option<Operation> {
     let made_here = matches!(finishing.way, FinisherChoice::Auto | FinisherChoice::Builtin);
     if made_here { build_operation(finishing, finishing.way == FinisherChoice::Auto) } else { None }
 }
 
-/// Returns the operation that writes the boot entries of a system received from another machine. The entries are not in
-/// the firmware of this machine yet, even if an installer of the image wrote them on the source machine.
+/// Returns the operation that writes the boot entries of a system received from another machine. The firmware of this
+/// machine does not contain these entries yet, even if the image's installer wrote them on the source machine.
 pub(crate) fn write_entries_of_migrated(finishing: &FinishInputs) -> Option<Operation> {
     build_operation(finishing, false)
 }

@@ -3,8 +3,8 @@
 use model::inventory::{self, DeviceSignature, DiskPartition};
 use operations::operation_text::strip_dev;
 
-/// Description of a device on which nothing is recognized and which is not proven blank. Such a device may contain data
-/// that no tool recognizes.
+/// Description of a device on which nothing is recognized, and which is not proven blank. It may contain data that no
+/// tool recognizes.
 pub(crate) const NO_KNOWN_KIND: &str = "data of no known kind";
 /// Description of a device that is proven blank.
 const BLANK: &str = "blank";

@@ -1,5 +1,5 @@
-//! Trials before the point of no return. They test arrays and filesystems with options that only the tool or the kernel
-//! can check.
+//! Trials before the point of no return, for arrays and filesystems with options that only the tool or the kernel can
+//! check.
 
 use super::filesystem_fate::{FilesystemFate, NewFilesystem, PlacedFilesystem, new_filesystem};
 use super::planned_devices::DeviceSize;
@@ -11,17 +11,17 @@ use operations::{
 };
 use uuid::Uuid;
 
-/// First estimate, in bytes, for the size of a device whose size is unknown until the device is created.
+/// First estimate, in bytes, of a device size that is unknown until the device is created.
 const GUESS_BYTES: u64 = 4 << 30;
 
 /// Smallest further estimate.
 const LEAST_GUESS_BYTES: u64 = 64 << 20;
-/// Factor between one estimate and the next. In each range of sizes that a tool accepts or refuses, the largest size
-/// exceeds the smallest one by much more than this factor, so no range is skipped.
+/// Factor between one estimate and the next. In each range of sizes that a tool accepts or refuses, the largest size is
+/// greater than the smallest size by much more than this factor, so no range is skipped.
 const GUESS_STEP: u64 = 4;
 
-/// Returns the sizes to try for a device of this size, in order. A tool that accepts an option for the real size
-/// accepts it for at least one of these sizes.
+/// Returns the sizes to try for a device of this size, in order. If a tool accepts an option for the real size, it also
+/// accepts the option for at least one of these sizes.
 fn size_estimates(size: DeviceSize) -> (u64, Vec<u64>) {
     let most_bytes = match size {
         DeviceSize::Known(bytes) => return (bytes, Vec::new()),
@@ -61,7 +61,7 @@ pub(crate) fn array_trial(made: &CreateArray, sizes: &[DeviceSize], sector_bytes
     Some(TryArray { make: CreateArray { uuid, ..made.clone() }, member_bytes, or_member_bytes, sector_bytes })
 }
 
-/// First version of Linux that supports all features which mkfs in the ramdisk enables by default.
+/// First version of Linux that supports all features that mkfs in the ramdisk enables by default.
 const WITH_DEFAULT_FEATURES: LinuxVersion = (5, 10);
 
 /// Returns the trials of filesystems. A filesystem is tried if it is created on a preserved device, if it has create
@@ -81,8 +81,8 @@ pub(crate) fn filesystem_trials(filesystems: &[PlacedFilesystem], kernel: Option
     trials.map(DeviceOp::TryFilesystem).map(Operation::Device).collect()
 }
 
-/// Returns the trial of the filesystem of a Kubernetes volume that is added to a preserved object, or whose storage
-/// class specifies options.
+/// Returns the trial of a Kubernetes volume's filesystem. Such a trial is made if the volume is added to a preserved
+/// object, or if its storage class specifies options.
 pub(crate) fn volume_trial(
     filling: &VolumeFilling,
     size: DeviceSize,

@@ -1,4 +1,5 @@
-//! Capacity of stacked devices before they exist. If a tool chooses the size, the computed capacity is a lower bound.
+//! Capacity of stacked devices that do not exist yet. If a tool chooses the size, the computed capacity is a lower
+//! bound.
 
 use super::partition_placement::MIB;
 use model::layout::{
@@ -13,7 +14,7 @@ pub(crate) const LVM_METADATA_BYTES: u64 = MIB;
 /// Default chunk size of mdadm, in bytes.
 const CHUNK_BYTES: u64 = 512 << 10;
 /// Minimum number of clusters of a FAT32 filesystem. According to the FAT specification, a filesystem with fewer
-/// clusters is a FAT16, whatever its header contains.
+/// clusters is a FAT16 filesystem, regardless of its header.
 const FAT32_CLUSTERS: u64 = 65525;
 /// Minimum size of a FAT32 filesystem with clusters of 4096 bytes, in MiB, including both file allocation tables.
 /// Smaller filesystems did not boot in OVMF.
@@ -38,7 +39,7 @@ pub(crate) fn array_bytes(raid: &ArraySpec, metadata: &str, sizes: &[Option<u64>
     })
 }
 
-/// Returns an upper bound for the size of an array with these members, whatever its create options are.
+/// Returns an upper bound for the size of an array with these members, regardless of its create options.
 pub(crate) fn max_array_bytes(raid: &ArraySpec, most_of_members: impl Iterator<Item = u64>) -> u64 {
     let members: Vec<u64> = most_of_members.collect();
     let least = members.iter().copied().min().unwrap_or_default();
@@ -69,8 +70,8 @@ pub(crate) fn changes_size(raid: &ArraySpec) -> bool {
     raid.options_without_metadata().iter().any(|option| starts.iter().any(|start| option.starts_with(start)))
 }
 
-/// Returns the stripe size to which LVM aligns its data (lvm.conf(5), `data_alignment_detection`); 0 if the array has
-/// no stripes.
+/// Returns the stripe size to which LVM aligns its data (lvm.conf(5), `data_alignment_detection`); 0 if the array does
+/// not have stripes.
 pub(crate) fn stripe_bytes(raid: &ArraySpec) -> u64 {
     match raid.level {
         RaidLevel::Raid1 => 0,

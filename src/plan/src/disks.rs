@@ -1,5 +1,5 @@
-//! Disks and their partitions. The planner matches them with the layout; then they are either recreated or compared
-//! with the layout.
+//! Disks and their partitions. They are matched with the layout, and are then either recreated or compared with the
+//! layout.
 
 use super::disk_descriptions::describe_record;
 use super::partition_placement::{self, SectorExtent};
@@ -72,9 +72,9 @@ impl<'a> PlanDecider<'a> {
                 let said = match self.is_empty(disk, found) {
                     true => {
                         self.require_zeros_of(disk, found);
-                        "is blank, as after a replacement: it will be recreated"
+                        "is blank, possibly because it was replaced; it will be recreated"
                     }
-                    false => "an interrupted attempt was recreating the disk: it will be recreated again",
+                    false => "an interrupted attempt had started to recreate the disk; it will be recreated again",
                 };
                 self.warn(format!("{} must be kept, but {said}", found.device));
                 self.make_disk(place, disk, found, DeviceFate::Blank);
@@ -86,9 +86,9 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Returns whether the disk is empty although the layout has content on it. The disk may have partitions for arrays
-    /// or groups if all of its partitions are blank: an attempt that was interrupted while it recreated the disk leaves
-    /// this state.
+    /// Returns whether the disk is empty although the layout specifies content for it. A disk with partitions for
+    /// arrays or groups is also empty if all of its partitions are blank: an attempt that was interrupted while it
+    /// recreated the disk may leave this state.
     fn is_empty(&self, disk: &layout::DiskSpec, found: &inventory::InventoryDisk) -> bool {
         let mut partitions = disk.partitions.iter().map(|partition| disk.device.partition_path(partition.number));
         let formatted = |device: &LayoutPath| {
@@ -284,7 +284,7 @@ fn keep_disk(place: &str, disk: &layout::DiskSpec, found: &inventory::InventoryD
 }
 
 /// Returns whether the partition table belongs to an array instead of the disk. If the metadata of an array is at the
-/// end, the table is also visible on its members.
+/// end of its members, the array's partition table is also visible on the members.
 fn is_member_with_table(disk: &layout::DiskSpec, found: &inventory::InventoryDisk) -> bool {
     disk.partitions.is_empty() && found.signatures.iter().all(|is| is.usage == "raid" && is.kind != "LVM2_member")
 }

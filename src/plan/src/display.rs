@@ -1,4 +1,4 @@
-//! Text form of the plan, which `drophammer plan` and the console print before anything happens.
+//! Text form of the plan. `drophammer plan` prints it, and the console prints it before the plan is executed.
 
 mod disks;
 mod firmware;
@@ -22,7 +22,7 @@ use model::device_name::KernelName;
 use model::install_marker::InstallMarker;
 use std::fmt;
 
-/// Prints the plan. The alternate form `{:#}` colours wiped disks.
+/// Prints the plan. The alternate form `{:#}` prints wiped disks in color.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_title(f, &self.subject, self.mode, &self.layout)?;
@@ -70,10 +70,10 @@ impl fmt::Display for PlanRefusal {
         }
         let remedy = match self.mode {
             InstallMode::Install => "Correct the layout, or the disks, and try again.",
-            // Editing the layout's file alone does not change the stored layout.
+            // Editing the layout file alone does not change the stored layout.
             InstallMode::Reinstall => {
                 "A reinstall uses the layout that was stored when the machine was installed. Repair the disks and order the \
-                 reinstall again, or correct the layout's file and order it with --change-promise."
+                 reinstall again, or correct the layout file and order the reinstall with --change-promise."
             }
         };
         write!(f, "Nothing was written. {remedy}")
@@ -118,8 +118,10 @@ fn write_title(f: &mut fmt::Formatter<'_>, subject: &PlanSubject, mode: InstallM
 fn write_existing(f: &mut fmt::Formatter<'_>, marker: &InstallMarker) -> fmt::Result {
     let order = marker.order.as_ref().map(|order| format!(", order {order}")).unwrap_or_default();
     let time = if marker.time.is_empty() { String::new() } else { format!(" since {}", marker.time) };
-    let line =
-        format!("Allocation {}{order} is already installed here, with {}{time}.", marker.allocation, marker.image);
+    let line = format!(
+        "Allocation {}{order} is already installed on this machine, with {}{time}.",
+        marker.allocation, marker.image
+    );
     writeln!(f, "{}", escape_line(&line))?;
-    writeln!(f, "Nothing is written; the installed system is booted.\n")
+    writeln!(f, "Nothing will be written; the installed system will be booted.\n")
 }

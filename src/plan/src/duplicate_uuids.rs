@@ -1,10 +1,11 @@
 //! Preserved devices with a UUID that another device also has, for example because a disk was copied with `dd` and the
-//! copy is still attached. A lookup by UUID may find either device, so the installed system may write to the wrong one.
+//! copy is still attached. A lookup by UUID may find either device, so the installed system could write to the wrong
+//! one.
 //!
-//! | one device is on a preserved disk, the other one | |
+//! | if one device is on a preserved disk, and the other device | the plan is |
 //! |---|---|
-//! | is on a preserved disk, or on an unlisted disk | refused: it is undefined which one will be used |
-//! | is on a disk that will be wiped | refused, unless the operator discards that disk: it is unknown which device was used and has the current data |
+//! | is on a preserved disk or on an unlisted disk | refused: it is undefined which of the two will be used |
+//! | is on a disk that will be wiped | refused, unless the operator discards that disk: it is unknown which of the two has the current data |
 //! | is inside a volume, like the disk of a virtual machine | allowed: a lookup by UUID does not find it there |
 
 use super::planner_state::PlanDecider;
@@ -118,7 +119,7 @@ impl<'a> PlanDecider<'a> {
         let disks = self.disks_below(copy);
         if disks.iter().all(|disk| self.is_discarded(disk)) {
             return self.warn(format!(
-                "{said}, and {copy} will be wiped: its data will be discarded, as requested by the operator"
+                "{said}, but {copy} will be wiped: its data will be discarded, as requested by the operator"
             ));
         }
         let below = self.inventory.disks.iter().filter(|disk| disks.contains(&disk.name));
@@ -128,7 +129,7 @@ impl<'a> PlanDecider<'a> {
             Some(names) => format!("order the reinstall again with --give-up {}", names.join(" --give-up ")),
         };
         let message = format!(
-            "{said}, and {copy} will be wiped: one of them is a copy, and it is unknown which one has the current data. Inspect both devices; if {copy} is not needed, {road}"
+            "{said}, but {copy} will be wiped: one of them is a copy, and it is unknown which one has the current data. Inspect both devices; if {copy} is not needed, {road}"
         );
         self.refuse(ErrorCode::DuplicateObject, "disks", message);
     }

@@ -23,16 +23,18 @@ impl<'a> AttemptDevices<'a> {
         AttemptDevices { inventory, records }
     }
 
-    /// Returns the record of a listed disk that the attempt was recreating as a whole, if an identifier proves that `found` is that disk.
+    /// Returns the record of a listed disk that the attempt was completely recreating, if an identifier proves that
+    /// `found` is that disk.
     pub(crate) fn remade_disk(&self, listed: &LayoutPath, found: &InventoryDisk) -> Option<&'a PendingCreation> {
         let record = self.records.iter().find(|record| record.device == *listed && self.is_same_disk(record, found))?;
         let is_whole = |making: &&PendingCreation| making.on == DISK && making.uuid.is_none();
         record.making.iter().find(is_whole)
     }
 
-    /// Returns the UUID of the filesystem that the attempt was creating on this device, if the device contains nothing else. Unrecognized
-    /// content is an unfinished filesystem only if the record proves that the device was empty when the attempt started. A filesystem with
-    /// that UUID is unfinished only if it cannot be mounted.
+    /// Returns the UUID of the filesystem that the attempt was creating on this device, if the device contains nothing
+    /// else. Unrecognized content is considered an unfinished filesystem only if the record proves that the device was
+    /// empty when the attempt started. A filesystem with that UUID is considered unfinished only if it cannot be
+    /// mounted.
     pub(crate) fn unfinished_filesystem(
         &self,
         stack: &DeviceStack,
@@ -65,8 +67,8 @@ impl<'a> AttemptDevices<'a> {
         makings.filter(|making| making.on == on).find(|making| making.uuid.is_some())
     }
 
-    /// Returns the disks below a device. For a logical volume, returns all disks of its group, although the record may name only some of
-    /// these disks.
+    /// Returns the disks below a device. For a logical volume, returns all disks of its group, although the record may
+    /// contain only some of them.
     fn disks_below(&self, stack: &DeviceStack, device: &DevicePath) -> Vec<&'a InventoryDisk> {
         let running = Some(stack.kernel_name(device));
         let mut groups = self.inventory.groups.iter();
@@ -85,8 +87,8 @@ impl<'a> AttemptDevices<'a> {
         is_readable && unit.table().is_none() && unit.signatures().is_empty() && unit.uses().is_empty()
     }
 
-    /// Returns whether the disk is the recorded one. The disk may have no partition table, the table from before the
-    /// attempt, or the table that the attempt writes. An identifier must match, because a different disk that only
+    /// Returns whether the disk is the recorded one. The disk may lack a partition table, or have the table from before
+    /// the attempt, or the table that the attempt writes. An identifier must match, because a different disk that only
     /// looks the same may have been inserted.
     fn is_same_disk(&self, record: &RecordedDisk, disk: &InventoryDisk) -> bool {
         let guids = table_guids(record);

@@ -1,12 +1,12 @@
 //! Encrypted volume groups: each physical volume is in a separate LUKS container. The container is created or preserved
 //! together with the device that contains it.
 //!
-//! | preserved devices of a group that is `encrypted` in the layout | |
+//! | preserved devices of a group that is `encrypted` in the layout | result |
 //! |---|---|
-//! | have containers that open with the key | the group in them is compared and preserved like any other |
+//! | have containers that open with the key | the group in the containers is compared and preserved like any other group |
 //! | have a container that does not open, and the new system mounts a volume of the group without `nofail` or `noauto`, or swaps to it | refused, with the reason |
 //! | have a container that does not open, and the new system does not require the group | all containers stay locked, with a warning |
-//! | have a container that does not open, and an earlier attempt was recreating one of their disks | recreated, or refused |
+//! | have a container that does not open, and an earlier attempt was recreating one of their disks | the disk is recreated if this solves all problems, otherwise refused |
 //! | have a container that does not open, and a device of the group is missing | refused: the content of that device is unknown |
 //! | have any other content | refused, with the expected and the found content |
 
@@ -107,7 +107,8 @@ impl<'a> PlanDecider<'a> {
         below: &UnderlyingDevices<'a>,
         uuids: &[Uuid],
     ) {
-        // Unopened containers show neither whether the group survives without the absent disk, nor which disks belong to the group.
+        // As long as the containers are not opened, it is unknown whether the group works without the absent disk, and
+        // which disks belong to the group.
         if below.absent().next().is_some() {
             return self.refuse_without_physical(group, below);
         }

@@ -12,7 +12,7 @@ use model::inventory::{Inventory, InventoryDisk};
 use model::layout::{self, Layout};
 use uuid::Uuid;
 
-/// Makes the plan. Removable disks are not erased, because they do not belong to the machine; disks in `skipped` are not erased either.
+/// Makes the plan. Neither removable disks, which do not belong to the machine, nor disks in `skipped` are erased.
 ///
 /// # Errors
 /// Returns all reasons why a disk cannot be written, or why the holders of a disk cannot be released. Nothing was
@@ -44,14 +44,14 @@ pub fn plan_erasure(
     Ok(arrange_erasure(&layout, inventory, request, decided)?.select_steps(&["deploy.apply_layout"]))
 }
 
-/// Decides on the disks of a layout that lists disks without partitions.
+/// Decides on the disks of a layout that lists only disks without partitions.
 pub(super) fn decide_erasure(
     layout: &Layout,
     inventory: &Inventory,
     request: &PlanRequest,
     skipped: &[KernelName],
 ) -> PlanDecisions {
-    // No UUID is requested.
+    // The UUID generator is not used, because the plan does not create objects.
     let mut decided = planner::decide_plan(layout, inventory, request, &Default::default(), &mut Uuid::new_v4);
     let is_listed =
         |disk: &&InventoryDisk| layout.disks.iter().any(|listed| *listed.device.as_str() == *disk.device.as_str());
@@ -65,7 +65,7 @@ pub(super) fn decide_erasure(
     let torn = decided.torn.iter().filter(|torn| torn.stays_on.iter().any(|disk| skipped.contains(disk)));
     let torn = torn.map(|TornObject { name, wiped, stays_on, .. }| {
         let (wiped, stays_on) = (wiped.join(", "), stays_on.join(", "));
-        Diagnostic::new("disks", format!("{name} is on {wiped}, which will be erased, and on {stays_on}, which is skipped; skip all of its disks, or none of its disks")).with_code(ErrorCode::PoolErasure)
+        Diagnostic::new("disks", format!("{name} is on {wiped}, which will be erased, and on {stays_on}, which is skipped; skip all of its disks, or none of them")).with_code(ErrorCode::PoolErasure)
     });
     let torn: Vec<Diagnostic> = torn.collect();
     decided.problems.extend(torn);
@@ -84,7 +84,7 @@ pub(super) fn arrange_erasure(
         let opaque = opaque_objects::listed_objects(inventory);
         return Err(Box::new(PlanRefusal { mode, subject, layout: layout.id.clone(), disks, opaque, problems }));
     }
-    // Other warnings are about a system that would boot from the disks.
+    // All other warnings concern a system that would boot from the disks.
     let mut warnings = decided.warnings.clone();
     let plan = stages::arrange_stages(layout, inventory, request, decided);
     warnings.extend(plan.firmware.iter().flat_map(FirmwarePlan::warnings));
@@ -158,7 +158,7 @@ mod tests {
         let inventory = machine("raid-lvm");
         let one = [inventory.disks[0].name.clone()];
         let refusal = plan_erasure(&inventory, EraseMode::None, &one, PlanSubject::default()).unwrap_err().to_string();
-        assert!(refusal.contains("skip all of its disks, or none of its disks"), "{refusal}");
+        assert!(refusal.contains("skip all of its disks, or none of them"), "{refusal}");
     }
 
     #[test]

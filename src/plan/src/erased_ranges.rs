@@ -1,13 +1,13 @@
-//! Erasure of a disk, and the ranges that every method of erasure zeroes.
+//! Erasure of a disk, and the ranges that are zeroed with every erase method.
 //!
 //! Both ends of the disk and of every partition, old and new, are zeroed: an old superblock at the offset of a new
-//! partition would be detected again (LP #1718699). Old data elsewhere would be detected only if a new device started
-//! or ended there. Therefore both ends of a new array are zeroed when it is created, lvcreate wipes signatures on new
-//! volumes, and mkfs first zeroes both ends of its device. The same operations also zero the copies of BlueStore
-//! labels, which are at fixed offsets from the start of a device.
+//! partition would be detected again (LP #1718699). Old data at other positions would be detected only if a new device
+//! started or ended there. Therefore both ends of a new array are zeroed when it is created, lvcreate wipes signatures
+//! on new volumes, and both ends of a device are zeroed before mkfs runs. The same operations also zero the copies of
+//! BlueStore labels, which are at fixed offsets from the start of a device.
 //!
-//! A disk may reorder writes between two flushes. A power cut must not leave a system that boots with missing files, so the disk is made
-//! unbootable before anything else is erased.
+//! A disk may reorder writes between two flushes. After a power failure, no system may boot with missing files, so the
+//! disk is made unbootable before anything else is erased.
 
 use super::device_capacity::LVM_METADATA_BYTES;
 use super::partition_placement::{self, MIB, SectorExtent};
@@ -70,7 +70,7 @@ fn zeroed_ranges(disk: &InventoryDisk, extents: &[SectorExtent]) -> Vec<ByteRang
     partition_placement::signature_ranges(areas.flat_map(|area| [area, first_volume_range(area)]), disk.size_bytes)
 }
 
-/// Returns the range behind the metadata of a physical volume, where its first logical volume usually starts. Ceph
+/// Returns the range after the metadata of a physical volume, in which its first logical volume usually starts. Ceph
 /// stores its data in logical volumes, and such a volume may be recreated at the same offset. The range is returned
 /// even if the physical volume has no signature, because an interrupted attempt may have zeroed the signature but not
 /// the copies of the label.

@@ -1,4 +1,4 @@
-//! Plan for a machine that is already installed. The plan destroys nothing, and boots the installed system.
+//! Plan for a machine that is already installed. The plan boots the installed system, and does not destroy anything.
 
 use super::display::RunningTrees;
 use super::preserved_activation::no_replay_option;
@@ -23,17 +23,17 @@ use std::collections::BTreeSet;
 
 /// Finds the marker of an installation that must not be repeated.
 ///
-/// | mode | marker of this machine and allocation | the installed system is |
+/// | mode | the marker of this machine and allocation is | the installed system is |
 /// |---|---|---|
-/// | install | any, and the control plane reports the allocation as installed | booted: the machine has booted over PXE by accident |
-/// | install | of the started attempt | booted: power failed between marker and report |
-/// | install by migration | of the started attempt, written by this machine; if the source machine is running, it has not rebooted since it sent the data | booted: power failed between marker and report |
-/// | install | any other | not booted, and the plan is refused (`identity`): a previous owner of the disk may have written the marker |
-/// | reinstall | of this order, and of the started attempt | booted: power failed between marker and report |
-/// | reinstall | any other | not booted, and the order is carried out: the marker belongs to the previous installation, or was forged by the root user of that installation |
+/// | install | any marker, and the control plane reports the allocation as installed | booted: the machine has booted over PXE by accident |
+/// | install | from the started attempt | booted: power failed after the marker was written and before the report was sent |
+/// | install by migration | from the started attempt, and was written by this machine; if the source machine is running, it has not rebooted since it sent the data | booted: power failed after the marker was written and before the report was sent |
+/// | install | any other marker | not booted, and the plan is refused (`identity`): a previous owner of the disk may have written the marker |
+/// | reinstall | from this order and from the started attempt | booted: power failed after the marker was written and before the report was sent |
+/// | reinstall | any other marker | not booted, and the order is executed: the marker belongs to the previous installation, or was forged by root in that installation |
 ///
-/// A marker belongs to the started attempt under three conditions: the control plane has a record of that attempt; its
-/// secret, image and new partition tables agree with the marker; and these tables are on the disks.
+/// A marker is from the started attempt under three conditions: the control plane has a record of that attempt; the
+/// record's secret, image and new partition tables agree with the marker; and these tables are on the disks.
 pub(crate) fn find_installation<'a>(
     layout: &Layout,
     inventory: &'a Inventory,
@@ -87,14 +87,14 @@ pub(crate) struct ExistingInstallation<'a> {
 }
 
 /// Returns whether the started attempt wrote the marker, and the disks still have the partition tables of that attempt.
-/// If the control plane has no record of an attempt, a marker proves nothing.
+/// If the control plane does not have a record of an attempt, a marker proves nothing.
 fn is_from_started_attempt(inventory: &Inventory, claim: &InstallClaim, marker: &InstallMarker) -> bool {
     let Some(attempt) = &claim.attempt else { return false };
     let is_on_a_disk = |new: &RecordedDisk| inventory.disks.iter().any(|disk| table_guid(disk) == new.guid);
     marker.check_attempt(attempt, &claim.begun_on).is_ok() && disks_with_new_tables(&claim.begun_on).all(is_on_a_disk)
 }
 
-/// Returns whether the reinstall order was carried out, and this marker was written by the attempt that carried it out.
+/// Returns whether the reinstall order was executed, and this marker was written by the attempt that executed it.
 pub fn is_carried_out(inventory: &Inventory, claim: &InstallClaim, marker: &InstallMarker) -> bool {
     let is_of_order = claim.order.is_some() && claim.order == marker.order;
     is_of_order && claim.is_ours(marker) && is_from_started_attempt(inventory, claim, marker)
@@ -108,10 +108,10 @@ fn is_received(inventory: &Inventory, claim: &InstallClaim, moving: &MigrationOf
     claim.machine == marker.machine && is_from_started_attempt(inventory, claim, marker) && is_present
 }
 
-/// Returns a plan that mounts root and /boot without writing to them, and boots the system.
+/// Returns a plan that mounts / and /boot without writing to them, and boots the system.
 ///
 /// # Errors
-/// Fails if root or /boot cannot be mounted without writing.
+/// Fails if / or /boot cannot be mounted without writing.
 pub(crate) fn plan_boot(
     layout: &Layout,
     inventory: &Inventory,
@@ -161,17 +161,17 @@ pub(crate) fn plan_boot(
     }
 }
 
-/// Announces the start of the attempt again for a received installation, with the partition tables and the digest of
-/// the attempt that received it. The control plane accepts a report of success only from a boot that has announced the
-/// attempt, because the source machine may have started its own system again since it sent the data.
+/// For a received installation, announces the start of the attempt again, with the partition tables and the digest of
+/// the attempt that received the installation. The control plane accepts a report of success only from a boot that has
+/// announced the attempt, because the source machine may have started its own system again since it sent the data.
 fn announce_received(request: &PlanRequest) -> Option<SessionOp> {
     let (begun_on, attempt) = request.claim.as_ref().map(|claim| (claim.begun_on.clone(), claim.attempt.clone()))?;
     let secret_digest = attempt.map(|attempt| attempt.secret_digest);
     request.receiving().map(|_| operation_args::announce_start(request, begun_on, secret_digest))
 }
 
-/// Returns the mounts and the UUID of the root filesystem. Root is the filesystem with the marker; the layout specifies
-/// the device of a separate /boot.
+/// Returns the mounts and the UUID of the root filesystem. The root filesystem is the one with the marker; the layout
+/// specifies the device of a separate /boot.
 fn read_only_mounts(
     layout: &Layout,
     inventory: &Inventory,
@@ -201,8 +201,8 @@ fn explain_unbootable(request: &PlanRequest, why: &str) -> String {
         InstallMode::Install | InstallMode::Reinstall => "erase the disk that contains /",
     };
     format!(
-        "this allocation is already installed, but its system cannot be booted from the ramdisk: {why}. Nothing is installed. Boot the \
-         system from its disk. To install the system again, {anew}"
+        "this allocation is already installed, but its system cannot be booted from the ramdisk: {why}. Nothing will \
+         be installed. Boot the system from its disk. To install the system again, {anew}"
     )
 }
 
@@ -235,7 +235,7 @@ fn signatures_on<'a>(inventory: &'a Inventory, device: &DevicePath) -> &'a [Devi
     stack.find_unit(&stack.kernel_name(device)).signatures()
 }
 
-/// Matches disks by the serial numbers and WWNs in the marker. Present kernel names are ignored.
+/// Matches disks by the serial numbers and WWNs in the marker. Current kernel names are ignored.
 pub(crate) fn match_by_marker<'a>(
     layout: &'a Layout,
     inventory: &'a Inventory,

@@ -1,13 +1,13 @@
 //! Devices that a preserved filesystem needs in addition to its main device: logs, journals, realtime devices and other
 //! members.
 //!
-//! | a preserved filesystem | |
+//! | a preserved filesystem | result |
 //! |---|---|
-//! | has a mount option that refers to a device of a wiped disk | refused |
-//! | has a mount option for a log, journal, realtime or additional device, which refers to a device of an unlisted disk | refused, unless it is mounted with `ro`: mounting writes to that device |
-//! | has such an option, which refers to a device that is not found | refused: the device may be on a wiped disk |
-//! | has another member on an unlisted disk | refused, unless it is mounted with `ro` |
-//! | requires a log or realtime device that was not found, without an option for it, while a wiped disk contains unrecognized data | refused, unless the operator discards that data |
+//! | has a mount option that refers to a device on a disk that is wiped | refused |
+//! | has a mount option for a log, journal, realtime or additional device, and this device is on an unlisted disk | refused, unless the filesystem is mounted with `ro`: mounting writes to that device |
+//! | has such an option, and the device is not found | refused: the device may be on a disk that is wiped |
+//! | has another member on an unlisted disk | refused, unless the filesystem is mounted with `ro` |
+//! | requires a log or realtime device that was not found, and has no option that specifies it, while a disk that is wiped contains unrecognized data | refused, unless the operator discards that data |
 
 use super::filesystems::describe_wish;
 use super::planned_devices::PlannedDevice;
@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Maximum number of filesystems with a missing device that are listed.
 const MAXIMUM_NAMED: usize = 16;
 
-/// Mount options whose value is a device that the filesystem writes to.
+/// Mount options with a device as their value, to which the filesystem writes.
 const WRITTEN: [&str; 6] = ["device", "jdev", "journal_dev", "journal_path", "logdev", "rtdev"];
 
 impl<'a> PlanDecider<'a> {
@@ -61,14 +61,14 @@ impl<'a> PlanDecider<'a> {
         };
         if let Some((device, disk)) = on(&|verdict| matches!(verdict, DiskVerdict::Wipe | DiskVerdict::Make)) {
             return Some(format!(
-                "its mount option {option} refers to {device}, and a reinstall wipes {}: keep that disk too (wipeonreinstall: false), or remove the option if the filesystem no longer needs the device",
+                "its mount option {option} refers to {device}, but a reinstall wipes {}: preserve that disk too (wipeonreinstall: false), or remove the option if the filesystem no longer needs the device",
                 disk.device_path()
             ));
         }
         if let Some(made) = self.find_new_device(value) {
             return Some(format!(
                 "its mount option {option} refers to {made}, which a reinstall recreates: specify a device that is \
-                    kept, or remove the option if the filesystem no longer needs the device"
+                    preserved, or remove the option if the filesystem no longer needs the device"
             ));
         }
         if !is_device {
@@ -76,7 +76,7 @@ impl<'a> PlanDecider<'a> {
         }
         if devices.is_empty() {
             return Some(format!(
-                "its mount option {option} refers to a device that is not found and may be on a wiped disk: correct the option, or attach the device"
+                "its mount option {option} refers to a device that was not found and may be on a disk that will be wiped: correct the option, or attach the device"
             ));
         }
         let (device, disk) = on(&|verdict| matches!(verdict, DiskVerdict::NotOurs | DiskVerdict::Volumes))
@@ -92,7 +92,7 @@ impl<'a> PlanDecider<'a> {
         found.map(|(device, _)| device.clone()).collect()
     }
 
-    /// Returns the array or volume that the plan creates and whose name in the layout is this value.
+    /// Returns the array or volume with this name in the layout, if the plan creates it.
     fn find_new_device(&self, value: &str) -> Option<DevicePath> {
         let name = LayoutPath::from(device_references::device_name(value)?);
         let is_stacked = self.layout.raid.iter().any(|raid| raid.arrayname == name)
@@ -138,8 +138,8 @@ impl<'a> PlanDecider<'a> {
         all.filter(|other| *other != device && !self.is_one_object(device, other)).cloned().collect()
     }
 
-    /// Refuses to wipe unrecognized data while a preserved xfs lacks its log or realtime device: such a device has no
-    /// signature, so the unrecognized data may be the content of that device.
+    /// Refuses to wipe unrecognized data while the log or realtime device of a preserved xfs is missing. Such a device
+    /// does not have a signature, so the unrecognized data may be its content.
     pub(crate) fn refuse_unrecognized_companions(&mut self) {
         let begun = self.request.claim.as_ref().and_then(|claim| claim.waiver) == Some(MarkerWaiver::Begun);
         if self.request.mode == InstallMode::Install || begun {
@@ -169,8 +169,8 @@ impl<'a> PlanDecider<'a> {
     fn decide_unrecognized(&mut self, part: &SpanningComponent, option: &str, disk: &InventoryDisk, nameless: &str) {
         let SpanningComponent { device, kind, whole, .. } = part;
         let said = format!(
-            "{kind} on {device} must be kept, but one of its devices is missing ({whole}). The missing device may be \
-                the {} on {nameless}, and {} will be wiped",
+            "{kind} on {device} must be kept, but one of its devices is missing ({whole}). The {} on {nameless} may be \
+                the content of the missing device, but {} will be wiped",
             content_text::NO_KNOWN_KIND,
             disk.device
         );
@@ -178,7 +178,7 @@ impl<'a> PlanDecider<'a> {
             return self.warn(format!("{said}: that data will be discarded, as requested by the operator"));
         }
         let remedy = match disk.serial.as_str() {
-            "" => format!("erase {nameless} by hand if the data there are not needed"),
+            "" => format!("erase {nameless} by hand if its data are not needed"),
             serial => format!("discard the disk with --give-up {serial}"),
         };
         self.refuse(
@@ -238,7 +238,7 @@ fn whole_key(part: &SpanningComponent) -> (&str, &str) {
 fn describe_unlisted(disk: &KernelName) -> String {
     let disk = disk.device_path();
     format!(
-        "whose disk is not in the layout, although mounting writes to that disk: add {disk} to the layout with \
-            wipeonreinstall: false, or remove the disk from the filesystem"
+        "which is on a disk that the layout does not list, although mounting the filesystem writes to this disk: add \
+            {disk} to the layout with wipeonreinstall: false, or remove the disk from the filesystem"
     )
 }

@@ -29,8 +29,8 @@ struct InjectionTarget {
     below: BTreeSet<KernelName>,
 }
 
-/// Makes a plan that writes these files to the filesystem on this disk, partition, array or logical volume. Disks in `skipped` are not
-/// used.
+/// Makes a plan that writes these files to the filesystem on this disk, partition, array or logical volume. Disks in
+/// `skipped` are ignored.
 ///
 /// # Errors
 /// Fails if the device has no mountable filesystem, or is in use. Nothing was written.

@@ -13,8 +13,8 @@ pub(crate) type PlacedFilesystem<'a> = (&'a FilesystemSpec, &'a FilesystemFate);
 pub(crate) enum FilesystemFate {
     /// The filesystem is created on a new device.
     Made(NewFilesystem),
-    /// The filesystem is created on a preserved device. The device is blank, or contains the filesystem that an
-    /// interrupted attempt left unfinished.
+    /// The filesystem is created on a preserved device. The device is blank, or contains a filesystem that an
+    /// interrupted attempt has left unfinished.
     Filled(NewFilesystem),
     /// The filesystem is preserved. The UUID may be absent if the filesystem can be found without it.
     Kept { device: DevicePath, uuid: Option<String> },
@@ -48,7 +48,7 @@ impl FilesystemFate {
         }
     }
 
-    /// Returns the UUID of the filesystem; `None` if the plan does not contain the UUID, and does not need it.
+    /// Returns the UUID of the filesystem; `None` if the plan neither contains nor needs the UUID.
     pub(crate) fn uuid(&self) -> Option<&str> {
         match self {
             FilesystemFate::Made(new) | FilesystemFate::Filled(new) => Some(&new.uuid),

@@ -123,7 +123,7 @@ impl PlanDecider<'_> {
     /// | condition of a preserved filesystem that the layout mounts | result |
     /// |---|---|
     /// | the installation must write to its disk (to mount the filesystem for writing, or to create it because its device is blank), but the disk is write-protected | refused |
-    /// | the agent cannot mount it, not even read-only | refused, except for the following two cases |
+    /// | the agent cannot mount it, not even read-only | refused, except in the following two cases |
     /// | the agent cannot mount it, but the mount options of the layout may help | warning |
     /// | the agent cannot mount it, but an earlier attempt has already wiped the old system | warning |
     fn check_mountable(&mut self, place: &str, filesystem: &FilesystemSpec, device: &PlannedDevice, fill: bool) {
@@ -155,8 +155,8 @@ impl PlanDecider<'_> {
     }
 }
 
-/// Returns whether the option names additional devices of a filesystem, or permits their absence. The agent mounts
-/// filesystems for inspection without such options, so the mount may have failed because the option was missing.
+/// Returns whether the option specifies additional devices of a filesystem, or permits their absence. For inspection,
+/// the agent mounts filesystems without such options, so the mount may have failed because the option was missing.
 fn names_further_devices(option: &str) -> bool {
     let starts = ["device=", "logdev=", "rtdev=", "journal_dev=", "journal_path=", "sb=", "rescue="];
     option == "degraded" || starts.iter().any(|start| option.starts_with(start))
@@ -193,7 +193,7 @@ fn check_size(filesystem: &FilesystemSpec, device: &PlannedDevice) -> Option<Str
     }
 }
 
-/// Keeps the present filesystem if it matches the layout.
+/// Preserves the existing filesystem if it matches the layout.
 fn keep_filesystem(wanted: &FilesystemSpec, device: &PlannedDevice) -> Result<FilesystemFate, String> {
     if is_root(wanted) {
         let message = "contains /, which the new image replaces, so this filesystem cannot be kept; set wipeonreinstall: true for its disks";

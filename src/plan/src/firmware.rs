@@ -1,16 +1,17 @@
-//! Boot variables that earlier systems left in the firmware: which of them are foreign, and which are removed.
+//! Boot variables that earlier systems have left in the firmware: their origin, and the decision whether they are
+//! removed.
 //!
-//! | variable | origin | removed by default | with `cleanfirmware`, and when every disk is erased |
+//! | a variable that | origin | removed by default | with `cleanfirmware`, and when every disk is erased |
 //! |---|---|---|---|
 //! | starts a partition that the plan destroys | destroyed | yes | yes |
 //! | starts a partition of a disk that the plan preserves | preserved | no | no |
-//! | program of the firmware without arguments, whole device, network by DHCP | firmware | no | no |
-//! | URI from which the machine has booted this time | foreign | no | no |
-//! | other URI, fixed network address, unknown program or partition | foreign | no | yes |
-//! | `Driver####`, `SysPrep####` that start no preserved partition | foreign | no | yes |
-//! | `BootNext` | foreign | with the entry that it names | yes |
-//! | requests to shim and firmware, settings of systemd-boot | foreign | no | unless a system is preserved |
-//! | keys in shim, `OsRecovery####` | foreign | impossible | impossible |
+//! | starts a firmware program without arguments, a whole device, or the network with DHCP | firmware | no | no |
+//! | starts the URI from which the running system was booted | foreign | no | no |
+//! | starts another URI, a fixed network address, or an unknown program or partition | foreign | no | yes |
+//! | is a `Driver####` or `SysPrep####` that does not start a preserved partition | foreign | no | yes |
+//! | is `BootNext` | foreign | if the entry to which it refers is removed | yes |
+//! | is a request to shim or the firmware, or a setting of systemd-boot | foreign | no | unless a system is preserved |
+//! | contains keys for shim, or is an `OsRecovery####` | foreign | cannot be removed | cannot be removed |
 
 mod partitions;
 
@@ -43,8 +44,8 @@ impl RemovalPolicy {
     }
 }
 
-/// Returns a problem if the layout requests the removal of foreign variables, but not all variables of the firmware are
-/// known.
+/// Returns a problem if the layout requests the removal of foreign variables, but some variables of the firmware are
+/// unknown.
 pub(crate) fn refuse_cleaning(layout: &Layout, inventory: &Inventory) -> Option<Diagnostic> {
     if !layout.cleanfirmware || inventory.system.firmware != FirmwareType::Uefi {
         return None;
@@ -136,10 +137,10 @@ impl VariableClassifier<'_> {
             LoadTarget::Malformed => (Foreign, "cannot be read".to_owned()),
             LoadTarget::Unknown => (Foreign, "starts an unknown program".to_owned()),
             LoadTarget::Network | LoadTarget::Firmware | LoadTarget::Device if option.arguments.is_some() => {
-                (Foreign, "passes arguments to a program of the firmware".to_owned())
+                (Foreign, "passes arguments to a firmware program".to_owned())
             }
             LoadTarget::Network => (Firmware, "network".to_owned()),
-            LoadTarget::Firmware => (Firmware, "program of the firmware".to_owned()),
+            LoadTarget::Firmware => (Firmware, "firmware program".to_owned()),
             LoadTarget::Device => (Firmware, "whole device".to_owned()),
         };
         match option.class {
@@ -165,7 +166,9 @@ impl VariableClassifier<'_> {
             PartitionFate::Unread(device) => {
                 (VariableOrigin::Preserved, format!("may start a partition of {device}, which cannot be read"))
             }
-            PartitionFate::Absent => (VariableOrigin::Foreign, "starts a partition that no disk contains".to_owned()),
+            PartitionFate::Absent => {
+                (VariableOrigin::Foreign, "starts a partition that does not exist on any disk".to_owned())
+            }
         }
     }
 
@@ -188,14 +191,14 @@ impl VariableClassifier<'_> {
     fn classify_other(&self, other: &OtherFirmwareVariable) -> PlannedVariable {
         use VariableOrigin::{Drophammer, Firmware, Foreign};
         let (origin, reason, is_removable) = match other.purpose {
-            VariablePurpose::HotKey => (Firmware, "key that starts a boot entry", false),
-            VariablePurpose::Drophammer => (Drophammer, "state of drophammer", false),
+            VariablePurpose::HotKey => (Firmware, "hot key for a boot entry", false),
+            VariablePurpose::Drophammer => (Drophammer, "drophammer's own state", false),
             VariablePurpose::ShimKeys => {
                 (Foreign, "keys that shim trusts; the running system cannot remove them", false)
             }
             VariablePurpose::FirmwareRequest => (Foreign, "request to the firmware", true),
             VariablePurpose::ShimRequest => (Foreign, "request to shim", !self.partitions.has_preserved()),
-            VariablePurpose::SystemdBoot => (Foreign, "setting of systemd-boot", !self.partitions.has_preserved()),
+            VariablePurpose::SystemdBoot => (Foreign, "systemd-boot setting", !self.partitions.has_preserved()),
         };
         PlannedVariable {
             name: other.name.clone(),
@@ -228,7 +231,7 @@ impl FirmwarePlan {
     }
 
     /// Returns the operation that removes the boot entries of earlier drophammer installations. The operation runs
-    /// after the new entries were written, and skips a new entry that reuses the number of an old one.
+    /// after the new entries were written, and skips new entries that reuse the numbers of old ones.
     pub(crate) fn remove_own_entries(&self) -> Option<Operation> {
         self.build_removal(RemovalPolicy::Destroyed, |variable| variable.own)
     }
@@ -256,14 +259,14 @@ impl FirmwarePlan {
         let mut warnings = Vec::new();
         warnings.extend(self.unreadable.as_ref().map(|reason| {
             format!(
-                "boot variables of the firmware cannot be read: {reason}; boot entries of earlier systems are unknown and are not removed. \
-                 Check for them in the firmware's setup"
+                "cannot read the firmware's boot variables: {reason}; boot entries of earlier systems are unknown and \
+                 will not be removed. Look for such entries in the firmware's setup"
             )
         }));
         if self.omitted > 0 {
             warnings.push(format!(
-                "{} boot variables of the firmware were not read, because there are too many; they are not removed. Reset the boot entries in \
-                 the firmware's setup",
+                "{} of the firmware's boot variables were not read, because there are too many, and will not be \
+                 removed. Reset the boot entries in the firmware's setup",
                 self.omitted
             ));
         }
@@ -272,8 +275,8 @@ impl FirmwarePlan {
         let foreign: Vec<&str> = foreign.map(|variable| variable.name.as_str()).collect();
         if !foreign.is_empty() {
             warnings.push(format!(
-                "boot variables of foreign origin stay in the firmware: {}; cleanfirmware: true in the layout removes those that can \
-                 be removed",
+                "boot variables of foreign origin will remain in the firmware: {}; cleanfirmware: true in the layout \
+                 removes those that can be removed",
                 foreign.join(", ")
             ));
         }

@@ -1,5 +1,5 @@
 //! Ranges of disks that must not change during the run: partition tables, and both ends of disks and partitions, where
-//! superblocks are located. The ranges are small enough to be read before and after the run, and compared.
+//! superblocks are located. The ranges are small, so they can be read before and after the run and compared.
 
 use super::partition_placement::MIB;
 use super::{DiskPlan, DiskVerdict};

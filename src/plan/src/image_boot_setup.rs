@@ -39,7 +39,7 @@ pub(crate) fn refuse_finishing(layout: &Layout, inventory: &Inventory, request: 
     let network = requested_network(allocation, &inventory.nics).err().unwrap_or_default();
     let contents = image_bootability::judge_image(layout, inventory, request).refused;
     let definition = os_definition::refuse_definition(layout, request);
-    // A machine that is reinstalled has booted from its disks.
+    // A machine that is reinstalled has already booted from its disks.
     let is_new = request.mode == InstallMode::Install;
     let sectors = find_unbootable_sectors(layout, inventory).filter(|_| writes && is_new);
     let esp = esp.map(|problem| problem.with_default_code(ErrorCode::ImageNotBootable));
@@ -79,9 +79,9 @@ fn place_in_allocation(problems: Vec<Diagnostic>) -> Vec<Diagnostic> {
         .collect()
 }
 
-/// Returns a warning if the firmware may not be able to boot the system: the ESP is missing, or a BIOS does not support
-/// the sector size of the disks. The plan is not refused, because an installer of the image may make the system
-/// bootable in another way, and a reinstalled machine has already booted from its disks.
+/// Returns a warning if the firmware may not be able to boot the system, because the ESP is missing, or because a BIOS
+/// does not support the sector size of the disks. The plan is not refused, because an installer of the image may make
+/// the system bootable in another way, and a reinstalled machine has already booted from its disks.
 pub(crate) fn warn_firmware(layout: &Layout, inventory: &Inventory, finishing: &FinishInputs) -> Option<String> {
     match (finishing.way, finishing.firmware) {
         (FinisherChoice::Auto, FirmwareType::Uefi) => layout.find_missing_esp().map(|problem| problem.message),
@@ -163,7 +163,8 @@ fn new_mount_point((wanted, is): &PlacedFilesystem) -> Option<String> {
     is_new.then(|| path.to_owned())
 }
 
-/// Returns the filesystem for the cloud-init seed. A preserved filesystem is used only if the layout has a mount point for it.
+/// Returns the filesystem for the cloud-init seed. A preserved filesystem is used only if the layout specifies a mount
+/// point for it.
 fn seed_filesystem(filesystems: &[PlacedFilesystem]) -> Option<SeedFilesystem> {
     let seeds = filesystems.iter().filter(|(wanted, _)| wanted.is_for_seed());
     let mut places = seeds.filter_map(|(wanted, is)| {
@@ -218,8 +219,8 @@ const BEHIND_TABLE: u64 = 2 + 128 * 128 / BIOS_SECTOR;
 /// Sector size of the disks from which a BIOS boots, in bytes. A BIOS does not boot from disks with other sector sizes.
 const BIOS_SECTOR: u64 = 512;
 
-/// Returns the reason why the machine's BIOS cannot boot the system: no disk below `/boot` (below `/`, if there is no
-/// `/boot`) has sectors of 512 bytes.
+/// Returns the reason why the machine's BIOS cannot boot the system, which is the case if none of the disks below
+/// `/boot` (or below `/`, if there is no `/boot`) has sectors of 512 bytes.
 fn find_unbootable_sectors(layout: &Layout, inventory: &Inventory) -> Option<Diagnostic> {
     if inventory.system.firmware != FirmwareType::Bios {
         return None;

@@ -1,5 +1,5 @@
-//! Stages that write the image: a tar is extracted to mounted filesystems; a raw image is written to a disk, and the
-//! filesystems in the image are then mounted.
+//! Stages that write the image. A tar is extracted to mounted filesystems; a raw image is written to a disk, and then
+//! the filesystems in the image are mounted.
 
 use super::filesystem_fate::PlacedFilesystem;
 use super::plan_decisions::PlanDecisions;

@@ -19,7 +19,7 @@ pub(crate) fn build_marker(
     let layout = meant.graph.layout;
     let claim = request.claim.as_ref()?;
     let identifiers = UniqueIdentifiers::from_disks(&meant.inventory.disks);
-    // An absent disk keeps its record, because it may be attached again.
+    // The record of an absent disk is preserved, because the disk may be attached again.
     let known = claim.begun_on.iter().chain(claim.installed.iter().flat_map(|marker| &marker.disks));
     let disks = layout.disks.iter().enumerate().filter_map(|(index, listed)| {
         let promise = Some(listed.wipe_policy());
@@ -67,9 +67,8 @@ fn installed_definition(request: &PlanRequest) -> Option<RecordedDefinition> {
     }
 }
 
-/// Returns the digests of the installations that this installation replaces. These are the installations of this
-/// machine, on the disks or in the records of the control plane, and the installation that is received from another
-/// machine.
+/// Returns the digests of the installations that this installation replaces: the installations of this machine, on the
+/// disks or in the records of the control plane, and the installation that is received from another machine.
 fn superseded_digests(inventory: &Inventory, request: &PlanRequest, claim: &InstallClaim) -> Vec<String> {
     let found = inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());
     let found = found.filter(|marker| claim.is_of_this_machine(marker));
@@ -88,9 +87,9 @@ pub(crate) fn started_records(meant: &LayoutMatch, marker: Option<&InstallMarker
     disks.map(|disk| RecordedDisk { guid_before: before(&disk.device), ..disk.clone() }).collect()
 }
 
-/// Returns all properties that distinguish the disk from others, except its partition table. A value that two disks of
-/// the machine share is omitted, because it does not identify either disk, even if one of them is removed later. A
-/// placeholder is omitted, because it does not identify any disk.
+/// Returns all properties that distinguish the disk from other disks, except its partition table. A value that two
+/// disks of the machine share is omitted, because it identifies neither of them, even if one of them is removed later.
+/// A placeholder is omitted, because it does not identify any disk.
 pub(crate) fn unique_record(disk: &inventory::InventoryDisk, identifiers: &UniqueIdentifiers) -> RecordedDisk {
     let named = full_record(disk);
     RecordedDisk {

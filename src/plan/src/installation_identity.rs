@@ -1,6 +1,6 @@
 //! Identification of the installation on the disks. A reinstall replaces an installation only if a marker proves that
-//! the installation belongs to this machine and allocation. A first installation is made only if the disks contain no
-//! installation. The module `installed_disk_identity` decides whether the disks are the recorded ones.
+//! the installation belongs to this machine and allocation. A first installation is made only if the disks do not
+//! contain another installation. The module `installed_disk_identity` decides whether the disks are the recorded ones.
 
 use super::installed_disk_identity::DiskRecords;
 use super::planner_state::PlanDecider;
@@ -33,7 +33,7 @@ impl<'a> PlanDecider<'a> {
         let request = self.request;
         let Some(claim) = &request.claim else { return };
         let marked = self.marked_filesystems();
-        // A trusted marker never gets here: `existing_system_boot` boots that installation.
+        // An installation with a trusted marker is not checked here: `existing_system_boot` boots it.
         if claim.is_installed() {
             self.refuse_installed(claim, &marked);
         }
@@ -55,7 +55,7 @@ impl<'a> PlanDecider<'a> {
 
     /// Checks a reinstall.
     ///
-    /// | found on the disks of `/` | |
+    /// | found on the disks of `/` | result |
     /// |---|---|
     /// | a marker of this machine and allocation | accepted |
     /// | no such marker | refused, unless the reason for its absence is known ([`MarkerWaiver`]) |
@@ -84,11 +84,12 @@ impl<'a> PlanDecider<'a> {
         self.compare_disks(&DiskRecords::new(self.inventory, finished, begun_on, proven));
     }
 
-    /// Refuses the plan, because several installations of this allocation are on the disks of `/`, and none is proven to be the newest.
+    /// Refuses the plan, because the disks of `/` contain several installations of this allocation, and none of them is
+    /// proven to be the newest.
     fn refuse_ambiguous_markers(&mut self, marked: &[MarkedFilesystem]) {
         let found = describe_markers(marked);
         let message = format!(
-            "/ will be recreated, but its disks contain more than one marker ({}) of this installation, and no marker proves which one is the newest: {found}. Erase the filesystem that is not the installed system (wipefs -a in the rescue shell)",
+            "/ will be recreated, but its disks contain more than one marker ({}) of this installation, and the markers do not show which one is the newest: {found}. Erase the filesystem that is not the installed system (wipefs -a in the rescue shell)",
             install_marker::PATH
         );
         self.refuse(ErrorCode::InstallationUnconfirmed, "disks", message);
@@ -106,8 +107,8 @@ impl<'a> PlanDecider<'a> {
         self.refuse(ErrorCode::InstallationUnconfirmed, "disks", message);
     }
 
-    /// Refuses the plan, because a marker of this installation is on the disk, but not in the records of the control plane. Either the
-    /// marker or the records are wrong.
+    /// Refuses the plan, because the disk contains a marker of an installation that the control plane has not recorded.
+    /// Either the marker or the records are wrong.
     fn refuse_untrusted(&mut self, claim: &InstallClaim, found: &MarkedFilesystem) {
         let disks: Vec<&str> = found.disks.iter().map(KernelName::as_str).collect();
         let message = format!(
@@ -187,7 +188,7 @@ impl<'a> PlanDecider<'a> {
     /// | the marker belongs to | on a disk | installation | reinstall |
     /// |---|---|---|---|
     /// | another machine | that will be wiped | refused | refused, unless the operator discards the disk |
-    /// | another machine | that will be kept |  | refused |
+    /// | another machine | that will be kept | not applicable | refused |
     /// | another allocation of this machine | that will be wiped | wiped, because that allocation has ended | as for another machine |
     fn refuse_others(&mut self, marked: &[MarkedFilesystem]) {
         let request = self.request;
@@ -211,7 +212,7 @@ impl<'a> PlanDecider<'a> {
             let holds = |disks: &[KernelName], fate: &str| {
                 let disks = disks.join(", ");
                 format!(
-                    "{} on {disks}, which will be {fate}, contains the installation of {theirs}, but this is the {mode} of {ours}",
+                    "{} on {disks}, which will be {fate}, contains the installation of {theirs}, but this run is the {mode} of {ours}",
                     found.device
                 )
             };
@@ -242,15 +243,15 @@ impl<'a> PlanDecider<'a> {
         let claim = self.request.claim.as_ref();
         match claim.map(|claim| claim.waiver) {
             None | Some(Some(MarkerWaiver::Unseen)) if self.inventory.filesystems.is_empty() => {
-                let message = "the inventory does not include the content of filesystems: the agent will refuse to reinstall without a marker of this installation on";
+                let message = "the inventory does not contain install markers: the agent will refuse the reinstall unless it finds a marker of this installation on";
                 return self.warn(format!("{message} {root}"));
             }
             Some(Some(MarkerWaiver::Operator)) => {
-                let message = "no marker of this installation is on";
+                let message = "found no marker of this installation on";
                 return self.warn(format!("{message} {root}; the operator permits the reinstall without the marker"));
             }
             Some(Some(MarkerWaiver::Begun)) => {
-                let message = "no marker of this installation is on";
+                let message = "found no marker of this installation on";
                 return self.warn(format!("{message} {root}; an earlier attempt has started to wipe the disks"));
             }
             None | Some(None | Some(MarkerWaiver::Unseen)) => {}
@@ -268,7 +269,7 @@ impl<'a> PlanDecider<'a> {
             .collect();
         if !elsewhere.is_empty() {
             let message = format!(
-                "/ will be recreated on {root}, but this installation is on other disks of the machine: {}. The names or hints in the layout now match other disks than at installation. Put the disks back in their slots, or reboot so that they get their names back",
+                "/ will be recreated on {root}, but this installation is on other disks of the machine: {}. The names or hints in the layout no longer match the same disks as at installation. Put the disks back in their slots, or reboot so that they get their names back",
                 elsewhere.join("; ")
             );
             return self.refuse(ErrorCode::ForeignDisks, place, message);
@@ -283,8 +284,8 @@ impl<'a> PlanDecider<'a> {
 }
 
 /// Returns whether this machine may have a newer installation than the received one. That is the case if the received
-/// marker does not list the marker found on this machine as replaced, and no attempt was started. A started attempt is
-/// either recognized by its partition tables (`existing_system_boot`), or repeated from the beginning.
+/// marker does not list the marker found on this machine as replaced, and no attempt was started. An attempt that was
+/// started is either recognized by its partition tables (`existing_system_boot`), or repeated from the beginning.
 fn is_finished(claim: &InstallClaim, found: &MarkedFilesystem, carried: &MigratedMachine) -> bool {
     let is_replaced = carried.marker.has_superseded(found.marker);
     claim.begun_on.is_empty() && found.marker.machine == claim.machine && !is_replaced
@@ -314,7 +315,7 @@ fn describe_markers(marked: &[MarkedFilesystem]) -> String {
         format!("{} on {} has the marker of {whose}", found.device, join_disks(&found.disks))
     });
     let found: Vec<String> = found.collect();
-    if found.is_empty() { "no filesystem of the machine has a marker".to_owned() } else { found.join("; ") }
+    if found.is_empty() { "no filesystem of the machine contains a marker".to_owned() } else { found.join("; ") }
 }
 
 /// Describes an installation: `machine m-1, allocation a-1`.

@@ -16,8 +16,8 @@ use std::collections::BTreeSet;
 pub(crate) struct DiskRecords<'a> {
     /// Records of the last completed installation.
     finished: &'a [RecordedDisk],
-    /// Records of the last started attempt. These records are newer than `finished`. They include disks that replaced
-    /// disks of the installation in `finished`.
+    /// Records of the last started attempt, which are newer than `finished`. They include disks that have replaced
+    /// disks in `finished`.
     begun_on: &'a [RecordedDisk],
     /// Disks that contain the marker of the installation.
     proven: BTreeSet<KernelName>,
@@ -62,18 +62,19 @@ impl<'a> DiskRecords<'a> {
 }
 
 impl PlanDecider<'_> {
-    /// Compares each listed disk with its record. Here the *found disk* is the disk that the layout's name or hints match now.
+    /// Compares each listed disk with its record. In the table, the *found disk* is the disk that the layout's name or
+    /// hints currently match.
     ///
     /// | the found disk | result |
     /// |---|---|
-    /// | is the recorded one | accepted, whatever its kernel name is |
+    /// | is the recorded one | accepted, regardless of its kernel name |
     /// | is the recorded one, must be kept, and reads as blank | refused, unless the operator discards its data |
     /// | is not proven to be the recorded one; it was recorded under another name, or the recorded disk has another name now | refused: names or hints no longer match the same disks |
     /// | is not proven to be the recorded one, and is kept | accepted if the rest of the plan accepts its content, with a warning if a property differs from the record |
     /// | is not proven to be the recorded one, and is blank or contains the marker | accepted as a replacement, with a warning if a property differs from the record |
-    /// | is not proven to be the recorded one, is wiped, and not blank | refused, unless the operator discards its data, or it is accepted as the disk of an interrupted attempt |
+    /// | is not proven to be the recorded one, will be wiped, and is not blank | refused, unless the operator discards its data, or it is accepted as the disk of an interrupted attempt |
     ///
-    /// Hints match a disk whatever its name is. If that disk is absent, they may match a different one.
+    /// Hints match a disk regardless of its name. If that disk is absent, they may match a different disk.
     pub(crate) fn compare_disks(&mut self, known: &DiskRecords) {
         let layout = self.layout;
         for (index, listed) in layout.disks.iter().enumerate() {
@@ -115,8 +116,8 @@ impl PlanDecider<'_> {
                 continue;
             }
             let then = match record {
-                Some(record) => format!("with {}", recorded_disk_match::describe_record_fully(record)),
-                None => "without it".to_owned(),
+                Some(record) => format!("on a disk with {}", recorded_disk_match::describe_record_fully(record)),
+                None => "without this disk".to_owned(),
             };
             let message = format!(
                 "{}, but this installation was started {then}; this disk has {}. The installation continues only on \
@@ -143,7 +144,7 @@ impl PlanDecider<'_> {
             return;
         }
         let said = format!(
-            "{}, with which the machine was installed; the disk must be kept, but reads as blank",
+            "{}, which was recorded when the machine was installed; this disk must be kept, but reads as blank",
             describe_match(listed, found)
         );
         if self.is_discarded(&found.name) {
@@ -193,8 +194,8 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Explains why names or hints match other disks now than when the machine was installed. Either the recorded disk
-    /// has another name now, or this disk was recorded with another name.
+    /// Explains why names or hints no longer match the same disks as when the machine was installed. Either the
+    /// recorded disk now has another name, or this disk was recorded with another name.
     fn find_elsewhere(
         &self,
         listed: &layout::DiskSpec,
@@ -237,9 +238,9 @@ impl PlanDecider<'_> {
         ))
     }
 
-    /// Returns whether two disks match one record only because the repair of a mirror has copied the partition table
-    /// with its GUID. It is unknown which of the two disks has the copy. No data is lost if the layout still selects
-    /// the recorded disk, and either the found disk is not wiped or both disks are wiped.
+    /// Returns whether two disks match the same record only because the partition table with its GUID was copied when a
+    /// mirror was repaired. It is unknown which of the two disks has the copy. No data is lost if the layout still
+    /// selects the recorded disk, and either the found disk is not wiped or both disks are wiped.
     fn is_harmless_copy(&self, record: &RecordedDisk, found: &inventory::InventoryDisk, known: &DiskRecords) -> bool {
         let mut listed = self.layout.disks.iter().enumerate().filter(|(_, listed)| listed.device == record.device);
         listed.any(|(index, listed)| {
@@ -289,8 +290,8 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Returns the remedies for a disk that is not proven to be the recorded one. `first` is the first remedy in the
-    /// list.
+    /// Returns the remedies for a disk that is not proven to be the recorded one. `first` is the first of these
+    /// remedies.
     fn suggest_remedy(&self, found: &inventory::InventoryDisk, first: &str) -> String {
         match self.discard_name(found) {
             None => format!("{first}, or erase the new disk"),

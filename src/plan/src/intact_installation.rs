@@ -1,6 +1,6 @@
 //! Checks whether an old installation is still complete after a failed attempt to replace it. Each attempt announces
 //! that it will destroy data, and waits for the response before it writes. An attempt that did not receive the response
-//! has written nothing.
+//! has not written anything.
 
 use super::InstallClaim;
 use super::recorded_disk::table_guid;
@@ -11,15 +11,16 @@ use model::storage_graph::{DeviceStack, LayoutMatch};
 
 /// Returns whether the old installation is provably complete.
 ///
-/// | found | |
+/// | found | the old installation is |
 /// |---|---|
 /// | the marker of this installation is on the disks of `/`, and each disk that will be wiped still has the partition table that the layout specifies and the marker records | complete |
-/// | anything else, or the state of a disk is unknown | possibly incomplete |
+/// | any other state, or the state of a disk is unknown | possibly incomplete |
 ///
-/// A wipe destroys the start of a disk first, and all disks are wiped before anything new is written to one of them. So
-/// if every disk still starts as expected, no wipe was started. The marker alone does not prove that: a new mirror on
-/// the same partitions shows the content of the old mirror, with its marker, although the partition table has changed.
-/// A marker of the reinstall order that is being carried out belongs to the new installation, not to the old one.
+/// A wipe first destroys the start of a disk, and all disks are wiped before anything new is written to one of them.
+/// Therefore, if the start of every disk is as expected, no wipe was started. The marker alone does not prove this: a
+/// new mirror on the same partitions shows the content of the old mirror, with its marker, although the partition table
+/// has changed. A marker of the reinstall order that is being executed belongs to the new installation, not to the old
+/// one.
 pub(crate) fn is_intact(layout: &Layout, inventory: &Inventory, claim: &InstallClaim) -> bool {
     let meant = LayoutMatch::new(layout, inventory);
     let Some(marker) = find_own_marker(&meant, inventory, claim) else { return false };

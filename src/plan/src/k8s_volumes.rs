@@ -2,15 +2,15 @@
 //!
 //! Implements the table in docs/plan-volumes.md.
 //!
-//! | a volume | |
+//! | a volume | decision |
 //! |---|---|
-//! | has its UUID on a device that is not wiped | kept on that device, wherever it is |
+//! | has its UUID on a device that is not wiped | kept on that device, even if the list specifies another device |
 //! | is on a blank disk that the layout does not list | created: nothing else is written to that disk |
 //! | is on a device that this plan creates | created; refused on a disk that this reinstall wipes |
 //! | needs free space of a preserved group, or a new file in a preserved filesystem | added |
-//! | was prepared before, and its data are not found | refused: the data may be on a disk that is absent or unreadable ([`second_preparation`]) |
+//! | was prepared before, and its data were not found | refused: the data may be on a disk that is absent or unreadable ([`second_preparation`]) |
 //! | is marked for deletion | kept if it exists, otherwise not created |
-//! | anything else | refused; the message contains the name of the volume |
+//! | meets none of these conditions | refused; the message contains the name of the volume |
 
 mod block_devices;
 mod group_space;
@@ -65,7 +65,7 @@ impl<'a> PlanDecider<'a> {
             }
         };
         let mut order: Vec<usize> = (0..volumes.len()).collect();
-        // Volumes with hints come last: they take only disks that no other volume names.
+        // Volumes with hints come last, so that they take only disks to which no other volume refers.
         order.sort_by_key(|&index| matches!(volumes[index].source, VolumeSource::Discover(_)));
         let mut decisions: Vec<(usize, VolumeDecision)> = Vec::new();
         for index in order {
@@ -206,8 +206,8 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// Returns the device with the fate of a preserved device. The result is compared with the devices that an interrupted
-/// attempt has recorded.
+/// Returns the device as a preserved device. The result is compared with the devices that an interrupted attempt has
+/// recorded.
 fn as_preserved<'a>(device: &DevicePath, signatures: &'a [DeviceSignature], size_bytes: u64) -> PlannedDevice<'a> {
     PlannedDevice {
         path: device.clone(),
@@ -227,8 +227,8 @@ fn problem_place(volume: &K8sVolume) -> String {
     format!("volumes[{}]", volume.name)
 }
 
-/// Returns the path that the kernel or udev assigns to the volume in the installed system. `Block` volumes on arrays
-/// have other links; the returned path is not valid for them.
+/// Returns the path that the kernel or udev assigns to the volume in the installed system. The returned path is not
+/// valid for `Block` volumes on arrays, which have other links.
 fn udev_path(volume: &K8sVolume) -> VolumePath {
     VolumePath::Known(match volume.content {
         VolumeContent::Filesystem { .. } => format!("/dev/disk/by-uuid/{}", volume.uid),

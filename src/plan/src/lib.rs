@@ -128,7 +128,7 @@ pub fn make_plan(
     decided.secret = Some(AttemptSecret::generate(ids));
     let verdicts =
         decided.problems.is_empty().then(|| approval_summary::summarize_plan(layout, inventory, &request, &decided));
-    // A plan that is refused for other reasons has no verdicts to compare.
+    // If the plan is refused for other reasons, there are no verdicts to compare.
     decided
         .problems
         .extend(verdicts.iter().flat_map(|verdicts| approval_comparison::compare_with_approval(&request, verdicts)));

@@ -1,13 +1,13 @@
 //! Encrypted filesystems. Each of them is in a LUKS container, which is created or preserved together with the device
 //! that contains it. Encrypted volume groups are in `encrypted_groups`.
 //!
-//! | a preserved device of a filesystem that is `encrypted` in the layout | |
+//! | a preserved device of a filesystem that is `encrypted` in the layout | result |
 //! |---|---|
-//! | has a container that opens with the key | the filesystem in it is compared and preserved like any other |
+//! | has a container that opens with the key | the filesystem in the container is compared and preserved like any other filesystem |
 //! | has a container that opens with `disk_key` but not with the TPM of the machine | as in the previous row, with a warning |
-//! | has a container that does not open, and the new system mounts it without `nofail` or `noauto` | refused, with the reason |
-//! | has a container that does not open, and the new system does not require it | left locked, with a warning |
-//! | has a container that does not open, and an earlier attempt was recreating its disk | recreated, or refused |
+//! | has a container that does not open, and the new system mounts its filesystem without `nofail` or `noauto` | refused, with the reason |
+//! | has a container that does not open, and the new system does not require it | the container stays locked, with a warning |
+//! | has a container that does not open, and an earlier attempt was recreating its disk | the disk is recreated if this solves all problems, otherwise refused |
 //! | has a container that opens, and contains zeros instead of a filesystem | refused |
 //! | has any other content | refused, with the expected and the found content |
 
@@ -35,8 +35,8 @@ use uuid::Uuid;
 /// Signature type of a container in libblkid, for both versions of LUKS.
 pub const KIND: &str = "crypto_LUKS";
 
-/// Returns the key that the allocation contains for a container with this key source; empty if the allocation contains
-/// none. For a TPM, `disk_key` is the additional passphrase.
+/// Returns the key that the allocation contains for a container with this key source; empty if the allocation does not
+/// contain such a key. For a TPM, `disk_key` is the additional passphrase.
 pub(crate) fn find_key(allocation: &Allocation, source: KeySource) -> SecretText {
     match source {
         KeySource::Server | KeySource::Tpm2 => allocation.disk_key.clone(),
@@ -77,10 +77,10 @@ fn container_uuid(found: &[DeviceSignature]) -> Result<Uuid, String> {
     match found {
         [one] if one.kind == KIND => one.uuid.parse().map_err(|_| "the container's UUID cannot be read".to_owned()),
         [one] => Err(format!("there is {}", content_text::describe_signature(one))),
-        [] => Err("no signature was found".to_owned()),
+        [] => Err("found no signature".to_owned()),
         several => {
             let there: Vec<String> = several.iter().map(content_text::describe_signature).collect();
-            Err(format!("there are several signatures: {}", there.join(" and ")))
+            Err(format!("found several signatures: {}", there.join(" and ")))
         }
     }
 }
@@ -193,15 +193,15 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Marks the most recently added container as sealed to the TPM of another machine, if this machine's TPM did not
-    /// unlock it. The headers of a preserved container are not written, so the container stays sealed to that TPM.
+    /// Marks the most recently added container as sealed to another machine's TPM, if this machine's TPM did not unlock
+    /// it. The headers of a preserved container are not written, so the container stays sealed to that TPM.
     pub(crate) fn note_foreign_tpm(&mut self, device: &PlannedDevice) {
         let Some(why) = self.inventory.find_failure(&AttemptTarget::Sealed(device.now.clone())) else { return };
         if let Some(luks) = self.decided.luks.last_mut() {
             luks.strange_tpm = true;
         }
         self.warn(format!(
-            "{} opens only with disk_key, which the new system does not have: the new system asks for the passphrase at its console until the TPM of \
+            "{} can only be opened with disk_key, which the new system does not have: the new system asks for the passphrase at its console until the TPM of \
              this machine is enrolled (systemd-cryptenroll). {why}",
             device.path
         ));
@@ -260,7 +260,7 @@ pub(crate) fn describe_half_made(what: &str, why: &str) -> String {
     )
 }
 
-/// Returns a message if the device is too small for more than the headers of a container.
+/// Returns a message if the device is so small that only the headers of a container would fit.
 pub(crate) fn check_min_size(name: &LayoutPath, device: &PlannedDevice) -> Option<String> {
     let bytes = device.size_bytes.filter(|bytes| *bytes <= DATA_OFFSET_BYTES)?;
     Some(format!(
@@ -322,7 +322,7 @@ fn opened_containers(decided: &PlanDecisions) -> impl Iterator<Item = &LuksDecis
     decided.luks.iter().filter(|luks| luks.fate != LuksFate::Locked)
 }
 
-/// Returns the operation that checks, before the first write, whether cryptsetup and every required key or TPM are
+/// Returns the operation that checks, before the first write, that cryptsetup and every required key or TPM are
 /// available.
 pub(crate) fn check_containers(decided: &PlanDecisions) -> Option<Operation> {
     let asked = opened_containers(decided).filter(|luks| !luks.strange_tpm);

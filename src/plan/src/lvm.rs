@@ -149,7 +149,7 @@ impl<'a> PlanDecider<'a> {
         self.groups.insert(&group.name, group_of_ours);
     }
 
-    /// Returns whether all data of the group are available, including the volumes that the layout does not list.
+    /// Returns whether all data of the group are available, including data of volumes that the layout does not list.
     fn is_complete(
         &mut self,
         place: &str,

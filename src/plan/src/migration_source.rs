@@ -1,14 +1,14 @@
-//! Source of a machine migration: lists the data of the installed machine that are migrated, or the reasons why they
-//! cannot be migrated. Nothing is written.
+//! Source of a machine migration: determines the data of the installed machine that are migrated, or the reasons why
+//! they cannot be migrated. Nothing is written.
 //!
-//! | on the disks of the layout | |
+//! | object on the disks of the layout | result |
 //! |---|---|
 //! | a filesystem that matches the layout | migrated |
 //! | swap | recreated, with its UUID |
-//! | `format: none` | migrated as a whole |
-//! | a filesystem that is absent or differs, several signatures, anything encrypted | refused |
+//! | a device with `format: none` | migrated as a whole |
+//! | a filesystem that is absent or differs from the layout, a device with several signatures, or any encrypted device | refused |
 //! | an inactive array or group | refused |
-//! | a partition, array, group or volume that the layout does not list; data on a device without a filesystem in the layout | refused: it would not be migrated |
+//! | a partition, array, group or volume that the layout does not list, or data on a device without a filesystem in the layout | refused: the data would not be migrated |
 
 use super::existing_system_boot::{self, ExistingInstallation};
 use super::{InstallClaim, SourceDevice, arrays, installation_identity::describe_owner};
@@ -70,7 +70,7 @@ pub fn check_migration(
     }
 }
 
-/// State of the check whether a machine can be migrated.
+/// State while checking whether a machine can be migrated.
 struct MigrationCheck<'a> {
     meant: &'a LayoutMatch<'a>,
     stack: &'a DeviceStack<'a>,
@@ -248,7 +248,7 @@ impl MigrationCheck<'_> {
         self.meant.graph.layout.disks.iter().any(|disk| disk.image_partition_number(device).is_some())
     }
 
-    /// Refuses data on the disks of the layout that the layout does not list.
+    /// Refuses the migration if the disks of the layout contain data that the layout does not list.
     fn refuse_unlisted(&mut self) {
         let layout = self.meant.graph.layout;
         for (index, listed) in layout.disks.iter().enumerate().filter(|(_, listed)| !listed.image) {

@@ -1,14 +1,14 @@
 //! Target of a machine migration: an installation that receives the system of another machine instead of an image. The
-//! migration specifies the disks. All ids of new objects are those of the source machine, and filesystems are received
+//! migration specifies the disks. New objects get the same ids as on the source machine, and filesystems are received
 //! instead of created.
 //!
-//! | refused before the first write | |
+//! | refused before the first write | reason |
 //! |---|---|
-//! | a filesystem of the layout that the source machine lacks, or has with another format | it would stay empty |
+//! | a filesystem of the layout that the source machine lacks, or has in another format | the filesystem would stay empty |
 //! | a device that is smaller than on the source machine, or has larger sectors | the filesystem does not fit |
-//! | a device with smaller sectors, for `vfat` or unknown content | the content may contain sector numbers |
-//! | an id that is also on a disk that is not wiped | the system may use the wrong device |
-//! | a disk that would be wiped and has the table or hardware identifiers of a disk of the source machine | it contains the data that would be migrated |
+//! | a device with smaller sectors than on the source machine, for `vfat` or unknown content | the content may contain sector numbers |
+//! | an id that also exists on a disk that is not wiped | the system may use the wrong device |
+//! | a disk that would be wiped, and has the partition table or hardware identifiers of a disk of the source machine | the disk contains the data that would be migrated |
 //! | Kubernetes volumes | they are not migrated |
 
 use super::plan_decisions::PlanDecisions;
@@ -105,7 +105,8 @@ fn mount_and_grow(inputs: &SourceInputs) -> Vec<Operation> {
     mounts.collect()
 }
 
-/// Returns the layout with hints for the disks that the migration specifies, so that kernel names do not matter.
+/// Returns the layout with hints for the disks that the migration specifies, so that the layout does not depend on
+/// kernel names.
 fn add_disk_hints(layout: &Layout, inventory: &Inventory, moving: &MigrationOffer) -> Layout {
     let mut meant = layout.clone();
     for disk in &mut meant.disks {
@@ -200,8 +201,8 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Checks that the disks of this machine are those that the control plane specifies, and that none of them belongs
-    /// to the source machine.
+    /// Checks that the disks of this machine are the disks that the control plane specifies, and that none of them
+    /// belongs to the source machine.
     fn compare_migration_disks(&mut self, moving: &MigrationOffer, marker: &InstallMarker) {
         let layout = self.layout;
         for (index, listed) in layout.disks.iter().enumerate() {
@@ -243,7 +244,7 @@ impl PlanDecider<'_> {
             if let Some((there, by)) = marker.disks.iter().find_map(|disk| Some((disk, disk.explain_same_disk(&here)?)))
             {
                 let message = format!(
-                    "{} has the {by} of {} of {}, whose system is migrated: both machines have access to that disk, or the disk was moved to this machine. Return the disk to that machine, or choose another disk of this machine for the migration",
+                    "{} has the same {by} as {} of {}, whose system is migrated: both machines have access to that disk, or the disk was moved to this machine. Return the disk to that machine, or choose another disk of this machine for the migration",
                     found.device, there.device, marker.machine
                 );
                 self.refuse(ErrorCode::MigrationTarget, place, message);

@@ -1,5 +1,5 @@
-//! Disks of the layout that are absent from the machine. If everything on such a disk has a copy elsewhere, a reinstall
-//! continues without the disk and adds a warning.
+//! Disks of the layout that are absent from the machine. If all data on such a disk has a copy on other disks, a
+//! reinstall continues without the disk and adds a warning.
 
 use super::planned_devices::{DeviceFate, PlannedDevice};
 use super::planner_state::PlanDecider;
@@ -29,15 +29,15 @@ impl PlanDecider<'_> {
         }
     }
 
-    /// Adds a reason why the plan cannot proceed without the absent disk that is below the device.
+    /// Adds a reason why the plan cannot proceed without the absent disk below the device.
     pub(crate) fn refuse_absent(&mut self, device: &PlannedDevice, why: String) {
         if let Some(absent) = device.absent.and_then(|index| self.absent.get_mut(&index)) {
             absent.needed.push(why);
         }
     }
 
-    /// Adds a problem for each absent disk that is required, or whose content has no copy elsewhere. Adds a warning for
-    /// each other absent disk.
+    /// Adds a problem for each absent disk that is required, or that contains data without a copy on other disks. Adds
+    /// a warning for each other absent disk.
     pub(crate) fn decide_absent(&mut self) {
         for (index, absent) in std::mem::take(&mut self.absent) {
             let disk = &self.layout.disks[index];

@@ -1,5 +1,5 @@
-//! Objects that lack a component, on disks that a reinstall does not wipe. If a disk that will be wiped contains an
-//! object that could not be inspected, that object may be the missing component.
+//! Objects on preserved or unlisted disks that lack a component. If a disk that will be wiped contains an object that
+//! could not be inspected, that object may be or contain the missing component.
 
 use super::opaque_objects::OpaqueOnDisks;
 use super::planner_state::PlanDecider;
@@ -14,13 +14,14 @@ use std::collections::{BTreeMap, BTreeSet};
 impl<'a> PlanDecider<'a> {
     /// Refuses to wipe a disk that may contain the missing component of a preserved object.
     ///
-    /// | on disks that are not wiped (preserved or unlisted) | on a disk that a reinstall wipes | |
+    /// | state of the disks that are not wiped (preserved or unlisted) | state of a disk that a reinstall wipes | the reinstall is |
     /// |---|---|---|
-    /// | no object lacks a component | anything | allowed |
-    /// | an object lacks a component, or could not be inspected and may lack one | an object that could not be inspected | refused |
-    /// | as in the previous row | as in the previous row, but the operator discards that disk | allowed, with a warning |
+    /// | no object lacks a component | any state | allowed |
+    /// | an object lacks a component, or could not be inspected and may lack one | it contains an object that could not be inspected | refused |
+    /// | as in the previous row | as in the previous row, but the operator discards the disk | allowed, with a warning |
     ///
-    /// Nothing is refused once an attempt was started, because the unfinished objects that it left belong to this installation.
+    /// After an attempt was started, nothing is refused, because the unfinished objects that it has left belong to this
+    /// installation.
     pub(crate) fn refuse_missing(&mut self) {
         let begun = self.request.claim.as_ref().and_then(|claim| claim.waiver) == Some(MarkerWaiver::Begun);
         if self.request.mode == InstallMode::Install || begun {
@@ -34,7 +35,7 @@ impl<'a> PlanDecider<'a> {
         for (disk, objects) in self.opaque_on_wiped(&opaque) {
             let device = &disk.device;
             let said = format!(
-                "{device} will be wiped, and the content of {objects} could not be inspected, but {}",
+                "{device} will be wiped, although the content of {objects} could not be inspected and may include a component that is missing elsewhere: {}",
                 join_few(&missing, "; ")
             );
             if self.is_discarded(&disk.name) {
@@ -49,14 +50,14 @@ impl<'a> PlanDecider<'a> {
             };
             self.refuse(ErrorCode::IncompleteObject,
                 "disks",
-                format!("{said}. The missing component may be on {device}; if the component is elsewhere, connect it; if the content of the disk is not needed, {road}"),
+                format!("{said}. If the missing component is on another disk, connect that disk; if the content of {device} is not needed, {road}"),
             );
         }
     }
 
-    /// Returns objects that may contain a missing component. An object is omitted if it, or the filesystem or pool to
-    /// which it belongs, is partly on wiped disks and partly on other disks. Another check refuses a plan with such an
-    /// object.
+    /// Returns objects that may contain a missing component. An object is omitted if it is partly on wiped disks and
+    /// partly on other disks, or if this applies to the filesystem or pool to which it belongs. Another check refuses a
+    /// plan with such an object.
     fn opaque_of_one_fate(&self) -> Vec<OpaqueOnDisks> {
         let is_wiped = |it: &OpaqueOnDisks| {
             let verdicts: BTreeSet<DiskVerdict> = it.disks.iter().map(|disk| self.verdict(disk)).collect();
@@ -112,12 +113,12 @@ impl<'a> PlanDecider<'a> {
             let active = array.members.iter().filter(|member| matches!(member.role, MemberRole::Active(_))).count();
             let fate = self.describe_fate(array.members.iter().map(|member| &member.device))?;
             let is_short = active < array.raid_devices as usize;
-            is_short.then(|| format!("{} {fate}, and lacks members", arrays::describe_array(array)))
+            is_short.then(|| format!("{} {fate} and lacks members", arrays::describe_array(array)))
         });
         let groups = self.inventory.groups.iter().filter_map(|group| {
             let fate = self.describe_fate(group.present_devices())?;
             let is_short = group.physical.iter().any(|physical| physical.device.is_none());
-            is_short.then(|| format!("{} {fate}, and lacks physical volumes", lvm::describe_group(group)))
+            is_short.then(|| format!("{} {fate} and lacks physical volumes", lvm::describe_group(group)))
         });
         let mut wholes: BTreeMap<(&str, &str), PartGroup> = BTreeMap::new();
         for part in &self.inventory.parts {

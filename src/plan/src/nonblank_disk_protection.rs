@@ -7,9 +7,9 @@ use model::inventory::{Inventory, InventoryDisk};
 
 /// Returns a problem for each disk that would be wiped and is not blank.
 ///
-/// The check is omitted in two cases. If the disks contain a marker of this machine, the marker proves that they belong
-/// to the machine. If an attempt was started, it has already passed this check, and [`super::installation_identity`]
-/// checks the disks of the attempt.
+/// The check is omitted in two cases: if the disks contain a marker of this machine, which proves that they belong to
+/// the machine, and if an attempt was started. Such an attempt has already passed this check, and
+/// [`super::installation_identity`] checks its disks.
 pub(crate) fn refuse_wiping(request: &PlanRequest, inventory: &Inventory, disks: &[DiskPlan]) -> Vec<Diagnostic> {
     let Some(why) = &request.assigned.allocation.blank_only else { return Vec::new() };
     let claim = request.claim.as_ref();

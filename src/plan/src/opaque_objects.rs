@@ -8,7 +8,7 @@ use model::device_name::KernelName;
 use model::inventory::{Inventory, InventoryDisk, OpaqueObject};
 use std::collections::BTreeSet;
 
-/// An opaque object with the disks below it.
+/// An opaque object, and the disks below it.
 pub(crate) struct OpaqueOnDisks {
     pub object: OpaqueObject,
     pub disks: BTreeSet<KernelName>,
@@ -31,16 +31,16 @@ impl PlanDecider<'_> {
         on_disks.collect()
     }
 
-    /// Refuses an installation that would wipe an object that could not be inspected: it may contain the marker of an installation that is
-    /// missing in the records of the control plane.
+    /// Refuses an installation that would wipe an object that could not be inspected. The object may contain the marker
+    /// of an installation that is missing from the control plane's records.
     ///
     /// | an opaque object is on | a first installation is |
     /// |---|---|
-    /// | disks that are not wiped | allowed: they are never written |
+    /// | disks that are not wiped | allowed: these disks are never written |
     /// | a disk that is wiped | refused |
     /// | a disk that is wiped and that the operator discards | allowed, with a warning |
-    /// | a disk that is wiped, and an attempt of this allocation was started | allowed: the attempt has passed this check, and may have left the object unfinished |
-    /// | a disk that is wiped, and the agent has not tried to open the object yet | allowed, with a warning: the agent tries to open it, and decides again |
+    /// | a disk that is wiped, and an attempt of this allocation was already started | allowed: the attempt has passed this check, and may have left the object unfinished |
+    /// | a disk that is wiped, and the agent has not yet tried to open the object | allowed, with a warning: the agent tries to open the object, and decides again |
     pub(crate) fn refuse_opaque(&mut self, claim: &InstallClaim) {
         if !claim.begun_on.is_empty() {
             return;
@@ -58,13 +58,13 @@ impl PlanDecider<'_> {
                     object.reason,
                     wiped.join(", ")
                 )),
-                // No warning about a filesystem that was not mounted yet, because mounting it will nearly always
-                // succeed.
+                // There is no warning about a filesystem that was not mounted yet, because mounting it will nearly
+                // always succeed.
                 (false, false, true) if !object.may_contain_devices() => {}
                 (false, false, true) => untried.push(object.to_string()),
                 (false, false, false) => {
                     let message = format!(
-                        "{object}: cannot inspect its content: {}. It may contain an installation, and allocation {} wipes {}; {}; {}",
+                        "cannot inspect the content of {object}: {}. It may contain an installation, but allocation {} would wipe {}; {}; {}",
                         object.reason,
                         claim.allocation,
                         wiped.join(", "),
@@ -77,7 +77,7 @@ impl PlanDecider<'_> {
         }
         if !untried.is_empty() {
             self.warn(format!(
-                "the inventory was read before anything was assembled: the agent will inspect {}, and refuse the installation if the inspection fails or a marker is found",
+                "the inventory was read before arrays and volumes were assembled: the agent will inspect {}, and refuse the installation if the inspection fails or a marker is found",
                 untried.join("; ")
             ));
         }

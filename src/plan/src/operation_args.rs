@@ -11,7 +11,7 @@ use operations::{
 };
 
 /// Returns the operation that queries the image at its download locations. For a raw image, the operation contains the
-/// disk that the image is written to.
+/// disk to which the image is written.
 pub(crate) fn query_image(request: &PlanRequest, burned: &[Operation], needs: Option<ImageNeeds>) -> SessionOp {
     let onto = burned.iter().find_map(raw_image);
     let (name, url) = (request.subject.image.clone(), request.subject.url.clone());
@@ -78,8 +78,8 @@ fn new_filesystem(operation: &Operation) -> Option<&MakeFilesystem> {
     }
 }
 
-/// Returns the operation that reports success: what was installed, or was already on the disks. `made` are the disks
-/// that are wiped if the control plane rejects the report of a successful migration.
+/// Returns the operation that reports the successful installation, or the installation that was already on the disks.
+/// `made` contains the disks that are wiped if the control plane rejects the report of a successful migration.
 pub(crate) fn final_report(request: &PlanRequest, already: Option<&InstallMarker>, made: Vec<DevicePath>) -> SessionOp {
     let allocation = &request.assigned.allocation;
     let message = match (already, request.receiving()) {

@@ -1,17 +1,17 @@
 //! Age of a reinstall order. The database of the control plane may describe an earlier state than the disks, for
 //! example because the database was restored from a backup. The control plane may then repeat an order that was already
-//! carried out and followed by a newer order. An order and a marker are compared by their fencing tokens, which are
-//! called *numbers* here.
+//! executed, and that a newer order has superseded. An order and a marker are compared by their fencing tokens, which
+//! are called *numbers* here.
 //!
-//! | number of the order | number in a marker of this allocation | |
+//! | number of the order | number in a marker of this allocation | the order is |
 //! |---|---|---|
-//! | none: the control plane issues none | any | accepted |
+//! | none: the control plane does not issue numbers | any number or none | accepted |
 //! | of database D | smaller, of D | accepted |
 //! | of database D | equal or larger, of D | refused: the installation is not older |
 //! | of database D | of another database | refused, unless the operator has placed or confirmed the order since the last restore, or the control plane has a record of that installation |
 //! | of database D | none: installed by an older version | as in the previous row |
 //! | of database D | impossible: no server issues it | refused |
-//! | impossible: no server issues it | any | refused |
+//! | impossible: no server issues it | any number or none | refused |
 //!
 //! If the installation was made by the same order, it is recognized before this check, and booted (`existing_system_boot`).
 //! With `--replace-newer`, the operator permits every row except the last one.
@@ -57,7 +57,8 @@ fn compare_age(claim: &InstallClaim, found: &InstallMarker) -> OrderAge {
 }
 
 impl PlanDecider<'_> {
-    /// Refuses a reinstall whose order is not proven to be newer than every installation of this allocation on the disks.
+    /// Refuses a reinstall unless its order is proven to be newer than every installation of this allocation on the
+    /// disks.
     pub(crate) fn refuse_outdated_order(&mut self) {
         let (request, inventory) = (self.request, self.inventory);
         let Some(claim) = &request.claim else { return };

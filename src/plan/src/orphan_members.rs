@@ -9,8 +9,8 @@ use model::device_name::DevicePath;
 impl PlanDecider<'_> {
     /// Refuses a reinstall if one of its disks has a member of an unknown array or group, because the member may belong
     /// to a preserved object. A first installation is not refused, because it wipes its disks. If an attempt of the
-    /// reinstall was started before, such members on wiped disks are accepted, because they belong to unfinished
-    /// objects of that attempt. Members of any other unknown object would have caused a refusal before the attempt was
+    /// reinstall was already started, such members on wiped disks are accepted, because they belong to unfinished
+    /// objects of that attempt. Members of other unknown objects would have caused a refusal before the attempt was
     /// started.
     pub(crate) fn refuse_orphans(&mut self) {
         if self.request.mode == InstallMode::Install {
@@ -28,7 +28,7 @@ impl PlanDecider<'_> {
                 continue;
             }
             let message = format!(
-                "the array or group of {} is unknown, and may span other disks: {}; repair the array or group, or, if the array or group is not needed, erase its members",
+                "the array or group of {} is unknown, and may span other disks: {}; repair the array or group, or erase its members if it is not needed",
                 ours.join(", "),
                 unknown.reason
             );

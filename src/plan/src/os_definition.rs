@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Value of `HYPERVISOR` for OS definitions of Ganeti. It means that the machine does not run on a hypervisor.
+/// Value of `HYPERVISOR` for Ganeti's OS definitions, which means that the machine does not run on a hypervisor.
 const HYPERVISOR: &str = "none";
-/// NIC mode for OS definitions of Ganeti. It means that a NIC of the machine is not a port of a bridge.
+/// NIC mode for Ganeti's OS definitions, which means that a NIC of the machine is not a bridge port.
 const CARD: &str = "routed";
 
 /// Returns the reasons why the definition is invalid, or why its `create` program cannot create a system on the disks
@@ -51,8 +51,8 @@ pub(crate) fn has_image(request: &PlanRequest) -> bool {
     creating_definition(request).is_none()
 }
 
-/// Returns the check that the programs which `create` needs are available; `None` if the definition has no `create`
-/// program.
+/// Returns the operation that checks that the programs required by `create` are available; `None` if the definition
+/// does not have a `create` program.
 pub(crate) fn find_programs(request: &PlanRequest) -> Option<SessionOp> {
     let chosen = creating_definition(request)?;
     // Invalid definitions were refused before.
@@ -62,7 +62,7 @@ pub(crate) fn find_programs(request: &PlanRequest) -> Option<SessionOp> {
     }))
 }
 
-/// Returns the operation that fills the disk: either it writes the image, or it runs the `create` program.
+/// Returns the operation that fills the disk, either by writing the image or by running the `create` program.
 pub(crate) fn fill_disk(
     onto: BurnDisk,
     meant: &LayoutMatch,

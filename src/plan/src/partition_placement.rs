@@ -6,8 +6,8 @@ use operations::{ByteRange, label_copy_ranges};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// Size of the range that is zeroed at the start of an area, in bytes. Among the signatures that libblkid recognizes
-/// near the start, those with the largest offsets are the second header of LUKS2 at 4 MiB, and VMFS at 1 and 2 MiB.
+/// Size of the range that is zeroed at the start of an area, in bytes. The signatures with the largest offsets that
+/// libblkid recognizes near the start are the second header of LUKS2 at 4 MiB, and VMFS at 1 and 2 MiB.
 const HEAD_BYTES: u64 = 5 * MIB;
 
 /// Size of the range that is zeroed at the end of an area, in bytes. md 0.90 and 1.0, ZFS and the backup GPT are in the
@@ -67,7 +67,7 @@ pub(crate) fn place_partitions(
     let too_small = || {
         let wanted = partitions.iter().map(|partition| partition.size.as_mib().unwrap_or(1));
         let sum = wanted.fold(0u64, |sum, mib| sum.saturating_add(mib));
-        // 1 MiB at the start for the primary table, and 1 MiB at the end for the backup.
+        // 1 MiB at the start is for the primary table, and 1 MiB at the end is for the backup table.
         DiskTooSmall { required_mib: sum.saturating_add(2), existing_mib: size_bytes / MIB }
     };
 

@@ -16,18 +16,18 @@ use uuid::Uuid;
 /// All decisions of a plan. The module `stages` arranges them in the order of the run.
 #[derive(Default)]
 pub(crate) struct PlanDecisions {
-    /// Secret in the install marker of this attempt; `None` in plans that write no marker.
+    /// Secret in the install marker of this attempt; `None` in plans that do not write a marker.
     pub secret: Option<AttemptSecret>,
     pub disks: Vec<DiskPlan>,
     pub identities: Vec<DiskIdentity>,
     pub releases: Vec<Holder>,
     pub wipes: Vec<WipeDisk>,
     pub tables: Vec<PartitionTable>,
-    /// The disk that a raw image is written to.
+    /// The disk to which a raw image is written.
     pub image_disk: Option<inventory::InventoryDisk>,
     /// Fates of the arrays, in the order of `Layout::raid`.
     pub arrays: Vec<ArrayFate>,
-    /// Devices of which all samples are zero, and which must be proven to be blank by reading them completely.
+    /// Devices that are read completely to prove that they are blank, because all of their samples are zero.
     pub zero_proofs: Vec<ZeroProof>,
     /// Trials of the arrays for which the layout specifies create options.
     pub array_trials: Vec<TryArray>,
@@ -108,7 +108,7 @@ pub(crate) struct VolumeDecisions {
     pub prepares: Vec<PreparePersistent>,
     pub sparse: Vec<SparseVolume>,
     pub trials: Vec<TryFilesystem>,
-    /// Disks that the layout does not list, and that are written to because a volume is created on them.
+    /// Unlisted disks that are written because a volume is created on them.
     pub written: Vec<KernelName>,
     /// Volumes that are recorded in the install marker.
     pub records: Vec<RecordedVolume>,

@@ -1,4 +1,4 @@
-//! Block devices of a layout, with their present and future state.
+//! Block devices of a layout, with their current and future state.
 
 use common::diagnostic::Diagnostic;
 use common::error_code::ErrorCode;
@@ -88,7 +88,8 @@ impl<'a> UnderlyingDevices<'a> {
         now
     }
 
-    /// Returns the largest sector size of the devices. md reports this size for an array of the devices.
+    /// Returns the largest sector size of the devices, which md reports as the sector size of an array of these
+    /// devices.
     pub(crate) fn sector_bytes(&self) -> u32 {
         self.present().map(|device| device.sector_bytes).max().unwrap_or(512)
     }
@@ -98,7 +99,7 @@ impl<'a> UnderlyingDevices<'a> {
 #[derive(Default)]
 pub(crate) struct DeviceTable<'a> {
     devices: BTreeMap<LayoutPath, PlannedDevice<'a>>,
-    /// Problems of the layout: one for each reference to a device that the layout does not define.
+    /// Problems of the layout, one for each reference to a device that the layout does not define.
     pub unknown: Vec<Diagnostic>,
 }
 

@@ -113,11 +113,12 @@ impl PlanDecider<'_> {
     }
 
     fn finish_decisions(mut self) -> PlanDecisions {
-        // In a valid layout, unknown devices are consequences of other problems, so they are reported only if there are no others.
+        // In a valid layout, unknown devices are consequences of other problems, so they are reported only if there are
+        // no other problems.
         if self.decided.problems.is_empty() {
             self.decided.problems = std::mem::take(&mut self.devices.unknown);
         }
-        // A decision that is based on incomplete answers must not be carried out.
+        // A decision that is based on incomplete results must not be executed.
         if self.stack.steps().is_exhausted() {
             self.refuse(ErrorCode::TooManyObjects, "disks", TOO_ENTANGLED);
         }

@@ -1,18 +1,18 @@
-//! Decides whether a machine of a pool is erased before it is allocated: its next owner must not find data of the
+//! Decides whether a machine of a pool is erased before it is allocated. The next owner must not find data of the
 //! previous owner on any disk.
 //!
 //! No order requests this erasure, and no layout specifies the expected content of the disks. Therefore all reasons
 //! that forbid the erasure are checked first.
 //!
-//! | allocation of the machine | content of the disks | |
+//! | allocation of the machine | content of the disks | result |
 //! |---|---|---|
-//! | allocated, for a reinstall | anything | nothing is erased here: the plan of the reinstall decides |
+//! | allocated, for a reinstall | any content | nothing is erased by this plan: the plan of the reinstall decides |
 //! | allocated, for an installation | the marker of this allocation | nothing is erased: the allocation is installed, and the installed system is booted |
 //! | allocated, and installed according to the control plane | no marker of this allocation | refused: another agent has installed the allocation, or the disk with the marker is missing |
 //! | allocated or not | the marker of another machine | refused: the disk comes from that machine, or the id of this machine has changed and the allocation belongs to the former id |
-//! | allocated, for an installation | anything else, and a recorded disk is absent | refused: it may contain the marker |
-//! | allocated, for an installation | anything else | every disk is erased, and then the installation proceeds |
-//! | not allocated | anything else | every disk is erased; a recorded disk that is absent is reported |
+//! | allocated, for an installation | any other content, and a recorded disk is absent | refused: the absent disk may contain the marker |
+//! | allocated, for an installation | any other content | every disk is erased, and then the installation proceeds |
+//! | not allocated | any other content | every disk is erased; a recorded disk that is absent is reported |
 
 use super::{Plan, PlanRefusal, PlanSubject, erase_plan};
 use common::diagnostic::Diagnostic;
@@ -39,7 +39,7 @@ pub enum PoolAllocation<'a> {
 /// Returns the plan that erases every disk and verifies the erasure. Returns `None` if nothing needs to be erased. Removable disks are not
 /// erased.
 ///
-/// `missing` are the disks that earlier boots recorded and that are absent now.
+/// `missing` contains the disks that earlier boots have recorded and that are now absent.
 ///
 /// # Errors
 /// Returns all reasons why a disk must not or cannot be erased. Nothing was written.
@@ -124,8 +124,8 @@ fn refuse_installed(owner: PoolAllocation) -> Option<Diagnostic> {
 }
 
 /// Returns a problem for each missing disk of an allocated machine, because it may contain the marker of the owner's
-/// installation. A disk that is marked as written off is ignored, because the other disks were erased after that disk
-/// had disappeared.
+/// installation. A disk that is marked as written off is ignored, because the other disks were erased after it had
+/// disappeared.
 fn refuse_unseen(owner: PoolAllocation, missing: &[KnownDisk]) -> Vec<Diagnostic> {
     let PoolAllocation::Allocated { allocation, .. } = owner else { return Vec::new() };
     let missing = missing.iter().filter(|disk| !disk.written_off).map(|disk| {

@@ -1,5 +1,5 @@
-//! Activation of preserved objects. If files of the image are merged into a preserved object, the object is activated
-//! before the image is written, and otherwise after the image is written.
+//! Activation of preserved objects. Objects into which files of the image are merged are activated before the image is
+//! written; all other objects are activated afterwards.
 
 use super::assembly_graph::AssembledMembers;
 use super::filesystem_fate::{FilesystemFate, PlacedFilesystem, new_filesystem};
@@ -65,10 +65,10 @@ impl<'a> RestorePlan<'a> {
         self.restore_operations(RestoreTime::AfterTheImage)
     }
 
-    /// Returns the operations of the rehearsal. On the present disks, the rehearsal activates all preserved objects,
-    /// and creates all volumes that are added to preserved groups. The filesystems are mounted with the options of the
-    /// layout, because the installed system must be able to use these options. Filesystems that the plan creates are
-    /// not mounted.
+    /// Returns the operations of the rehearsal. On the disks that are present, the rehearsal activates all preserved
+    /// objects, and creates all volumes that are added to preserved groups. The filesystems are mounted with the
+    /// options of the layout, because the installed system must be able to use these options. Filesystems that the plan
+    /// creates are not mounted.
     pub(crate) fn build_rehearsal(&self) -> Option<Rehearsal> {
         let mounted = self.filesystems.iter().filter(|(_, is)| is.is_kept());
         let mounts = mounted.filter_map(|placed| {
@@ -235,7 +235,7 @@ impl<'a> RestorePlan<'a> {
 
     /// Returns the time at which a path is mounted, relative to the writing of the image. A preserved filesystem into
     /// which the image is not merged is mounted after the image was written. Mount points below such a filesystem are
-    /// mounted after the image was written as well, because mounting the filesystem would hide an earlier mount.
+    /// also mounted after the image was written, because mounting the filesystem would hide an earlier mount.
     fn when_mounted(&self, path: &str) -> RestoreTime {
         let late = self.hiding_paths();
         let is_late = late.iter().any(|kept| path == kept || path.starts_with(&format!("{kept}/")));
@@ -278,7 +278,8 @@ pub(crate) fn mount_path(filesystem: &FilesystemSpec) -> Option<&str> {
 }
 
 /// Returns the mount options of the layout, with two exceptions. A new filesystem is mounted without `ro`, because the
-/// image is written to it. A preserved filesystem with `ro` is mounted so that its journal is not replayed.
+/// image is written to it. A preserved filesystem with `ro` is mounted with an additional option, so that its journal
+/// is not replayed.
 fn mount_options(filesystem: &FilesystemSpec, is: &FilesystemFate) -> Vec<String> {
     if !filesystem.is_read_only() {
         return filesystem.mountoptions.clone();

@@ -18,8 +18,9 @@ use uuid::Uuid;
 /// Name of the plan, displayed instead of a layout id.
 const NAME: &str = "boot entry for the unmodified image";
 
-/// Makes a plan with a boot entry for the first EFI system partition of this disk. Returns `None` if the disk has no
-/// GPT: a boot entry cannot refer to a partition of such a disk, so the firmware must find the boot loader itself.
+/// Makes a plan with a boot entry for the first EFI system partition of this disk. Returns `None` if the disk does not
+/// have a GPT, because a boot entry cannot refer to a partition of such a disk; the firmware must find the boot loader
+/// itself.
 ///
 /// # Errors
 /// Fails if the disk has no EFI system partition, because this firmware cannot boot such a disk.

@@ -8,7 +8,7 @@ use model::layout::{self, Layout};
 use operations::{AddedPartition, Operation, ReachImage, SessionOp, StageName};
 
 /// Makes a plan that writes the image of the request to this disk, and then adds the partition `added` to the disk.
-/// Disks in `skipped` are not used.
+/// Disks in `skipped` are ignored.
 ///
 /// # Errors
 /// Returns all reasons why the disk cannot be written, or why holders of the disk cannot be released. Nothing was
@@ -98,6 +98,6 @@ mod tests {
         let skipped = [inventory.disks[0].name.clone()];
         let refusal =
             plan_raw_image(&inventory, &inventory.disks[1], &skipped, request(), None).unwrap_err().to_string();
-        assert!(refusal.contains("skip all of its disks, or none of its disks"), "{refusal}");
+        assert!(refusal.contains("skip all of its disks, or none of them"), "{refusal}");
     }
 }

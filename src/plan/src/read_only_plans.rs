@@ -1,4 +1,4 @@
-//! Common parts of plans that destroy nothing.
+//! Code that is common to all plans that do not destroy anything.
 
 use super::firmware::{self, RemovalPolicy};
 use super::{
@@ -10,7 +10,7 @@ use model::inventory::{Inventory, InventoryDisk};
 use operations::PlanStage;
 use std::collections::BTreeMap;
 
-/// Contents of a plan that destroys nothing.
+/// Contents of a plan that does not destroy anything.
 pub(crate) struct ReadOnlyPlan {
     pub mode: InstallMode,
     pub subject: PlanSubject,
@@ -48,8 +48,8 @@ impl ReadOnlyPlan {
 }
 
 impl DiskPlan {
-    /// Returns the entry for a disk in a plan, without a tree of the disk's content. The entry does not contain a name
-    /// of the disk in the layout: either the layout lists the disk by its kernel name, or it does not list the disk.
+    /// Returns the entry for a disk in a plan, without a tree of the disk's content. The entry does not contain the
+    /// disk's name in the layout, because the layout either lists the disk by its kernel name or does not list it.
     pub(crate) fn from_disk(disk: &InventoryDisk, verdict: DiskVerdict) -> DiskPlan {
         DiskPlan {
             name: disk.name.clone(),

@@ -4,7 +4,7 @@ use model::install_marker::RecordedDisk;
 use model::inventory;
 
 /// Returns the record of a disk with all of its identifiers, including those that other disks of the machine share. For
-/// example, if a disk is connected over two paths, the kernel shows two devices with the same identifiers.
+/// example, if a disk is connected over two paths, the kernel creates two devices with the same identifiers.
 pub(crate) fn full_record(disk: &inventory::InventoryDisk) -> RecordedDisk {
     RecordedDisk {
         serial: disk.serial.clone(),

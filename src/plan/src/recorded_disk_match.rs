@@ -102,12 +102,12 @@ fn repeated_values<T: Ord + Clone>(all: impl Iterator<Item = T>) -> BTreeSet<T> 
     all.filter(|one| !seen.insert(one.clone())).collect()
 }
 
-/// Compares a record with a disk. `guids` are all GUIDs that the partition table of the recorded disk may have: the
-/// GUID from the completed installation, and the GUIDs from an interrupted attempt.
+/// Compares a record with a disk. `guids` contains all GUIDs that the partition table of the recorded disk may have:
+/// the GUID from the completed installation, and the GUIDs from an interrupted attempt.
 ///
 /// A missing partition table is not a contradiction, because the disk may have been wiped. A different slot is not a
 /// contradiction either, because operators move disks. Only the common prefix of the model is compared, because some
-/// kernels truncate it earlier than others.
+/// kernels truncate the model more than others.
 pub(crate) fn compare_disk(
     record: &RecordedDisk,
     guids: &[&str],
@@ -146,8 +146,8 @@ pub(crate) fn may_be(record: &RecordedDisk, disk: &InventoryDisk, shared: &Share
     is_named || table_guid(disk).is_some_and(has_its_table)
 }
 
-/// Returns whether the disk looks like the recorded one and is in the same slot. This evidence is weak, but a disk
-/// without identifiers offers no better evidence.
+/// Returns whether the disk looks like the recorded one and is in the same slot. This evidence is weak, but there is no
+/// better evidence for a disk without identifiers.
 pub(crate) fn looks_like(record: &RecordedDisk, disk: &InventoryDisk) -> bool {
     let in_its_place = !record.by_path.is_empty() && record.by_path == disk.by_path;
     let of_its_size = record.size_bytes == disk.size_bytes && record.sector_bytes == disk.sector_bytes;

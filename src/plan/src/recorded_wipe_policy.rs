@@ -7,8 +7,8 @@ use model::install_marker::InstallMarker;
 use model::layout;
 
 impl PlanDecider<'_> {
-    /// Refuses a layout whose wipe policy differs from the policy in the install marker. Such a layout is not the one
-    /// with which the machine was installed, for example because a file was edited or a database was lost.
+    /// Refuses a layout with a wipe policy that differs from the policy in the install marker. Such a layout is not the
+    /// one with which the machine was installed, for example because a file was edited or a database was lost.
     pub(crate) fn check_wipe_policy(&mut self, finished: Option<&InstallMarker>) {
         let Some(marker) = finished else { return };
         let layout = self.layout;

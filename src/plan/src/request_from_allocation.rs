@@ -12,8 +12,8 @@ use model::inventory::Inventory;
 use model::layout::Layout;
 use operations::PlanAssignment;
 
-/// Returns the request for a plan of the machine with this id. `consoles` are the consoles on the kernel command line
-/// of the machine.
+/// Returns the request for a plan of the machine with this id. `consoles` contains the consoles on the machine's kernel
+/// command line.
 pub fn build_request(machine: &AssignedMachine, id: &str, allocation: &Allocation, consoles: &[String]) -> PlanRequest {
     let subject = PlanSubject {
         machine: id.to_owned(),
@@ -82,8 +82,8 @@ fn discarded_disks(allocation: &Allocation) -> Vec<String> {
     }
 }
 
-/// If the old installation is still complete, clears `begun` and returns true: an earlier attempt announced its start,
-/// did not receive the response, and therefore wrote nothing.
+/// If the old installation is still complete, clears `begun` and returns true: an earlier attempt has announced its
+/// start, but did not receive the response, and therefore did not write anything.
 pub fn clear_begun_if_intact(
     machine: &str,
     allocation: &mut Allocation,
@@ -100,8 +100,8 @@ pub fn clear_begun_if_intact(
     is_whole
 }
 
-/// Returns the reason why the plan may proceed without the marker. A started attempt takes precedence over the operator's waiver, because
-/// the operator waived the marker before the attempt changed the disks.
+/// Returns the reason why the plan may proceed without the marker. A started attempt takes precedence over the
+/// operator's waiver, because the operator waived the marker before this attempt changed the disks.
 pub fn marker_waiver(order: &OrderedReinstall) -> Option<MarkerWaiver> {
     match order {
         OrderedReinstall { begun: true, .. } => Some(MarkerWaiver::Begun),

@@ -25,12 +25,12 @@ const MIB: u64 = 1 << 20;
 /// run has assembled all devices.
 ///
 /// # Panics
-/// Panics if an operation uses an object that does not exist yet, or destroys a device below another object.
+/// Panics if an operation uses an object that does not exist yet, or destroys a device beneath another object.
 pub fn after(plan: &Plan, before: Inventory) -> Inventory {
     cut(plan, before, usize::MAX)
 }
 
-/// Executes the plan like [`after`], but cuts the power after this number of operations.
+/// Executes the plan like [`after`], but simulates a power failure after this number of operations.
 pub(crate) fn cut(plan: &Plan, before: Inventory, operations: usize) -> Inventory {
     let mut machine = Machine(before);
     for operation in plan.stages.iter().flat_map(|stage| &stage.operations).take(operations) {
@@ -53,7 +53,7 @@ pub(crate) fn root_uuid(plan: &Plan) -> String {
     root.map_or_else(|| plan.root_uuid.clone(), |is| brought_uuid(is.number))
 }
 
-/// UUID of a filesystem in the simulated raw image. It is the same on every disk that the image is written to.
+/// UUID of a filesystem in the simulated raw image. It is the same on every disk to which the image is written.
 fn brought_uuid(number: u32) -> String {
     format!("brought-{number}")
 }

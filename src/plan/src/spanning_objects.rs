@@ -23,10 +23,10 @@ struct SpanningObject {
 impl PlanDecider<'_> {
     /// Checks objects that would lose members.
     ///
-    /// | mode | an object has members on disks that are wiped, and others on | |
+    /// | mode | an object has members on disks that are wiped, and other members on | result |
     /// |---|---|---|
-    /// | install | unlisted disks | loses members, with a warning |
-    /// | reinstall | preserved or unlisted disks | refused |
+    /// | install | unlisted disks | the object loses members, with a warning |
+    /// | reinstall | preserved or unlisted disks | the plan is refused |
     pub(crate) fn check_spanning(&mut self) {
         for thing in self.list_spanning() {
             let below = |member: &KernelName| (member.clone(), self.verdicts_below(member));
@@ -62,8 +62,8 @@ impl PlanDecider<'_> {
 
     fn refuse_torn(&mut self, thing: &SpanningObject, wiped: &[KernelName], staying: &[KernelName]) {
         let message = format!(
-            "{} spans {}, which a reinstall wipes, and {}, which it does not write: {}; dismantle it first, or keep \
-                or wipe all of it",
+            "{} spans {}, which a reinstall wipes, and {}, which the reinstall does not write: {}; dismantle this \
+                object first, or keep or wipe all of its disks",
             thing.name,
             wiped.join(", "),
             staying.join(", "),
@@ -89,7 +89,7 @@ impl PlanDecider<'_> {
             whole: lvm::describe_group(group),
             members: names(&mut group.present_devices()),
         });
-        // Arrays and volumes that are unknown from superblocks, and other stacked devices.
+        // Arrays and volumes that are not known from superblocks, and other stacked devices.
         let told = |name: &KernelName| self.stack.find_array(name).is_some() || self.stack.find_volume(name).is_some();
         let others = self.inventory.stacked.iter().filter(|device| !told(&device.name)).map(|device| SpanningObject {
             name: device.name.to_string(),
@@ -119,7 +119,7 @@ impl PlanDecider<'_> {
     }
 }
 
-/// Returns every signature, with the path of the disk, partition or stacked device that it is on.
+/// Returns every signature, with the path of the disk, partition or stacked device on which it was found.
 pub(crate) fn all_signatures(inventory: &Inventory) -> impl Iterator<Item = (&DevicePath, &DeviceSignature)> {
     inventory.all_signatures().flat_map(|(device, found)| found.iter().map(move |found| (device, found)))
 }

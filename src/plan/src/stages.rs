@@ -148,7 +148,7 @@ fn clean_firmware(
     (firmware, FirmwareCleaning { before, after })
 }
 
-/// Returns the stages that write nothing. These stages check everything that can be checked before the first write.
+/// Returns the stages that do not write. They check everything that can be checked before the first write.
 fn checking_stages(
     meant: &LayoutMatch,
     decided: &PlanDecisions,
@@ -217,7 +217,7 @@ fn system_stages(
 }
 
 /// Returns the last stages, which complete the system: they check the preserved objects, write the install marker, and
-/// report the success to the control plane.
+/// report success to the control plane.
 fn closing_stages(
     request: &PlanRequest,
     decided: &PlanDecisions,
@@ -280,7 +280,8 @@ fn prove_preserved(expected: Vec<PreservedObject>) -> Vec<Operation> {
     if expected.is_empty() { Vec::new() } else { vec![Operation::Run(SessionOp::ProveKept(ProveKept(expected)))] }
 }
 
-/// Sorts the filesystems so that parents precede children, whatever their order in the layout is. Filesystems without a path come last.
+/// Sorts the filesystems so that parents precede children, regardless of their order in the layout. Filesystems without
+/// a path come last.
 fn sort_by_mount_order<'a>(layout: &'a Layout, fates: &'a [FilesystemFate]) -> Vec<PlacedFilesystem<'a>> {
     let mut pairs: Vec<_> = layout.filesystems.iter().zip(fates).collect();
     pairs.sort_by_key(|(filesystem, _)| {

@@ -10,7 +10,7 @@ use operations::{PlanStage, StageExtents, StageName};
 /// recognized later.
 const NEEDED: [&str; 4] = ["deploy.apply_layout", "deploy.burn_image", "deploy.prepare_boot", "deploy.finish"];
 
-/// Returns the step that a stage belongs to. Returns `None` for the stages that end a run, because they do not belong
+/// Returns the step to which a stage belongs. Returns `None` for the stages that end a run, because they do not belong
 /// to any step.
 fn step_of(stage: StageName) -> Option<&'static str> {
     match stage {

@@ -21,7 +21,7 @@ pub(crate) trait SystemSource {
     /// Returns the reasons why the system cannot be installed on this machine.
     fn find_problems(&self, layout: &Layout, inventory: &Inventory, decided: &PlanDecisions) -> Vec<Diagnostic>;
 
-    /// Returns whether this machine carries out an operation that creates a filesystem or tries out its creation.
+    /// Returns whether this machine executes an operation that creates a filesystem or tries to create it in memory.
     /// Otherwise, the source supplies the filesystem.
     fn is_created(&self, operation: &Operation) -> bool;
 

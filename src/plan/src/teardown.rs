@@ -12,7 +12,7 @@ const MAXIMUM_NAMED: usize = 16;
 /// Collects the holders that must be released, in the order of release and without duplicates.
 pub(crate) struct HolderTeardown<'a> {
     stack: &'a DeviceStack<'a>,
-    /// Devices that were already examined: released devices, and every device on them.
+    /// Devices that were already examined: released devices, and all devices on top of them.
     pub seen: BTreeSet<KernelName>,
     pub holders: Vec<Holder>,
 }
@@ -42,7 +42,8 @@ impl<'a> HolderTeardown<'a> {
         refused
     }
 
-    /// Adds the release of one disk, partition or stacked device. The releases of all objects on it were added before.
+    /// Adds the release of one disk, partition or stacked device. The releases of all objects on it must already have
+    /// been added.
     fn release_unit(&mut self, name: &KernelName, bottom: &DevicePath) -> Vec<String> {
         let unit = self.stack.find_unit(name);
         // The holder of an unknown device was checked before.

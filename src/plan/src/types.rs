@@ -1,4 +1,4 @@
-//! The plan as data. The plan contains all decisions; the executor only carries them out.
+//! The plan as data. The plan contains all decisions, which the executor only executes.
 
 mod approval;
 mod firmware;
@@ -116,6 +116,6 @@ pub struct DiskPlan {
     /// Current content, as text for the operator.
     pub now: String,
     /// Objects in use on the disk, as text for the operator: a tree with one object per line. An object is indented
-    /// under the object that it is stacked on.
+    /// under the object on which it is stacked.
     pub running: Vec<String>,
 }

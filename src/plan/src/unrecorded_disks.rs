@@ -1,13 +1,14 @@
 //! Protection of disks if the control plane has no records of them: in a fleet without a server, or after the server
-//! has lost its database. Kernel names change when a disk fails or is added, so a name alone does not permit a wipe.
+//! has lost its database. Kernel names change if a disk fails or is added, so a name alone is not sufficient to permit
+//! a wipe.
 //!
-//! | the control plane has no records, and a disk that would be wiped is not proven blank | |
+//! | the control plane does not have records, and a disk that would be wiped is not proven blank | the disk is |
 //! |---|---|
 //! | its serial number or WWN is in the layout (a hint, or a link in `/dev/disk/by-id`) | wiped |
-//! | a marker of this machine records it | decided as usual (`installation_identity`, `installed_disk_identity`) |
+//! | a marker of this machine contains a record of it | treated as usual (`installation_identity`, `installed_disk_identity`) |
 //! | an earlier attempt of this installation was started on it | wiped: the installation continues |
 //! | the operator discards it | wiped, with a warning |
-//! | none of these | refused |
+//! | none of these conditions applies | refused |
 
 use super::DiskVerdict;
 use super::installed_disk_identity::DiskRecords;

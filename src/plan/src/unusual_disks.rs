@@ -1,9 +1,9 @@
 //! Disks that must not be wiped if they are selected only by name, and disks that can be used neither for the layout
 //! nor for a Kubernetes volume.
 //!
-//! | a disk that would be wiped | |
+//! | a disk that would be wiped | result |
 //! |---|---|
-//! | has sectors of a size other than 512 or 4096 bytes (disks of storage systems: 520 or 528) | refused |
+//! | has a sector size other than 512 or 4096 bytes (disks from storage arrays: 520 or 528) | refused |
 //! | is a host-managed zoned disk, which accepts only sequential writes in its zones | refused |
 //! | contains a cluster filesystem (GFS2, OCFS2, VMFS, GPFS, Lustre), an Oracle ASM disk or a shared LVM volume group, directly or in a device on top of it | refused, unless the layout selects it by serial number or WWN, or the operator discards its data |
 
@@ -78,7 +78,7 @@ impl PlanDecider<'_> {
 
 /// Returns why a disk cannot be used at all; `None` if it can be used.
 pub(crate) fn explain_unsupported(disk: &InventoryDisk) -> Option<String> {
-    // 0: the inventory does not contain the size.
+    // The size is 0 if the inventory does not contain it.
     if disk.sector_bytes != 0 && !SECTOR_BYTES.contains(&disk.sector_bytes) {
         return Some(format!(
             "the disk has sectors of {} bytes; format it with sectors of 512 or 4096 bytes (sg_format --format \

@@ -1,4 +1,4 @@
-//! UUIDs on disks that are not wiped. A raw image has the same UUIDs on every disk that it is written to. If two disks
+//! UUIDs on disks that are not wiped. A raw image has the same UUIDs on every disk to which it is written. If two disks
 //! have the same UUIDs, it is undefined which of them the installed system uses.
 
 use super::{DiskPlan, DiskVerdict};

@@ -2,14 +2,14 @@
 //!
 //! | object | may be written |
 //! |---|---|
-//! | anything, before the first destructive stage and after the system is complete | not at all |
-//! | disks that are wiped or recreated | whole, from the first destructive stage on |
+//! | any object, before the first destructive stage and after the system is complete | not at all |
+//! | disks that are wiped or recreated | completely, from the first destructive stage on |
 //! | members of a preserved array | from the stage that assembles the array |
 //! | physical volumes of a preserved group | from the stage that activates volumes of the group |
 //! | devices below a preserved LUKS container | from the stage that opens the container for writing |
 //! | devices below a preserved filesystem, or below one that is created on a preserved device | from the stage that mounts the filesystem for writing, or creates it |
-//! | the blank disk of a Kubernetes volume, or the physical volumes of its group | from the stage that creates or adds the volume |
-//! | anything else | not at all |
+//! | the blank disk of a Kubernetes volume, or the physical volumes of the volume's group | from the stage that creates or adds the volume |
+//! | any other object | not at all |
 
 use super::assembly_graph::AssembledMembers;
 use super::{DiskVerdict, Plan};
@@ -72,7 +72,8 @@ impl ExtentBuilder<'_> {
         }
     }
 
-    /// Adds the devices that the stage starts to write to the writable ranges. New devices are on disks that are writable already.
+    /// Adds the ranges of the devices that are written from this stage on. New devices are on disks that are already
+    /// writable.
     fn open_preserved(&self, stage: &PlanStage, open: &mut WritableRanges) {
         for device in stage.operations.iter().flat_map(|operation| operation.effect().written) {
             for (disk, range) in self.locate_device(device) {

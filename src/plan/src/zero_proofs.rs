@@ -1,17 +1,18 @@
 //! Devices that are assumed to be blank, because samples of them are zero. Samples do not prove that a device is blank,
 //! so these devices are read completely before the first write.
 //!
-//! | a device that appears blank in samples | |
+//! | a device with samples that are all zero | the device |
 //! |---|---|
 //! | a preserved partition, array or volume on which a filesystem is created | is read completely |
 //! | a preserved volume that becomes a Kubernetes volume | is read completely |
 //! | an unlisted disk that becomes a Kubernetes volume, in a reinstall | is read completely |
 //! | a preserved disk that is recreated | is read completely, except the ends with the partition table |
-//! | a preserved disk that is recreated, and that the records prove not to be the disk of the installation | is not read: it was replaced |
+//! | a preserved disk that is recreated, and that differs from the recorded disk | is not read: the recorded disk was replaced |
 //! | a device that an earlier attempt has read, and has then started to write | is not read: it may contain an unfinished object |
 //! | a device whose disks the operator discards | is not read |
 //!
-//! Ranges that a device reports as unallocated, after a discard or because of thin provisioning, are read like all others.
+//! Ranges that a device reports as unallocated, after a discard or because of thin provisioning, are read like all
+//! other ranges.
 
 use super::InstallMode;
 use super::partition_placement::MIB;
@@ -36,8 +37,8 @@ impl<'a> PlanDecider<'a> {
     }
 
     /// Requires an unlisted disk to contain only zeros if a reinstall creates a Kubernetes volume on it. In a first
-    /// installation, samples are sufficient: reading the disk may take hours, and there is no reinstall order with
-    /// which an operator could discard the disk instead.
+    /// installation, samples are sufficient: reading the disk may take hours, and there is no reinstall order in which
+    /// an operator could discard the disk.
     pub(crate) fn require_zeros_of_unlisted(&mut self, disk: &InventoryDisk) {
         if self.request.mode == InstallMode::Reinstall {
             self.require_zeros(&disk.device, disk.size_bytes);
@@ -68,8 +69,8 @@ impl<'a> PlanDecider<'a> {
         self.decided.zero_proofs.push(ZeroProof { device: device.clone(), ranges, give_up });
     }
 
-    /// Returns whether every record of the listed disk contradicts the present disk. If so, the recorded disk was
-    /// replaced.
+    /// Returns whether every record of the listed disk contradicts the disk that is present. If so, the recorded disk
+    /// was replaced.
     fn is_replaced(&self, listed: &layout::DiskSpec, found: &InventoryDisk) -> bool {
         let all = self.records.get_or_init(|| self.own_records()).iter();
         let records = all.flat_map(|(disks, shared)| {
@@ -80,8 +81,8 @@ impl<'a> PlanDecider<'a> {
         !likenesses.is_empty() && likenesses.iter().all(|is| *is == DiskLikeness::Contradicting)
     }
 
-    /// Returns the disks in each record of this installation. The sources of the records are the markers, the control
-    /// plane, and the started attempt.
+    /// Returns the disks in each record of this installation. The records come from the markers, the control plane, and
+    /// the started attempt.
     fn own_records(&self) -> Vec<(&'a [RecordedDisk], SharedIdentifiers)> {
         let Some(claim) = &self.request.claim else { return Vec::new() };
         let markers = self.inventory.filesystems.iter().filter_map(|filesystem| filesystem.marker.as_ref());

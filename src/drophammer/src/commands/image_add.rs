@@ -248,8 +248,8 @@ mod tests {
         let archive = from.path().join("debian.zip");
         fs::write(&archive, b"PK\x03\x04....").unwrap();
         for (asked, words) in [
-            (options(&damaged, dir.path()), "but must have sha256:0000"),
-            (AddImageOptions { digest: wrong, ..options(&image, dir.path()) }, "but must have sha256:0000"),
+            (options(&damaged, dir.path()), "but sha256:0000"),
+            (AddImageOptions { digest: wrong, ..options(&image, dir.path()) }, "but sha256:0000"),
             (options(&archive, dir.path()), "zip archive"),
             (AddImageOptions { id: None, ..options(&image, dir.path()) }, "specify --id ID"),
             (AddImageOptions { id: Some("../a".to_owned()), ..options(&image, dir.path()) }, "must consist of letters"),

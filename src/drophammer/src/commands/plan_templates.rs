@@ -250,7 +250,7 @@ mod tests {
         let text = refused(&[&SECURE.replace("erase", "wipe")], &with_layout);
         assert!(
             text.starts_with(
-                "0.yaml:3:50: steps[0].args.wipe: deploy.apply_layout: unknown argument wipe; supported are erase"
+                "0.yaml:3:50: steps[0].args.wipe: deploy.apply_layout: unknown argument wipe; supported arguments: erase"
             ),
             "{text}"
         );

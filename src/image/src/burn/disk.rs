@@ -8,8 +8,8 @@ use common::error::{Context, Error, Phase, Result};
 use common::error_code::ErrorCode;
 
 impl IncomingImage {
-    /// Waits for the first MiB of the image, and rejects an image that is not a raw image for this disk and layout,
-    /// before anything is written.
+    /// Waits for the first MiB of the image. Rejects the image before anything is written if it is not a raw image for
+    /// this disk and layout.
     ///
     /// # Errors
     /// Returns an error if the image is rejected, or its beginning cannot be fetched.
@@ -17,7 +17,7 @@ impl IncomingImage {
         self.single_part()?;
         self.detect_qcow2()?;
         self.check_beginning(&|stream: &mut PipelineReader| {
-            // Check a copy, because the worker could change the shared memory during the check.
+            // A copy is checked, because the worker could change the shared memory during the check.
             let head = stream.look_ahead(HEAD_BYTES)?.to_vec();
             Ok(raw::check_disk_image(&head, disk, expected).map_err(|why| why.to_string()))
         })
@@ -29,7 +29,7 @@ impl IncomingImage {
         match parts.as_slice() {
             [part] => Ok(part),
             parts => {
-                let what = format!("{url} has {} layers of files and is not a raw disk image", parts.len());
+                let what = format!("{url} consists of {} layers, and is therefore not a raw disk image", parts.len());
                 Err(Error::refusal(Phase::Image, what))
             }
         }
@@ -38,8 +38,8 @@ impl IncomingImage {
     /// Streams the image to a whole disk. The disk's first MiB and last sector are zero until the image is verified.
     ///
     /// # Errors
-    /// Returns the first error of download, decoder, write and digest, or an error if the image does not fit the disk.
-    /// After an error the disk is not bootable.
+    /// Returns the first error of the download, the decoder, the write or the digest check, or an error if the image
+    /// does not fit the disk. After an error, the disk is not bootable.
     pub fn burn_to_disk(
         mut self,
         target: &RawTarget,
@@ -80,7 +80,7 @@ fn burn_disk_once(
     if digest != part.digest {
         let (ImagePart { url, digest: promised, .. }, first) = (part, HEAD_BYTES >> 20);
         let text = format!(
-            "digest mismatch for {url}: expected {promised}, got {digest}; the first {first} MiB of {} remain zero",
+            "digest mismatch for {url}: expected {promised}, got {digest}; the first {first} MiB of {} were left zeroed",
             target.disk.name
         );
         return Err(Error::new(Phase::Image, text).with_code(ErrorCode::DigestMismatch));

@@ -1,5 +1,5 @@
-//! Writes a qcow2 to a disk: the worker converts the qcow2 to a raw disk image during the download. Whether the qcow2
-//! can be converted as a stream is checked before anything is written.
+//! Writes a qcow2 to a disk: the worker converts the qcow2 to a raw disk image during the download. Before anything is
+//! written, the agent checks that the qcow2 can be converted while it is streamed.
 
 use super::IncomingImage;
 use crate::fetch::{ImagePart, RangeReader};
@@ -12,14 +12,15 @@ use std::collections::VecDeque;
 use std::io::{self, Cursor, Read};
 use std::ops::{Range, RangeInclusive};
 
-/// Maximum length of the list of tables that the worker returns, in bytes. The list comes from an untrusted process;
-/// the list determines only which ranges of the image are fetched.
+/// Maximum length of the list of tables that the worker returns, in bytes. The list comes from an untrusted process,
+/// but only determines which ranges of the image are fetched.
 const MOST_LIST_BYTES: u64 = 64 << 10;
 /// Supported lengths of a table, in bytes.
 const TABLE_BYTES: RangeInclusive<u64> = 512..=2 << 20;
 
 impl IncomingImage {
-    /// If the image is a qcow2, checks that it can be converted as a stream, and restarts the download with conversion.
+    /// If the image is a qcow2, checks that it can be converted while it is streamed, and restarts the download with
+    /// conversion.
     pub(super) fn detect_qcow2(&mut self) -> Result<()> {
         let found = Cell::new(false);
         self.check_beginning(&|stream| {
@@ -32,8 +33,8 @@ impl IncomingImage {
         let part = self.single_part()?.clone();
         let is_packed = self.first.take().is_some_and(|first| !first.told.beginning().starts_with(&MAGIC));
         if is_packed {
-            let why = "the image is a qcow2 that is compressed again; provide the qcow2 itself, or convert it to a raw \
-                       image with `drophammer image pack`";
+            let why = "the image is a compressed qcow2 file; provide the uncompressed qcow2 file, or convert it to a \
+                       raw image with `drophammer image pack`";
             return Err(Error::refusal(Phase::Image, format!("{}: {why}", part.url)));
         }
         self.reject_unordered(&part)?;
@@ -51,9 +52,10 @@ impl IncomingImage {
         self.query_worker(part, PayloadKind::Qcow2Tables, pieces).map(drop)
     }
 
-    /// Sends the data to a new worker, which processes the data as `plain`, and returns the worker's output.
+    /// Sends the data to a new worker, which processes the data as content of the type `plain`. Returns the worker's
+    /// output.
     fn query_worker(&self, part: &ImagePart, plain: PayloadKind, pieces: RangeSource) -> Result<Vec<u8>> {
-        let looking = || format!("check the tables of {}", part.url);
+        let looking = || format!("check the qcow2 tables of {}", part.url);
         let arriving = Download::start(Box::new(pieces), &part.digest, plain, None).context(Phase::Image, looking)?;
         match read_prefix(arriving.reader, MOST_LIST_BYTES) {
             Ok(answer) => Ok(answer),
@@ -74,7 +76,7 @@ fn parse_table_list(list: &[u8]) -> Result<VecDeque<Range<u64>>> {
     Ok(numbers.map(|at| at..at.saturating_add(length)).collect())
 }
 
-/// Stream of bytes in memory, followed by ranges of the image.
+/// Stream that consists of bytes in memory, followed by ranges of the image.
 struct RangeSource {
     current: Cursor<Vec<u8>>,
     left: Option<(RangeReader, VecDeque<Range<u64>>)>,
@@ -170,8 +172,8 @@ mod tests {
             (with(40, &(1_u64 << 40).to_be_bytes()), true, "`drophammer image pack`"),
             (with(35, &[1]), true, "is encrypted"),
             (with(4096, &[0xff; 8]), true, "invalid table entry"),
-            (compress("zstd", &image), true, "is compressed again"),
-            (image.clone(), false, "answers 200 OK to a range request; without ranges"),
+            (compress("zstd", &image), true, "is a compressed qcow2 file"),
+            (image.clone(), false, "responded with 200 OK to a range request; without range requests"),
         ] {
             let server = Server::start(image.clone(), move |_| Act { ranges, ..Act::default() });
             let disk = disk(directory.path());

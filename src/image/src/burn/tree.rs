@@ -11,9 +11,9 @@ use std::path::Path;
 use std::time::Instant;
 
 impl IncomingImage {
-    /// Marks files that exist below the root as belonging to another owner. Files of the image may replace these
-    /// existing files, but nothing else removes them: whiteouts remove only files of this image. If the image changes
-    /// during the download, unpacking fails instead of clearing the root and starting over.
+    /// Marks files that exist below the root as belonging to another owner. The image's files may replace these files,
+    /// but they are never removed otherwise: whiteouts remove only files of this image. If the image changes during the
+    /// download, unpacking fails instead of clearing the root and starting over.
     pub fn among_others(self) -> IncomingImage {
         IncomingImage { among_others: true, ..self }
     }
@@ -22,17 +22,18 @@ impl IncomingImage {
     /// that this run has created. `watch` is called a few times per second.
     ///
     /// Succeeds only if the download has the length that the server declared, the compressed stream and the tar are
-    /// complete, and the digest matches. Nothing is synced, so a disk error may still be reported at the unmount.
+    /// complete, and the digest matches. The data is not synced, so a disk error may still occur when the filesystem is
+    /// unmounted.
     ///
     /// On a merged filesystem, files of the image replace files and symlinks of the same name. Existing directories
     /// keep their content, and nothing else is changed.
     ///
     /// An image that would replace existing files, or files of a lower layer, is verified before it is unpacked.
-    /// Unverified data is written only to filesystems that this run has created, and nothing boots from them before the
+    /// Unverified data is written only to filesystems that this run has created, which are not booted before the
     /// installation is complete.
     ///
     /// # Errors
-    /// Returns the first error of download, decoder, tar, write and digest.
+    /// Returns the first error of the download, the decoder, the tar, the write or the digest check.
     pub fn burn_to_root(mut self, root: &Path, beneath: &MountsBelow, watch: WatchProgress) -> Result<BurnResult> {
         let merged = relative_paths(beneath.merged);
         let below = UnpackRoot::open(root, merged).context(Phase::Image, || format!("open {}", root.display()))?;
@@ -57,8 +58,10 @@ impl IncomingImage {
                 }
                 Ok(BurnOutcome::StartOver { why, resumed }) if start < starts => Ok((why, resumed)),
                 Ok(BurnOutcome::StartOver { why, .. }) => {
-                    let times = if starts == 1 { String::new() } else { format!(" in {starts} attempts") };
-                    let text = format!("the image {url} changed or could not be resumed{times}: {why}");
+                    let times = if starts == 1 { String::new() } else { format!(", in {starts} attempts") };
+                    let text = format!(
+                        "the image {url} changed during the download, or the download could not be resumed{times}: {why}"
+                    );
                     Err(Error::new(Phase::Image, text))
                 }
                 Err(error) => Err(error),
@@ -79,12 +82,12 @@ impl IncomingImage {
             resumed += before + 1;
             below
                 .restore_snapshots(&fresh)
-                .context(Phase::Image, || format!("clear {} to start over", root.display()))?;
+                .context(Phase::Image, || format!("empty {} before starting over", root.display()))?;
         }
     }
 
-    /// Returns whether each chunk is verified by a signed manifest before it is written. An unsigned manifest does not
-    /// suffice: its chunk digests may belong to an image other than the one with the expected digest.
+    /// Returns whether each chunk is verified with a signed manifest before it is written. An unsigned manifest does
+    /// not suffice, because its chunk digests need not belong to the image with the expected digest.
     fn is_verified_by_piece(&self, part: &ImagePart) -> bool {
         self.reached.signed_by.is_some() && part.manifest.is_some()
     }
@@ -104,10 +107,8 @@ impl IncomingImage {
         for part in &self.reached.parts {
             let held_in = match replaces && !self.is_verified_by_piece(part) {
                 true => {
-                    let file = root.nameless_file().context(Phase::Image, || {
-                        "create a file to hold the image until \
-                                                                              it is verified"
-                    })?;
+                    let file =
+                        root.nameless_file().context(Phase::Image, || "create a temporary file for the image")?;
                     Some(HoldFile { file, size_bytes: part.size_bytes })
                 }
                 false => None,

@@ -16,8 +16,7 @@ use std::sync::Arc;
 const REFETCHES: u32 = 3;
 
 /// Returns a reader of the bytes of one image. The bytes are verified if the image has a manifest. Nothing is requested
-/// before the first read. The manifest was checked when it was parsed, and is known to be consistent and to belong to
-/// the image.
+/// before the first read. The caller has already verified that the manifest is consistent and belongs to the image.
 pub(crate) fn open_source(client: &Client, image: &ImagePart, pace: &FetchRetryPolicy) -> Box<dyn StreamSource> {
     let fetch = ResumableDownload::new(client, image, pace);
     match image.manifest.clone() {
@@ -26,7 +25,7 @@ pub(crate) fn open_source(client: &Client, image: &ImagePart, pace: &FetchRetryP
     }
 }
 
-/// Body of an image that has a manifest.
+/// Reader of an image that has a manifest.
 struct VerifiedDownload {
     fetch: ResumableDownload,
     manifest: Arc<ImageManifest>,
@@ -64,8 +63,7 @@ impl VerifiedDownload {
             self.fetch.rewind_to(start);
         }
         let places: Vec<String> = places.into_iter().collect();
-        let text =
-            format!("{what} does not match the manifest, although the chunk was fetched {} times from", REFETCHES + 1);
+        let text = format!("{what} does not match the manifest; the chunk was fetched {} times from", REFETCHES + 1);
         Err(io::Error::other(format!("{text} {}", places.join(", "))))
     }
 }

@@ -9,10 +9,10 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 
-/// Beginning of every P-256 key in SubjectPublicKeyInfo form (RFC 5480); the uncompressed point follows.
+/// First bytes of every P-256 key in SubjectPublicKeyInfo form (RFC 5480); the uncompressed point follows.
 const P256: &[u8] =
     b"\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x42\x00";
-/// Beginning of every Ed25519 key in SubjectPublicKeyInfo form (RFC 8410); the 32 bytes of the key follow.
+/// First bytes of every Ed25519 key in SubjectPublicKeyInfo form (RFC 8410); the 32 bytes of the key follow.
 const ED: &[u8] = b"\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00";
 
 const PEM: &str = "PUBLIC KEY";
@@ -32,7 +32,7 @@ pub(crate) const PAYLOAD_BYTES: u64 = 64 << 10;
 /// Public key: ECDSA on P-256, as created by `cosign generate-key-pair`, or Ed25519.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CosignPublicKey {
-    /// Id of the key: `cosign:`, followed in hexadecimal by the first 8 bytes of the SHA-256 of the key in DER form.
+    /// Id of the key: `cosign:`, followed by the first 8 bytes, in hexadecimal, of the SHA-256 of the key in DER form.
     pub id: String,
     is_p256: bool,
     point: Vec<u8>,
@@ -45,14 +45,16 @@ pub struct CosignPublicKey {
 pub(crate) fn extract_pem_body(text: &str) -> Result<Option<String>, String> {
     let Some(rest) = text.trim().strip_prefix("-----BEGIN ") else { return Ok(None) };
     let (label, rest) = rest.split_once("-----").unwrap_or((rest, ""));
-    // The text may be a secret specified by mistake, and errors are printed on consoles and in logs.
+    // The text is not printed completely: it may be a secret that was specified by mistake, and errors appear on
+    // consoles and in logs.
     if label.contains("PRIVATE") {
         return Err("this is a secret key; specify the public key, cosign.pub".to_owned());
     }
     if label != PEM {
         return Err(format!("this is not a public key, but PEM data of type {label:.40}"));
     }
-    let (body, after) = rest.split_once("-----END PUBLIC KEY-----").ok_or("the PEM end line is missing")?;
+    let (body, after) =
+        rest.split_once("-----END PUBLIC KEY-----").ok_or("the END line of the PEM block is missing")?;
     match after.trim().is_empty() {
         true => Ok(Some(body.split_whitespace().collect())),
         false => Err("must contain exactly one key".to_owned()),
@@ -137,9 +139,9 @@ pub(crate) fn parse_signatures(manifest: &[u8]) -> Result<Vec<CosignSignature>, 
         })
         .collect();
     match signatures.len() {
-        0 => Err("no signature made by `cosign sign --key` found".to_owned()),
+        0 => Err("found no signature made by `cosign sign --key`".to_owned()),
         1..=MOST_SIGNATURES => Ok(signatures),
-        many => Err(format!("{many} signatures found; at most {MOST_SIGNATURES} are supported")),
+        many => Err(format!("{many} signatures found, but at most {MOST_SIGNATURES} are supported")),
     }
 }
 

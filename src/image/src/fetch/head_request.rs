@@ -27,7 +27,7 @@ pub(crate) enum HeadAnswer {
 /// the first byte.
 ///
 /// # Errors
-/// Returns an error if the image does not exist or the server does not answer.
+/// Returns an error if the image does not exist or the server does not respond.
 pub(crate) fn fetch_head(client: &Client, url: &Url, pace: &FetchRetryPolicy) -> Result<ImageHead> {
     if url.scheme() == "file" {
         let (_, size) = local_file::open_at(url.as_str(), 0).context(Phase::Image, || describe_request(url))?;
@@ -36,10 +36,10 @@ pub(crate) fn fetch_head(client: &Client, url: &Url, pace: &FetchRetryPolicy) ->
     request_head(client, url, None, pace)?.into_head(url)
 }
 
-/// Requests the properties over HTTP. A rejection is not an error: the caller handles the response.
+/// Requests the properties over HTTP. A rejection by the server is not an error: the caller handles the response.
 ///
 /// # Errors
-/// Returns an error if the server does not answer.
+/// Returns an error if the server does not respond.
 pub(crate) fn request_head(
     client: &Client,
     url: &Url,
@@ -55,7 +55,7 @@ pub(crate) fn request_head(
     if head.status() == StatusCode::OK {
         return Ok(HeadAnswer::Found(ImageHead { size_bytes: content_length(&head), etag: header_text(&head, ETAG) }));
     }
-    // A presigned URL is valid for one method only, and other methods are answered with 403.
+    // A presigned URL is valid for one method only; servers respond to other methods with 403.
     let refusals = [StatusCode::METHOD_NOT_ALLOWED, StatusCode::NOT_IMPLEMENTED, StatusCode::FORBIDDEN];
     if !refusals.contains(&head.status()) {
         return Ok(HeadAnswer::Refused(head));
@@ -81,7 +81,8 @@ impl HeadAnswer {
             HeadAnswer::Found(look) => Ok(look),
             HeadAnswer::Refused(response) => {
                 let proxy = describe_proxy(url.as_str(), ProxyScope::All);
-                let text = format!("cannot fetch the image {url}{proxy}: the server answers {}", response.status());
+                let text =
+                    format!("cannot fetch the image {url}{proxy}: the server responded with {}", response.status());
                 Err(Error::new(Phase::Image, text))
             }
         }
@@ -89,7 +90,7 @@ impl HeadAnswer {
 }
 
 fn describe_request(url: &Url) -> String {
-    format!("request the image {url}{}", describe_proxy(url.as_str(), ProxyScope::All))
+    format!("query the image {url}{}", describe_proxy(url.as_str(), ProxyScope::All))
 }
 
 /// Returns the value of the Content-Length header. reqwest's `content_length` returns the length of the body, which is

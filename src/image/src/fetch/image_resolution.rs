@@ -1,4 +1,5 @@
-//! Resolution of an image before anything is written: existence, size, digest and signature.
+//! Resolution of an image before anything is written: checks its existence, and determines its size, digest and
+//! signature.
 
 use super::head_request::{ImageHead, fetch_head};
 use super::oci::{self, ImageReference};
@@ -19,7 +20,7 @@ enum ImageUrl {
 /// as mirrors.
 ///
 /// # Errors
-/// Returns an error if no server answers with the image, no digest is available, or a required signature is missing or
+/// Returns an error if none of the servers has the image, no digest is available, or a required signature is missing or
 /// invalid.
 pub fn resolve_image(client: &Client, source: &ImageSource, pace: &FetchRetryPolicy) -> Result<ResolvedImage> {
     let urls: Vec<&String> = std::iter::once(&source.url).chain(&source.mirrors).collect();
@@ -38,7 +39,8 @@ pub fn resolve_image(client: &Client, source: &ImageSource, pace: &FetchRetryPol
     if let [alone] = &places[..] {
         return resolve_at(client, alone, source, pace);
     }
-    // The first round does not retry, so that a server that is down does not delay the use of the next one.
+    // In the first round, requests are not retried, so that an unavailable server does not delay the request to the
+    // next one.
     let mut reasons = Vec::new();
     for pace in [&FetchRetryPolicy { attempts: 1, ..pace.clone() }, pace] {
         reasons.clear();
@@ -65,19 +67,20 @@ fn parse_image_url(url: &str) -> Result<ImageUrl> {
         return reference.map(ImageUrl::Registry).map_err(|why| Error::refusal(Phase::Image, why));
     }
     let parsed = Url::parse(url).map_err(|error| {
-        Error::refusal(Phase::Image, format!("the image's URL `{url}`: {error}")).with_code(ErrorCode::ImageUrl)
+        Error::refusal(Phase::Image, format!("the image URL `{url}`: {error}")).with_code(ErrorCode::ImageUrl)
     })?;
     match parsed.scheme() {
         "http" | "https" => Ok(ImageUrl::Stream(parsed)),
         "file" if local_file::path_of_url(url).is_some() => Ok(ImageUrl::Stream(parsed)),
-        "file" => {
-            Err(Error::refusal(Phase::Image, format!("the image's URL `{url}` is not a path like file:///mnt/image"))
-                .with_code(ErrorCode::ImageUrl))
-        }
+        "file" => Err(Error::refusal(
+            Phase::Image,
+            format!("the image URL `{url}` does not contain an absolute path, as in file:///mnt/image"),
+        )
+        .with_code(ErrorCode::ImageUrl)),
         _ => Err(Error::refusal(
             Phase::Image,
             format!(
-                "the image's URL `{url}` has an unsupported scheme; use http, \
+                "the image URL `{url}` has an unsupported scheme; use http, \
                                                        https, file or oci"
             ),
         )
@@ -130,8 +133,8 @@ fn resolve_stream(client: &Client, url: &Url, source: &ImageSource, pace: &Fetch
     Ok(ResolvedImage { url, digest, parts: vec![part], layered: false, signed_by, signed_as })
 }
 
-/// Sets all URLs other than the used one as mirrors: first the URLs that follow the used URL in the list, then the URLs
-/// that precede it. Layers of a registry get no mirrors, because another registry may require another token.
+/// Sets all other URLs as mirrors: first the URLs that follow the used URL in the list, then those that precede it.
+/// Layers in a registry do not get mirrors, because another registry may require another token.
 fn with_mirrors(mut reached: ResolvedImage, urls: &[&String], index: usize) -> ResolvedImage {
     if !reached.layered {
         let (before, rest) = urls.split_at(index);
@@ -217,16 +220,19 @@ mod tests {
             _ => Act::status(404),
         });
         let error = ask(&no_file, None).unwrap_err().to_string();
-        assert!(error.contains("no digest for") && error.contains(".md5?a=b answers 404"), "{error}");
-        assert!(error.contains(".sha256?a=b answers 404"), "{error}");
+        assert!(
+            error.contains("no digest is known for") && error.contains(".md5?a=b: the server responded with 404"),
+            "{error}"
+        );
+        assert!(error.contains(".sha256?a=b: the server responded with 404"), "{error}");
         assert!(error.contains("specify the digest of the image as sha256:HEX, or provide"), "{error}");
 
         let long = "a".repeat(5000);
         for (body, says) in [
-            ("", "has no sha256 digest"),
-            ("<html>not found</html>", "has no sha256 digest"),
-            ("0123 img", "has no sha256 digest"),
-            (&format!("{0}  other\n{0}  another\n", "0a".repeat(32)), "no line for img.tar.zst found"),
+            ("", "does not contain a sha256 digest"),
+            ("<html>not found</html>", "does not contain a sha256 digest"),
+            ("0123 img", "does not contain a sha256 digest"),
+            (&format!("{0}  other\n{0}  another\n", "0a".repeat(32)), "found no line for img.tar.zst"),
             (&long, "longer than 4096 bytes"),
         ] {
             let body = body.to_owned();
@@ -252,7 +258,7 @@ mod tests {
             assert!(error.contains(says), "{error}");
         }
         for (url, says) in
-            [("img.tar.zst", "the image's URL `img.tar.zst`"), ("ftp://x/y", "use http, https, file or oci")]
+            [("img.tar.zst", "the image URL `img.tar.zst`"), ("ftp://x/y", "use http, https, file or oci")]
         {
             let source = ImageSource { url: url.to_owned(), digest: sha256().parse().ok(), ..ImageSource::default() };
             let error = resolve_image(&http::new_client().unwrap(), &source, &pace()).unwrap_err().to_string();
@@ -266,7 +272,7 @@ mod tests {
         for status in [404, 410, 401] {
             let server = Server::start(Vec::new(), move |_| Act::status(status));
             let error = ask(&server, Some(&sha256())).unwrap_err().to_string();
-            assert!(error.contains("/os/img.tar.zst?a=b: the server answers"), "{error}");
+            assert!(error.contains("/os/img.tar.zst?a=b: the server responded with"), "{error}");
             assert!(error.contains(&status.to_string()), "{error}");
             assert_eq!(server.requests().len(), 1);
         }
@@ -352,9 +358,9 @@ mod tests {
         for (urls, says) in [
             (["http://127.0.0.1:1/i", "oci://127.0.0.1:1/i:1"], "and all its mirrors must be in registries"),
             (["oci://127.0.0.1:1/i:1", "http://127.0.0.1:1/i"], "and all its mirrors must be in registries"),
-            (["http://127.0.0.1:1/i", "image"], "the image's URL `image`"),
+            (["http://127.0.0.1:1/i", "image"], "the image URL `image`"),
             (["http://127.0.0.1:1/i", "oci://127.0.0.1:1/i"], "lacks a tag or digest"),
-            (["http://127.0.0.1:1/i", "file://stick/i"], "is not a path like file:///"),
+            (["http://127.0.0.1:1/i", "file://stick/i"], "does not contain an absolute path, as in file:///"),
         ] {
             let error = reach_all(&urls, Some(sha256())).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");

@@ -38,8 +38,8 @@ impl fmt::Display for SignatureKey {
 impl FromStr for SignatureKey {
     type Err = String;
 
-    /// Parses a key file or a bare key: the base64 line of a minisign key, or the PEM body of a cosign key without line
-    /// breaks.
+    /// Parses the text of a key file, or only the key: the base64 line of a minisign key, or the PEM body of a cosign
+    /// key without line breaks.
     fn from_str(text: &str) -> Result<SignatureKey, String> {
         if let Some(body) = cosign::extract_pem_body(text)? {
             return cosign::CosignPublicKey::parse_base64(&body).map(SignatureKey::Cosign);
@@ -94,7 +94,7 @@ mod tests {
                 "this is not a public key, but PEM data of type CERTIFICATE",
             ),
             ("-----BEGIN PUBLIC KEY-----\neyJrZGYi\n-----END PUBLIC KEY-----\n", "unsupported key type"),
-            ("-----BEGIN PUBLIC KEY-----\neyJrZGYi\n", "the PEM end line is missing"),
+            ("-----BEGIN PUBLIC KEY-----\neyJrZGYi\n", "the END line of the PEM block is missing"),
             ("-----BEGIN PUBLIC KEY-----\n?\n-----END PUBLIC KEY-----\n", "is not valid base64"),
             (&format!("{COSIGN}{COSIGN}"), "exactly one key"),
             (&format!("{body}\n{body}"), "exactly one key"),

@@ -16,8 +16,8 @@ pub(crate) fn path_of_url(url: &str) -> Option<PathBuf> {
 /// # Errors
 /// Returns an error if the file does not exist, is not a regular file, or cannot be read.
 pub(crate) fn open_at(url: &str, position: u64) -> io::Result<(File, u64)> {
-    let path =
-        path_of_url(url).ok_or_else(|| io::Error::other("not an absolute path like file:///mnt/image.tar.zst"))?;
+    let path = path_of_url(url)
+        .ok_or_else(|| io::Error::other("the URL must contain an absolute path, as in file:///mnt/image.tar.zst"))?;
     // Opening a FIFO without a writer would block.
     let mut file = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
     let size = regular_size(&file.metadata()?)?;
@@ -59,7 +59,7 @@ mod tests {
             ("file:///no/such/image", "No such file"),
             ("file:///dev/zero", "not a regular file"),
             ("file:///tmp", "not a regular file"),
-            ("file://server/image", "not an absolute path"),
+            ("file://server/image", "must contain an absolute path"),
         ] {
             let error = open_at(url, 0).unwrap_err().to_string();
             assert!(error.contains(says), "{url}: {error}");

@@ -12,8 +12,8 @@ use std::io::{self, Read};
 /// The only supported version of the manifest format.
 const VERSION: u32 = 1;
 
-/// Minimum and maximum length of a chunk, in bytes. The maximum bounds the memory that holds a chunk until it is
-/// verified; the minimum bounds the length of the manifest, which has one line per chunk.
+/// Minimum and maximum length of a chunk, in bytes. The maximum limits the memory that holds a chunk until it is
+/// verified. The minimum limits the length of the manifest, which has one line per chunk.
 const CHUNK_BYTES: std::ops::RangeInclusive<u32> = 1 << 16..=4 << 20;
 
 /// Length of the chunks in manifests made by `image pack` for images of up to 64 GiB, in bytes. Larger images have
@@ -57,7 +57,7 @@ impl ImageManifest {
         let versioned: ManifestVersion =
             serde_json::from_slice(document).map_err(|error| format!("not a manifest: {}", reword(error)))?;
         if versioned.version != VERSION {
-            return Err(format!("version {} is not supported, only version {VERSION}", versioned.version));
+            return Err(format!("version {} is not supported; supported version: {VERSION}", versioned.version));
         }
         let manifest: ImageManifest = serde_json::from_slice(document).map_err(reword)?;
         manifest.check()?;
@@ -77,7 +77,7 @@ impl ImageManifest {
             let (size, chunks) = (self.size_bytes, self.chunks.len());
             let chunk_bytes = self.chunk_bytes;
             return Err(format!(
-                "an image of {size} bytes has {needed} chunks of {chunk_bytes} bytes, but the manifest lists {chunks}"
+                "an image of {size} bytes has {needed} chunks of {chunk_bytes} bytes, but the manifest lists {chunks} chunks"
             ));
         }
         Ok(())
@@ -104,7 +104,7 @@ impl ImageManifest {
         }
         if read != size_bytes {
             return Err(io::Error::other(format!(
-                "the length of the image changed from {size_bytes} to {read} bytes while it was read"
+                "the image's length changed from {size_bytes} to {read} bytes while the image was read"
             )));
         }
         let digest = Digest::from_sha256(whole);
@@ -118,7 +118,8 @@ fn write_chunks<S: Serializer>(chunks: &[[u8; 32]], serializer: S) -> Result<S::
 
 fn read_chunks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<[u8; 32]>, D::Error> {
     let chunks = Vec::<String>::deserialize(deserializer)?;
-    let no_sha256 = |number| D::Error::custom(format!("chunks[{number}] is not a SHA-256 of 64 hexadecimal digits"));
+    let no_sha256 =
+        |number| D::Error::custom(format!("chunks[{number}] is not a SHA-256 digest of 64 hexadecimal digits"));
     let chunks = chunks.iter().enumerate();
     let parse = |hex: &str| decode_hex(hex)?.try_into().ok();
     chunks.map(|(number, hex)| parse(hex).ok_or_else(|| no_sha256(number))).collect()
@@ -135,7 +136,7 @@ fn choose_chunk_bytes(size_bytes: u64) -> io::Result<u32> {
     let mut doubled = (0..).map(|times| USUAL_CHUNK_BYTES << times).take_while(|bytes| CHUNK_BYTES.contains(bytes));
     let fits = doubled.find(|bytes| size_bytes.div_ceil(u64::from(*bytes)) <= MOST_CHUNKS);
     fits.ok_or_else(|| {
-        io::Error::other(format!("the image has {size_bytes} bytes; a manifest supports at most 256 GiB"))
+        io::Error::other(format!("the image has {size_bytes} bytes, but manifests support images of at most 256 GiB"))
     })
 }
 
@@ -175,7 +176,7 @@ mod tests {
         let good = serde_json::to_value(ImageManifest::compute(&noise(3 << 20)[..], 3 << 20).unwrap()).unwrap();
         let hex = "0a".repeat(32);
         let cases = [
-            ("version", 2.into(), "version 2 is not supported, only version 1"),
+            ("version", 2.into(), "version 2 is not supported; supported version: 1"),
             (
                 "size_bytes",
                 ((3 << 20) + 1).into(),

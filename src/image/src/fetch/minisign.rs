@@ -37,13 +37,14 @@ impl FromStr for MinisignPublicKey {
     type Err = String;
 
     fn from_str(text: &str) -> Result<MinisignPublicKey, String> {
-        // The text may be a secret specified by mistake, and errors are printed on consoles and in logs.
+        // The text is not printed completely: it may be a secret that was specified by mistake, and errors appear on
+        // consoles and in logs.
         if BASE64_STANDARD.decode(text.trim()).is_ok_and(|bytes| bytes.len() == SECRET_BYTES) {
             return Err("this is a secret key; specify the public key from the .pub file".to_owned());
         }
         let not_one = |why: &str| format!("`{text:.24}` is not a minisign public key: {why}");
         match decode_labelled::<42, 32>(text.trim()) {
-            None => Err(not_one("the key is not 42 bytes in base64")),
+            None => Err(not_one("the key must consist of 42 bytes, encoded in base64")),
             Some((PLAIN, id, ed25519)) => Ok(MinisignPublicKey { id, ed25519 }),
             Some(_) => Err(not_one("unsupported algorithm")),
         }
@@ -70,9 +71,10 @@ impl FromStr for MinisignSignature {
         let mut next = || lines.next().ok_or("the file has fewer than four lines");
         next()?;
         let (kind, key, over_text) =
-            decode_labelled::<74, 64>(next()?).ok_or("the second line is not 74 bytes in base64")?;
-        let comment = next()?.strip_prefix(TRUSTED).ok_or("the third line is not a trusted comment")?.to_owned();
-        let over_comment = decode_base64(next()?).ok_or("the fourth line is not 64 bytes in base64")?;
+            decode_labelled::<74, 64>(next()?).ok_or("the second line must consist of 74 bytes, encoded in base64")?;
+        let comment = next()?.strip_prefix(TRUSTED).ok_or("the third line must be a trusted comment")?.to_owned();
+        let over_comment =
+            decode_base64(next()?).ok_or("the fourth line must consist of 64 bytes, encoded in base64")?;
         let prehashed = match kind {
             PLAIN => false,
             PREHASHED => true,
@@ -95,8 +97,8 @@ impl MinisignSignature {
     }
 }
 
-/// Decodes base64 of exactly `ALL` bytes into the algorithm, the key id and the remaining `REST` bytes; `None` if the
-/// text is invalid.
+/// Decodes a base64 text that encodes exactly `ALL` bytes, and splits the bytes into the algorithm, the key id and the
+/// remaining `REST` bytes. Returns `None` if the text is invalid.
 fn decode_labelled<const ALL: usize, const REST: usize>(base64: &str) -> Option<([u8; 2], MinisignKeyId, [u8; REST])> {
     let bytes: [u8; ALL] = decode_base64(base64)?;
     let (kind, bytes) = bytes.split_first_chunk::<2>()?;

@@ -27,9 +27,9 @@ use signature::verify_signature;
 /// specified, it must be the digest of the manifest, or of the index that lists the manifest.
 ///
 /// # Errors
-/// Returns an error if the registry does not answer, requires credentials that are not configured, or does not have the
-/// image for this architecture. Also returns an error if the image cannot be unpacked, lacks a signature by a trusted
-/// key, or a digest or size does not match.
+/// Returns an error if the registry does not respond, requires credentials that are not configured, or does not have
+/// the image for this architecture. Also returns an error if the image cannot be unpacked, lacks a signature by a
+/// trusted key, or a digest or size does not match.
 pub(crate) fn resolve_reference(
     client: &Client,
     reference: &ImageReference,
@@ -58,8 +58,12 @@ pub(crate) fn resolve_reference(
         }
     };
     if let Some(given) = source.digest.as_ref().filter(|given| ![&named.digest, &digest].contains(given)) {
-        let index = if digest == named.digest { String::new() } else { format!(" in the index {}", named.digest) };
-        let text = format!("the image's manifest has the digest {digest}{index}, but the specified digest is {given}");
+        let index = if digest == named.digest {
+            String::new()
+        } else {
+            format!(", and its index has the digest {}", named.digest)
+        };
+        let text = format!("the image's manifest has the digest {digest}{index}, but {given} is specified");
         return Err(fail(text));
     }
     let mut digests = vec![&named.digest, &digest];
@@ -74,14 +78,14 @@ pub(crate) fn resolve_reference(
     Ok(ResolvedImage { url: reference.url.clone(), digest, parts, layered: true, signed_by, signed_as })
 }
 
-/// Checks the platform that the image's configuration declares. Unpacking does not need the configuration, so an image
-/// without a configuration is accepted.
+/// Checks the platform that the image's configuration declares. The configuration is not required for unpacking, so an
+/// image without a configuration is accepted.
 fn check_platform(registry: &mut RegistryRepository, manifest: &OciLayers) -> std::result::Result<(), String> {
     let Some(config) = manifest.image_config() else { return Ok(()) };
     match registry.fetch_small_blob(&parse_strong_digest(&config.digest)?, config.size) {
         Ok(config) => check_config_platform(&config),
         Err(error) => {
-            tracing::warn!("the platform of the image is not checked: {error}");
+            tracing::warn!("the image's platform is not checked: {error}");
             Ok(())
         }
     }
@@ -92,7 +96,9 @@ fn check_platform(registry: &mut RegistryRepository, manifest: &OciLayers) -> st
 fn parse_strong_digest(text: &str) -> std::result::Result<Digest, String> {
     let digest: Digest = text.parse()?;
     match digest.kind {
-        DigestKind::Md5 => Err(format!("unsupported digest {digest}: md5 can be forged, and registries use sha256")),
+        DigestKind::Md5 => {
+            Err(format!("unsupported digest {digest}: md5 digests can be forged, and registries use sha256"))
+        }
         DigestKind::Sha256 | DigestKind::Sha512 => Ok(digest),
     }
 }

@@ -10,8 +10,8 @@
 //!
 //! `resumable` starts the lanes if `lane_count` chooses more than one. If the lanes fail or are stopped, `resumable`
 //! continues with one stream at the position reached. A lane accepts only a response with exactly the requested range,
-//! and a piece is read only when it is complete. There is no deadlock: a lane waits only for the reader. The reader
-//! waits only for the lane that fetches the next piece, and at most until the stall timeout.
+//! and a piece is read only when it is complete. Deadlocks are impossible: a lane waits only for the reader, and the
+//! reader waits only for the lane that fetches the next piece, at most until the stall timeout.
 
 mod lane_count;
 
@@ -32,13 +32,13 @@ use std::time::Duration;
 
 /// Parameters of the requests that all lanes send.
 pub(crate) struct RangeRequest {
-    /// Client for HTTP/1: with HTTP/2 all requests would share one connection.
+    /// Client that uses HTTP/1. With HTTP/2, all requests would share one connection.
     pub client: Client,
     pub url: String,
     pub authorization: Option<SecretText>,
     /// Strong ETag that each response must have; `None` if a manifest verifies the data.
     pub etag: Option<String>,
-    /// Position in the image to start at.
+    /// Position in the image at which the lanes start.
     pub start: u64,
     pub total: u64,
     /// Maximum time that the reader waits for a piece.
@@ -75,7 +75,7 @@ impl ParallelRanges {
     /// # Errors
     /// Returns an error if a thread cannot be created.
     pub fn start(asked: RangeRequest, lanes: u64, memory_bytes: u64) -> io::Result<ParallelRanges> {
-        // Each lane has one piece in flight and one waiting; one more is being read.
+        // Each lane has one piece in flight and one that waits for the reader; one more piece is being read.
         let piece_bytes = (memory_bytes / (2 * lanes + 1)).max(1);
         let work = Arc::new(LaneShared { asked, lanes, piece_bytes, end: AtomicU64::new(u64::MAX) });
         let mut started = ParallelRanges { work, lanes: Vec::new(), next: 0, current: Vec::new(), given: 0 };
@@ -92,8 +92,8 @@ impl ParallelRanges {
         self.work.lanes
     }
 
-    /// Stops fetching new pieces. The stream ends after the pieces that are already being fetched. Therefore the stream
-    /// has no gap, and no fetched data is discarded.
+    /// Stops fetching new pieces. The stream ends after the pieces that are already being fetched, so there is no gap,
+    /// and no fetched data is discarded.
     pub(crate) fn wind_down(&self) {
         // Each lane has at most one complete piece that waits for the reader, and fetches the one after it.
         self.work.end.fetch_min(self.next + 2 * self.work.lanes, Ordering::Relaxed);
@@ -116,7 +116,7 @@ impl ParallelRanges {
             Err(RecvTimeoutError::Timeout) => {
                 Err(format!("no data received for {:.0} s", self.work.asked.stall.as_secs_f32()))
             }
-            Err(RecvTimeoutError::Disconnected) => Err("a lane ended unexpectedly".to_owned()),
+            Err(RecvTimeoutError::Disconnected) => Err("the thread of a range request ended unexpectedly".to_owned()),
         }
     }
 }
@@ -181,16 +181,16 @@ impl LaneShared {
             // Checked before every read, so that a lane that is no longer needed does not hold memory until its piece
             // is complete.
             if self.piece_span(piece).is_none() {
-                return Err("the piece is no longer needed".to_owned());
+                return Err("the download of the piece was canceled".to_owned());
             }
-            // The body is read until it reports its end, after the last byte: only then can the connection be reused
-            // for the next piece.
+            // The body is read until it reports its end after the last byte, because only then the connection can be
+            // reused for the next piece.
             let whole = filled == bytes.len();
             let mut beyond = [0];
             match response.read(if whole { &mut beyond } else { &mut bytes[filled..] }) {
                 Ok(0) if whole => return Ok(bytes),
                 Ok(0) => return Err("the connection ended early".to_owned()),
-                Ok(_) if whole => return Err("the server sends more than was requested".to_owned()),
+                Ok(_) if whole => return Err("the server sent more data than was requested".to_owned()),
                 Ok(got) => filled += got,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(Error::with_source(Phase::Image, "the connection dropped", error).to_string()),
@@ -201,7 +201,7 @@ impl LaneShared {
     /// Checks that the response is from the same image and has exactly the requested range.
     fn check_response(&self, response: &Response, first: u64, last: u64) -> Result<(), String> {
         if response.status() != StatusCode::PARTIAL_CONTENT {
-            return Err(format!("the server answers {} to a range request", response.status()));
+            return Err(format!("the server responded with {} to a range request", response.status()));
         }
         let etag = header_text(response, ETAG);
         if self.asked.etag.is_some() && self.asked.etag != etag {
@@ -209,11 +209,11 @@ impl LaneShared {
         }
         let range = header_text(response, CONTENT_RANGE).unwrap_or_default();
         if range != format!("bytes {first}-{last}/{}", self.asked.total) {
-            return Err(format!("the server sends another range than requested: `{range}`"));
+            return Err(format!("the server sent a different range than requested: `{range}`"));
         }
         match header_text(response, CONTENT_LENGTH) {
             Some(length) if length.parse() != Ok(last - first + 1) => {
-                Err(format!("the server sends {length} bytes for the range `{range}`"))
+                Err(format!("the server sent {length} bytes for the range `{range}`"))
             }
             _ => Ok(()),
         }

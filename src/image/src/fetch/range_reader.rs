@@ -54,12 +54,12 @@ impl RangeReader {
             },
         )?;
         answered.map_err(|status| {
-            let why = format!("the server answers {status} to a range request");
+            let why = format!("the server responded with {status} to a range request");
             Error::refusal(
                 Phase::Image,
                 format!(
-                    "{what}: {why}; without ranges, the tables of a qcow2 cannot be checked before the image is written. \
-                     Convert the image to a raw image with `drophammer image pack`"
+                    "{what}: {why}; without range requests, the tables of a qcow2 image cannot be checked before the \
+                     image is written. Convert the image to a raw image with `drophammer image pack`"
                 ),
             )
         })

@@ -1,11 +1,11 @@
-//! Download of one image that survives dropped connections and failing mirrors. After an interruption the download
-//! resumes with a Range request: at the same mirror if an ETag or chunk manifest proves that the image there is
-//! unchanged, otherwise at the next mirror. If no mirror can continue, the download reports that it must start over
-//! from the first byte of the image.
+//! Download of one image that tolerates dropped connections and failing mirrors. After an interruption, the download
+//! resumes with a Range request: from the same mirror if an ETag or chunk manifest proves that its image is unchanged,
+//! otherwise from the next mirror. If no mirror can continue, the download reports that it must start over from the
+//! first byte of the image.
 //!
-//! The image must have the same total length at all mirrors. Whether the content is also the same is verified with the
-//! chunk manifest as data arrives (`chunk_verifier`), or with the digest at the end. If one stream is slower than the
-//! link, `parallel_ranges` replaces it until an error occurs.
+//! The image must have the same length on all mirrors. Its content is verified with the chunk manifest as data arrives
+//! (`chunk_verifier`), or with the digest at the end. If a single stream does not use the capacity of the link,
+//! `parallel_ranges` replaces it until an error occurs.
 
 mod mirrors;
 mod parallel_switch;
@@ -27,11 +27,11 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::time::{Duration, Instant};
 
-/// Number of received bytes after which the counter of failures is reset. If one byte were enough, a server that drops
+/// Number of received bytes after which the counter of failures is reset. If one byte was enough, a server that drops
 /// each connection after one byte would be retried forever.
 const PROGRESS_BYTES: u64 = 64 * 1024;
 
-const NO_STRONG_ETAG: &str = "the transfer cannot be resumed: the server sends no strong ETag";
+const NO_STRONG_ETAG: &str = "the transfer cannot be resumed: the server did not send a strong ETag";
 
 /// Download of one image, which is read as one stream of bytes.
 pub(crate) struct ResumableDownload {
@@ -67,8 +67,8 @@ enum DownloadStream {
 }
 
 impl ResumableDownload {
-    /// Creates a download. `client` must have a read timeout, as a client created by
-    /// [`linux::http::new_streaming_client`] has.
+    /// Creates a download. `client` must have a read timeout, like clients created by
+    /// [`linux::http::new_streaming_client`].
     pub fn new(client: &Client, image: &ImagePart, pace: &FetchRetryPolicy) -> Self {
         ResumableDownload {
             client: client.clone(),
@@ -108,7 +108,7 @@ impl ResumableDownload {
         self.places.switch_to_next();
     }
 
-    /// Returns whether each chunk is verified with a manifest, which allows fetching the chunks from any mirror.
+    /// Returns whether each chunk is verified with a manifest. If so, the chunks can be fetched from any mirror.
     fn is_verified(&self) -> bool {
         self.image.manifest.is_some()
     }
@@ -161,7 +161,7 @@ impl ResumableDownload {
         }
         if self.position > 0 {
             request = request.header(RANGE, format!("bytes={}-", self.position));
-            // At a mirror that was not used before there is no ETag to compare with; the digest is verified at the end.
+            // For a mirror that was not used before, there is no ETag to compare; the digest is verified at the end.
             if !self.is_verified() && self.places.current().answered.is_some() {
                 let etag = self.places.current().strong_etag().ok_or_else(|| fail_for_this_start(NO_STRONG_ETAG))?;
                 request = request.header(IF_RANGE, etag);
@@ -169,7 +169,7 @@ impl ResumableDownload {
         }
         match request.send() {
             Ok(response) if is_retryable(response.status()) => {
-                Err(OpenFailure::MayPass(format!("the server answers {}", response.status())))
+                Err(OpenFailure::MayPass(format!("the server responded with {}", response.status())))
             }
             Ok(response) => Ok(response),
             Err(error) => {
@@ -194,22 +194,26 @@ impl ResumableDownload {
                     );
                 }
             }
-            (0, status) => return Err(fail_for_good(format!("the server answers {status}"))),
+            (0, status) => return Err(fail_for_good(format!("the server responded with {status}"))),
             (_, StatusCode::PARTIAL_CONTENT) => {
                 let range = header_text(response, CONTENT_RANGE).unwrap_or_default();
                 if !self.is_verified() && before.as_ref().is_some_and(|before| *before != etag) {
                     return Err(fail_for_this_start("the image now has another ETag"));
                 }
                 if !self.continues_position(&range, before.is_some()) {
-                    return Err(fail_for_this_start(&format!("the server resumes with another range: `{range}`")));
+                    return Err(fail_for_this_start(&format!("the server resumed with a different range: `{range}`")));
                 }
             }
-            (_, StatusCode::OK) => return Err(fail_for_this_start("the server sends the image from its start again")),
+            (_, StatusCode::OK) => {
+                return Err(fail_for_this_start("the server sent the image from its beginning instead of resuming"));
+            }
             (_, StatusCode::RANGE_NOT_SATISFIABLE) => {
-                return Err(fail_for_this_start("the image is now shorter than the part that was already received"));
+                return Err(fail_for_this_start("the image is now shorter than the data that was already received"));
             }
             (_, status) => {
-                return Err(fail_for_good(format!("the server answers {status} to the request for the rest")));
+                return Err(fail_for_good(format!(
+                    "the server responded with {status} to the request for the remaining bytes"
+                )));
             }
         }
         self.places.current_mut().answered = Some(before.unwrap_or(etag));
@@ -217,14 +221,14 @@ impl ResumableDownload {
     }
 
     /// Compares the size of the image at the current mirror with the expected size, and records the size. All mirrors
-    /// must have the same size. If there is only one server, another size is accepted at the beginning of the download,
-    /// because the digest is verified at the end.
+    /// must have the same size. If there is only one server, a different size is accepted at the beginning of the
+    /// download, because the digest is verified at the end.
     fn agree_on_size(&mut self, says: Option<u64>) -> OpenResult<()> {
         let alone = self.places.is_alone() && self.position == 0 && !self.is_verified();
         match (says, self.total) {
-            (Some(says), Some(total)) if says != total && !alone => {
-                Err(fail_for_good(format!("the image has {says} bytes at this server, but {total} were expected")))
-            }
+            (Some(says), Some(total)) if says != total && !alone => Err(fail_for_good(format!(
+                "the image has {says} bytes on this server, but {total} bytes were expected"
+            ))),
             _ => {
                 self.total = says.or(self.total);
                 Ok(())
@@ -307,7 +311,7 @@ impl ResumableDownload {
     }
 
     /// Returns whether the connection is too slow, because it has delivered fewer than [`PROGRESS_BYTES`] in twice the
-    /// stall timeout. A server that sends a byte now and then never causes a timeout, although another mirror or a new
+    /// stall timeout. A server that occasionally sends a byte never causes a timeout, although another mirror or a new
     /// connection may be fast.
     fn is_too_slow(&mut self, got: usize, waited: Duration) -> bool {
         let (time, bytes) = (self.slow.0 + waited, self.slow.1 + got as u64);
@@ -359,7 +363,7 @@ impl Read for ResumableDownload {
                 Ok(got) => {
                     self.position += got as u64;
                     if self.total.is_some_and(|total| self.position > total) {
-                        let more = "the server sends more than the image's Content-Length".to_owned();
+                        let more = "the server sent more data than the Content-Length of the image".to_owned();
                         self.places.current_mut().why.clone_from(&more);
                         return Err(self.places.final_error(&more, self.position));
                     }

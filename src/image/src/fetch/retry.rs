@@ -23,7 +23,7 @@ pub(crate) struct FetchRetryPolicy {
 }
 
 impl Default for FetchRetryPolicy {
-    /// Returns a policy whose pauses add up to one to two minutes, enough for a switch or a server to restart.
+    /// Returns a policy with pauses of one to two minutes in total, enough for a switch or a server to restart.
     fn default() -> Self {
         FetchRetryPolicy {
             stall: Duration::from_secs(30),
@@ -102,7 +102,7 @@ impl FetchRetryPolicy {
                     Ok(taken) => return Ok(taken),
                     Err(error) => Error::with_source(Phase::Image, what, error).to_string(),
                 },
-                Ok(response) => format!("{what}: the server answers {}", response.status()),
+                Ok(response) => format!("{what}: the server responded with {}", response.status()),
                 Err(error) if is_hopeless(&error) => {
                     return Err(Error::with_source(Phase::Image, what, error.without_url()));
                 }
@@ -127,8 +127,8 @@ pub(crate) enum DocumentAnswer {
     Other(Response),
 }
 
-/// Returns whether the error is permanent: caused by the URL, a redirect or the server's certificate, not by the
-/// network.
+/// Returns whether the error is permanent, because it is caused by the URL, a redirect or the server's certificate and
+/// not by the network.
 pub(crate) fn is_hopeless(error: &reqwest::Error) -> bool {
     error.is_builder() || error.is_redirect() || is_untrusted_certificate(error)
 }

@@ -25,7 +25,7 @@ pub(crate) enum SidecarLookup {
 /// Reads a file next to an image, from a server or a local file.
 ///
 /// # Errors
-/// Returns an error if the server does not answer, or the file cannot be read or is longer than `most_bytes`.
+/// Returns an error if the server does not respond, or the file cannot be read or is longer than `most_bytes`.
 pub(crate) fn read_sidecar(
     client: &Client,
     url: &Url,
@@ -36,7 +36,9 @@ pub(crate) fn read_sidecar(
     if url.scheme() != "file" {
         return Ok(match pace.read_document(&what, most_bytes, || client.get(url.clone()))? {
             DocumentAnswer::Document(bytes) => SidecarLookup::Found(bytes),
-            DocumentAnswer::Other(response) => SidecarLookup::Missing(format!("{url} answers {}", response.status())),
+            DocumentAnswer::Other(response) => {
+                SidecarLookup::Missing(format!("{url}: the server responded with {}", response.status()))
+            }
         });
     }
     match local_file::open_at(url.as_str(), 0).and_then(|(file, _)| read_whole(file, most_bytes)) {
@@ -62,8 +64,8 @@ pub(crate) fn read_document(client: &Client, url: &str, pace: &FetchRetryPolicy)
     }
 }
 
-/// Returns the digest from the `.sha256` file next to the image or, if that does not exist, from the `.md5` file, which
-/// metal-stack's images have.
+/// Returns the digest from the `.sha256` file next to the image or, if that file does not exist, from the `.md5` file,
+/// which exists next to metal-stack's images.
 ///
 /// # Errors
 /// Returns an error if neither file exists, or the first one that exists does not contain the digest of the image.
@@ -76,14 +78,17 @@ pub(crate) fn read_digest(client: &Client, image: &Url, pace: &FetchRetryPolicy)
             SidecarLookup::Found(bytes) => {
                 let text = String::from_utf8_lossy(&bytes);
                 let name = image.path_segments().and_then(Iterator::last).unwrap_or_default();
-                // The content is shortened, since it may be anything.
+                // The content is truncated, because it may be arbitrary text.
                 let digest = sidecar_verification::find_checksum(&text, name)
                     .and_then(|sum| format!("{kind}:{sum:.130}").parse());
                 if kind == "md5" {
-                    tracing::warn!("{image}: only an md5 digest is available, which detects damage but not forgery");
+                    tracing::warn!(
+                        "{image}: only an md5 digest is available, which detects corruption but not tampering"
+                    );
                 }
-                return digest
-                    .map_err(|why: String| missing_digest(image, &format!("{url} has no {kind} digest: {why}")));
+                return digest.map_err(|why: String| {
+                    missing_digest(image, &format!("{url} does not contain a {kind} digest: {why}"))
+                });
             }
         }
     }
@@ -93,7 +98,7 @@ pub(crate) fn read_digest(client: &Client, image: &Url, pace: &FetchRetryPolicy)
 fn missing_digest(image: &Url, why: &str) -> Error {
     let name = image.path_segments().and_then(Iterator::last).unwrap_or_default();
     let hint = format!("specify the digest of the image as sha256:HEX, or provide {name}.sha256 next to the image");
-    Error::refusal(Phase::Image, format!("no digest for {image}: none is specified, and {why}; {hint}"))
+    Error::refusal(Phase::Image, format!("no digest is known for {image}: none is specified, and {why}; {hint}"))
         .with_code(ErrorCode::ImageUnavailable)
 }
 

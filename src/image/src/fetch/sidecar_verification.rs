@@ -56,7 +56,7 @@ pub(crate) struct VerifiedDocument {
 pub(crate) type FetchDocument<'a> = &'a dyn Fn(&str) -> Result<Option<Vec<u8>>>;
 
 impl SignatureKeys {
-    /// Reads the trusted keys: the `*.pub` files of a directory in the ramdisk or, if it contains none, the keys on the
+    /// Reads the trusted keys: the `*.pub` files in a directory of the ramdisk or, if there are none, the keys on the
     /// kernel command line (`named`). If the ramdisk contains keys, the keys on the command line are ignored, because
     /// the boot server controls the command line.
     ///
@@ -74,7 +74,7 @@ impl SignatureKeys {
         for file in list_key_files(directory)? {
             let wrong = |why: String| configuration_error(format!("{}: {why}", file.display()));
             if file.extension().is_none_or(|extension| extension != "pub") {
-                return Err(wrong("only *.pub files of minisign and cosign are allowed in this directory".to_owned()));
+                return Err(wrong("this directory may contain only *.pub files of minisign and cosign".to_owned()));
             }
             let text =
                 std::fs::read_to_string(&file).context(Phase::Settings, || format!("read {}", file.display()))?;
@@ -85,7 +85,9 @@ impl SignatureKeys {
             return Ok(SignatureKeys(named.to_vec()));
         }
         for key in named.iter().filter(|key| !own.contains(key)) {
-            tracing::warn!("key {key} of the kernel command line is ignored: only the keys in the ramdisk are trusted");
+            tracing::warn!(
+                "ignoring the key {key} from the kernel command line: only the keys in the ramdisk are trusted"
+            );
         }
         Ok(SignatureKeys(own.to_vec()))
     }
@@ -105,7 +107,7 @@ impl SignatureKeys {
         if ids.is_empty() { "no minisign key".to_owned() } else { ids.join(", ") }
     }
 
-    /// Verifies the minisign signature of the text at `url`. The signature must be by one of these keys.
+    /// Verifies the minisign signature of the text at `url`. The signature must have been made with one of these keys.
     ///
     /// # Errors
     /// Returns an error if the signature is invalid, was made with another key, or does not match the text.
@@ -157,8 +159,8 @@ pub(crate) fn verify_documents(
         return Ok(read_unsigned(fetch, image));
     }
     if keys.minisign().next().is_none() {
-        let text = "only signed images are allowed, but all configured keys are cosign keys, which are for images in \
-             registries (oci://)";
+        let text = "only signed images are allowed, but all configured keys are cosign keys, which can only verify \
+             images in registries (oci://)";
         return Err(reject(format!("{}: {text}", image.url)));
     }
     for suffix in [MANIFEST, SHA256] {
@@ -187,7 +189,7 @@ pub(crate) fn verify_documents(
 }
 
 fn read_unsigned(fetch: FetchDocument, image: &KnownImage) -> Option<VerifiedDocument> {
-    // If a digest is specified, only the manifest adds information.
+    // If a digest is specified, the checksum file is not needed.
     let wanted = if image.digest.is_some() { &[MANIFEST][..] } else { &[MANIFEST, SHA256] };
     wanted.iter().find_map(|suffix| {
         let url = linux::http::append_to_path(image.url, suffix);
@@ -195,7 +197,7 @@ fn read_unsigned(fetch: FetchDocument, image: &KnownImage) -> Option<VerifiedDoc
             tracing::warn!("{error}; ignored");
             None
         })?;
-        read_document(suffix, &text, image).map_err(|why| tracing::warn!("{url} is ignored: {why}")).ok()
+        read_document(suffix, &text, image).map_err(|why| tracing::warn!("ignoring {url}: {why}")).ok()
     })
 }
 
@@ -219,7 +221,7 @@ fn read_document(suffix: &str, text: &[u8], image: &KnownImage) -> Result<Verifi
     }
     match image.digest {
         Some(given) if given.kind != DigestKind::Sha256 => Err(format!(
-            "the document contains {digest}, but the specified digest is {given}; specify the sha256, so that the digests can be compared"
+            "the document contains {digest}, but the specified digest is {given}; specify the sha256 digest, so that the two can be compared"
         )),
         Some(given) if *given != digest => Err(format!("digest {digest} differs from the specified digest {given}")),
         _ => Ok(VerifiedDocument { digest, manifest: manifest.map(Arc::new), signed_by: None, signed_as: None }),
@@ -231,11 +233,11 @@ fn parse_sha256_file(text: &[u8], image: &str) -> Result<Digest, String> {
     format!("sha256:{}", find_checksum(text, image)?).parse()
 }
 
-/// Returns the checksum of the image from the output of `sha256sum` or `md5sum`: from the line with the image's name.
-/// If the output has only one line, the name in this line is ignored.
+/// Returns the checksum of the image from the output of `sha256sum` or `md5sum`. The checksum is taken from the line
+/// with the image's name; if the output has only one line, the name in this line is ignored.
 ///
 /// # Errors
-/// Returns an error if the text is empty, or has several lines and none contains the image's name.
+/// Returns an error if the text is empty, or has several lines and none of them contains the image's name.
 pub(crate) fn find_checksum<'a>(text: &'a str, image: &str) -> Result<&'a str, String> {
     let lines = text.lines().filter(|line| !line.trim().is_empty());
     let lines: Vec<_> =
@@ -244,7 +246,7 @@ pub(crate) fn find_checksum<'a>(text: &'a str, image: &str) -> Result<&'a str, S
     match (lines.iter().find(named), &lines[..]) {
         // sha256sum(1) begins a line with a backslash when the file's name has one.
         (Some((sum, _)), _) | (None, [(sum, _)]) => Ok(sum.trim_start_matches('\\')),
-        _ => Err(format!("no line for {image} found; the file must contain the output of sha256sum")),
+        _ => Err(format!("found no line for {image}; the file must contain the output of sha256sum")),
     }
 }
 

@@ -16,19 +16,19 @@ pub const IN_COMMENT: &str = "image:";
 /// File in the ramdisk that contains the ids of the oldest images that may be installed, one id per line.
 pub const MINIMUM_FILE: &str = "/etc/drophammer/minimum";
 
-/// Oldest version that may be installed, by operating system, with the image id from which the version was parsed.
+/// Oldest version of each operating system that may be installed, and the image id from which the version was parsed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MinimumVersions(BTreeMap<String, (ImageVersion, String)>);
 
 impl MinimumVersions {
     /// Reads the ids in a file of the ramdisk, and those on the kernel command line (`drophammer.minimum=`). The higher
-    /// version applies: the boot server, which controls the command line, can raise the minimum of the ramdisk, but
+    /// version applies, so the boot server, which controls the command line, can raise the ramdisk's minimum, but
     /// cannot lower or remove it.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read, an id is invalid, or two ids of one source have different versions
-    /// of the same operating system. Also returns an error if there are ids but no signature keys, because the id of an
-    /// unsigned image cannot be trusted.
+    /// Returns an error if the file cannot be read, an id is invalid, or one source contains two ids with different
+    /// versions of the same operating system. Also returns an error if there are ids but no signature keys, because the
+    /// id of an unsigned image cannot be trusted.
     pub fn read(named: &[String], file: &Path, keys: &SignatureKeys) -> Result<MinimumVersions> {
         let text = match std::fs::read_to_string(file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -44,7 +44,7 @@ impl MinimumVersions {
                 continue;
             }
             if let Some((_, named)) = named {
-                tracing::warn!("drophammer.minimum={named} is ignored: the ramdisk requires at least {written}");
+                tracing::warn!("ignoring drophammer.minimum={named}: the ramdisk requires at least {written}");
             }
             minimum.0.insert(os, (version, written));
         }
@@ -57,10 +57,7 @@ impl MinimumVersions {
         for id in ids {
             let ImageId { os, version } = ImageId::parse(id).map_err(|why| wrong(id, &why))?;
             if keys.0.is_empty() {
-                return Err(wrong(
-                    id,
-                    "without a signature key, the id of an image cannot be verified; set drophammer.key= too",
-                ));
+                return Err(wrong(id, "image ids cannot be verified without a signature key; set drophammer.key= too"));
             }
             match minimum.0.insert(os.to_owned(), (version, (*id).to_owned())) {
                 Some((other, written)) if other != version => {
@@ -95,24 +92,25 @@ pub(crate) fn check_signed_name(
     };
     if let Some(wanted) = wanted.filter(|wanted| !is_meant(named, wanted)) {
         return Err(format!(
-            "signed as {named}, but {wanted} is requested; correct the URL of {wanted}, or pack the image with --id \
-             {wanted} (for an image in a registry: sign the image with -a image={wanted})"
+            "the image is signed as {named}, but {wanted} is requested; correct the URL of {wanted}, or pack the image \
+             with --id {wanted} (if the image is in a registry, sign it with -a image={wanted})"
         ));
     }
     if minimum.0.is_empty() {
         return Ok(());
     }
-    let ImageId { os, version } = ImageId::parse(named).map_err(|why| format!("signed as {named}: {why}"))?;
+    let ImageId { os, version } =
+        ImageId::parse(named).map_err(|why| format!("the image is signed as {named}: {why}"))?;
     match minimum.0.get(os) {
         Some((oldest, written)) if version < *oldest => {
-            Err(format!("signed as {named}, which is older than {written}, the oldest version allowed"))
+            Err(format!("the image is signed as {named}, which is older than {written}, the oldest version allowed"))
         }
         _ => Ok(()),
     }
 }
 
 /// Returns whether the ids are equal, or `wanted` is `named` without the last components of the version: `ubuntu-24.04`
-/// covers all `ubuntu-24.04.*`.
+/// matches all `ubuntu-24.04.*`.
 fn is_meant(named: &str, wanted: &str) -> bool {
     let rest = named.strip_prefix(wanted);
     rest.is_some_and(|rest| rest.is_empty() || (rest.starts_with('.') && ImageId::parse(wanted).is_ok()))
@@ -159,9 +157,7 @@ mod tests {
         assert_eq!(other.0.keys().collect::<Vec<_>>(), ["alpine", "debian", "ubuntu"]);
         let error = with_file(&[], &file, &SignatureKeys::default()).unwrap_err().to_string();
         assert!(
-            error.contains(
-                "minimum: debian-12.0.20261101: without a signature key, the id of an image cannot be verified"
-            ),
+            error.contains("minimum: debian-12.0.20261101: image ids cannot be verified without a signature key"),
             "{error}"
         );
         for (text, says) in [("debian\n", ": debian: invalid format"), ("a-2\na-1\n", ": a-1: conflicts with a-2")] {
@@ -222,7 +218,7 @@ mod tests {
         assert_eq!(minimum(&["debian-12", "debian-12.0"]).unwrap().0.len(), 1);
         let error =
             with_file(&["debian-12"], Path::new("/no/such/file"), &SignatureKeys::default()).unwrap_err().to_string();
-        assert!(error.contains("without a signature key, the id of an image cannot be verified"), "{error}");
+        assert!(error.contains("image ids cannot be verified without a signature key"), "{error}");
         assert_eq!(
             with_file(&[], Path::new("/no/such/file"), &SignatureKeys::default()).unwrap(),
             MinimumVersions::default()

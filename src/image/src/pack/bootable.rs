@@ -1,5 +1,5 @@
-//! Checks whether a tree can boot a machine, by the names of kernels and init programs in it. The result is only used
-//! for a warning.
+//! Checks by file names whether a tree contains a kernel and an init program, and can therefore boot a machine. The
+//! result is only used for a warning.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ const KERNELS: [(&str, &[&str]); 4] = [
     ("efi/EFI/Linux", &[]),
 ];
 
-/// Directories with one subdirectory for each kernel version. The subdirectory may contain the kernel.
+/// Directories with one subdirectory for each kernel version. A subdirectory may contain the kernel.
 const MODULES: [&str; 2] = ["usr/lib/modules", "lib/modules"];
 
 const INITS: [&str; 7] = [
@@ -39,11 +39,11 @@ pub(crate) fn find_missing(tree: &Path) -> Option<String> {
     });
     let what = match (has_kernel, INITS.into_iter().any(is_there)) {
         (true, true) => return None,
-        (false, true) => "no kernel (boot/vmlinuz*, usr/lib/modules/*/vmlinuz, a unified image in EFI/Linux)",
-        (true, false) => "no init (sbin/init, usr/lib/systemd/systemd)",
+        (false, true) => "no kernel (boot/vmlinuz*, usr/lib/modules/*/vmlinuz, or a unified kernel image in EFI/Linux)",
+        (true, false) => "no init (sbin/init or usr/lib/systemd/systemd)",
         (false, false) => "neither a kernel nor an init",
     };
-    Some(format!("{} has {what}: a machine with this image alone does not boot", tree.display()))
+    Some(format!("{} contains {what}: a machine cannot boot from this image alone", tree.display()))
 }
 
 /// Returns the names in a directory. Returns an empty list if the directory does not exist.
@@ -86,10 +86,10 @@ mod tests {
     #[test]
     fn what_is_missing_is_named() {
         for (names, says) in [
-            (&["etc/hostname"][..], "has neither a kernel nor an init: a machine"),
-            (&["sbin/init", "boot/config-6"], "has no kernel (boot/vmlinuz*"),
-            (&["sbin/init", "boot/efi/EFI/Linux/readme", "lib/modules/6/modules.dep"], "has no kernel"),
-            (&["boot/vmlinuz-6", "usr/lib/systemd/systemd-udevd"], "has no init (sbin/init"),
+            (&["etc/hostname"][..], "contains neither a kernel nor an init: a machine"),
+            (&["sbin/init", "boot/config-6"], "contains no kernel (boot/vmlinuz*"),
+            (&["sbin/init", "boot/efi/EFI/Linux/readme", "lib/modules/6/modules.dep"], "contains no kernel"),
+            (&["boot/vmlinuz-6", "usr/lib/systemd/systemd-udevd"], "contains no init (sbin/init"),
         ] {
             let why = find_missing(tree(names).path()).unwrap();
             assert!(why.contains(says), "{why}");

@@ -1,6 +1,6 @@
 //! Writes a stream of independent zstd frames, each with 4 MiB of content, followed by a seek table:
-//! <https://github.com/facebook/zstd/blob/dev/contrib/seekable_format/zstd_seekable_compression_format.md>. Several
-//! cores compress the frames, and several can decompress them.
+//! <https://github.com/facebook/zstd/blob/dev/contrib/seekable_format/zstd_seekable_compression_format.md>. The frames
+//! can be compressed and decompressed by several cores in parallel.
 
 use common::sync::lock_mutex;
 use std::collections::VecDeque;
@@ -67,7 +67,7 @@ impl<W: Write> FrameWriter<W> {
         self.out.write_all(&body.to_le_bytes())?;
         self.out.write_all(&self.table)?;
         self.out.write_all(&self.frames.to_le_bytes())?;
-        // No flags: the table has no checksums, since the frames have their own.
+        // No flags are set: the table does not contain checksums, because the frames do.
         self.out.write_all(&[0])?;
         self.out.write_all(&SEEKABLE.to_le_bytes())?;
         self.out.flush()?;
@@ -106,7 +106,7 @@ impl<W: Write> Write for FrameWriter<W> {
         Ok(taken)
     }
 
-    /// Does not flush an incomplete block, because frame boundaries must not depend on how the caller divides its
+    /// Does not flush an incomplete block, because frame boundaries must not depend on how the caller splits its
     /// writes.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
@@ -116,7 +116,7 @@ impl<W: Write> Write for FrameWriter<W> {
 fn run_compressor(queue: &Mutex<Receiver<CompressJob>>, level: i32) {
     let next = || lock_mutex(queue).recv();
     while let Ok(CompressJob { block, answer }) = next() {
-        // If the receiver is gone, it has failed, and its error is reported elsewhere.
+        // If the receiver is gone, it has failed, and its error is reported separately.
         let _ = answer.send(compress_frame(&block, level));
     }
 }

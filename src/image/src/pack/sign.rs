@@ -15,7 +15,7 @@ const PASSWORD: &str = "DROPHAMMER_KEY_PASSWORD";
 const PUBLIC_BYTES: usize = 42;
 
 /// Untrusted comment: the first line of a signature file. The signature does not cover this line.
-const UNTRUSTED: &str = "signature of drophammer image pack";
+const UNTRUSTED: &str = "signature made by drophammer image pack";
 
 /// Unlocked secret key.
 pub(crate) struct ImageSigner {
@@ -38,7 +38,7 @@ impl ImageSigner {
         let reading = || format!("read the secret key {}", path.display());
         let text = std::fs::read_to_string(path).context(Phase::Settings, reading)?;
         let line = text.lines().nth(1).unwrap_or_default();
-        // The errors of the library mention only symbols and buffers, which do not help the operator.
+        // The library's errors describe only internals such as buffers, which do not help the operator.
         let no_key = || Error::refusal(Phase::Settings, format!("{} is not a minisign secret key", path.display()));
         let bytes = BASE64_STANDARD.decode(line).map_err(|_| no_key())?;
         if bytes.len() == PUBLIC_BYTES {
@@ -82,7 +82,7 @@ fn read_password(key: &Path) -> Result<Option<String>> {
         Err(_) if std::io::stdin().is_terminal() => Ok(None),
         Err(_) => {
             let why = format!(
-                "cannot ask for the password of the secret key {} without a terminal; set {PASSWORD}",
+                "cannot ask for the password of the secret key {}: no terminal is available; set {PASSWORD}",
                 key.display()
             );
             Err(Error::new(Phase::Settings, why))

@@ -59,12 +59,12 @@ impl<W: Write> TreeWalk<'_, W> {
     /// Packs one entry, and returns whether the entry is a directory.
     fn add_entry(&mut self, path: &Path) -> Result<bool> {
         let full = self.root.join(path);
-        // The given root may be a symlink; symlinks below it are packed as such.
+        // The specified root may be a symlink, which is followed; symlinks below it are packed as symlinks.
         let look = if path.as_os_str().is_empty() { fs::metadata } else { fs::symlink_metadata };
         let metadata = look(&full).context(Phase::Image, || format!("stat {}", full.display()))?;
         if metadata.is_dir() && metadata.dev() != self.device {
-            let why = "another filesystem is mounted there, but only files of one filesystem are packed; unmount the \
-                       other filesystem, or copy its content";
+            let why = "another filesystem is mounted at this path, but only files of one filesystem are packed; \
+                       unmount that filesystem, or copy its contents";
             return Err(Error::refusal(Phase::Image, format!("{}: {why}", full.display())));
         }
         if metadata.file_type().is_socket() {
@@ -78,7 +78,7 @@ impl<W: Write> TreeWalk<'_, W> {
 
     fn append_member(&mut self, path: &Path, full: &Path, metadata: &Metadata) -> std::io::Result<()> {
         let what = self.member_kind(path, full, metadata)?;
-        // Members that are hard links have no attributes: those of the member with the first name apply.
+        // Members that are hard links do not have attributes: the attributes of the member with the first name apply.
         let xattrs = if let PackedKind::HardLink(_) = what { Vec::new() } else { sorted_xattrs(full)? };
         PackedMember { path: member_name(path, metadata.is_dir()), metadata, what, xattrs, epoch: self.epoch }
             .append_to(&mut self.tar)

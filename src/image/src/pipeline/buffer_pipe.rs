@@ -1,4 +1,5 @@
-//! Buffers that are passed from stage to stage and reused: memory stays constant, and the slowest stage sets the pace.
+//! Buffers that are passed from stage to stage and reused. Memory use is constant, and the slowest stage determines the
+//! rate.
 //!
 //! A [`BufferPool`] has a fixed number of buffers. A stage takes a buffer, fills it and sends it as a [`BufferChunk`].
 //! Several stages can hold parts of the chunk without a copy. When the last part is dropped, the buffer returns to the
@@ -217,7 +218,7 @@ impl BufferChunk {
         front
     }
 
-    /// Returns whether both chunks are in the same buffer, so that holding both occupies only one buffer.
+    /// Returns whether both chunks are in the same buffer, and together occupy only one buffer.
     pub(crate) fn is_same_buffer(&self, other: &BufferChunk) -> bool {
         Arc::ptr_eq(&self.held, &other.held)
     }
@@ -247,7 +248,7 @@ enum SenderTarget {
     Other(Box<dyn ChunkSink>),
 }
 
-/// Receiver of chunks that is not a stage of this process. The receiver must not block. The pool limits the number of
+/// Receiver of chunks that is not a stage of this process. The receiver must not block; the pool limits the number of
 /// chunks in flight.
 pub(crate) trait ChunkSink: Send {
     /// Receives a message.
@@ -257,7 +258,7 @@ pub(crate) trait ChunkSink: Send {
     fn take_message(&self, message: PipeMessage) -> Result<(), ReceiverGone>;
 }
 
-/// Error message for a stream whose sender was dropped without an end.
+/// Error message for a stream if the sender was dropped before it ended the stream.
 pub(crate) const WITHOUT_A_WORD: &str = "the previous stage ended unexpectedly";
 
 /// Error of a stage that cannot send because the next stage has ended. The next stage reports the cause itself.

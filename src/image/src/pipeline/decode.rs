@@ -123,7 +123,7 @@ impl StreamDecoder<'_, '_> {
         match self.format {
             Some(_) if start.is_empty() => Ok(None),
             Some(format) if found != Some(format) => Err(damaged_error(format!(
-                "data follows the end of the {format} stream at byte {position}: {}",
+                "unexpected data after the end of the {format} stream, at byte {position}: {}",
                 format::format_hex(start)
             ))),
             None if start.is_empty() => Err(damaged_error("the image is empty")),

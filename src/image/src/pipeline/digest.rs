@@ -13,7 +13,7 @@ use std::str::FromStr;
 pub enum DigestKind {
     Sha256,
     Sha512,
-    /// MD5, which detects damage, but not forgery. Used only if an image has no better digest.
+    /// MD5, which detects corruption but not tampering. Used only if an image does not have a better digest.
     Md5,
 }
 
@@ -33,14 +33,15 @@ impl FromStr for Digest {
 
     fn from_str(text: &str) -> Result<Digest, String> {
         let text = text.trim();
-        let (name, hex) = text.split_once(':').ok_or_else(|| format!("`{text}` is not a digest like sha256:HEX"))?;
+        let (name, hex) =
+            text.split_once(':').ok_or_else(|| format!("`{text}` is not a digest; write it as sha256:HEX"))?;
         let known = KINDS.iter().find(|(_, known, _)| known.eq_ignore_ascii_case(name));
         let &(kind, _, digits) = known.ok_or_else(|| format!("`{name}` is not a supported digest; use sha256"))?;
         if !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Err(format!("the digest `{text}` has characters that are not hexadecimal digits"));
+            return Err(format!("the digest `{text}` contains characters that are not hexadecimal digits"));
         }
         if hex.len() != digits {
-            return Err(format!("the digest `{text}` has {} digits; {name} has {digits}", hex.len()));
+            return Err(format!("the digest `{text}` has {} digits, but a {name} digest has {digits}", hex.len()));
         }
         Ok(Digest { kind, hex: hex.to_ascii_lowercase() })
     }
@@ -79,7 +80,7 @@ impl Digest {
     }
 }
 
-/// Default value of a digest, for tests that create a type with a digest but do not use the digest.
+/// Default digest for tests that create a value with a digest but do not use it.
 #[cfg(test)]
 impl Default for Digest {
     fn default() -> Digest {
@@ -146,10 +147,10 @@ mod tests {
             ("", "is not a digest"),
             ("0123", "is not a digest"),
             ("sha1:0123", "not a supported digest"),
-            ("sha256:0123", "has 4 digits; sha256 has 64"),
+            ("sha256:0123", "has 4 digits, but a sha256 digest has 64"),
             ("sha512:", "has 0 digits"),
-            (&format!("sha256:{}", "zz".repeat(32)), "not hexadecimal"),
-            (&format!("sha256:{} ", "ä".repeat(32)), "not hexadecimal"),
+            (&format!("sha256:{}", "zz".repeat(32)), "not hexadecimal digits"),
+            (&format!("sha256:{} ", "ä".repeat(32)), "not hexadecimal digits"),
         ] {
             let error = bad.parse::<Digest>().unwrap_err();
             assert!(error.contains(says), "{bad}: {error}");

@@ -1,4 +1,4 @@
-//! First half of the pipeline: the threads of download and digest, and the worker process that decodes.
+//! First half of the pipeline: the download thread, the digest thread, and the worker process that decodes the stream.
 
 use super::buffer_pipe::{BufferPool, PipeReceiver, PipeSender, ReceiverGone, WritableBuffer, create_pipe};
 use super::decode::PayloadKind;
@@ -146,7 +146,7 @@ impl Download {
     }
 }
 
-/// Fetches the stream and sends it to digest and decoder. Ends early if the digest thread or the decoder has ended.
+/// Fetches the stream and sends it to the digest thread and the decoder. Ends early if one of them has ended.
 fn fetch_all(
     mut feed: Box<dyn StreamSource>,
     told: &DownloadState,

@@ -4,11 +4,11 @@ use nix::sys::statfs::{BTRFS_SUPER_MAGIC, fstatfs};
 use std::fs::File;
 use std::io;
 
-/// Minimum size of files for which free space is checked, in bytes. For smaller files, the error of the write is
-/// sufficient.
+/// Minimum size of files for which free space is checked, in bytes. Smaller files are not checked: the write fails
+/// instead.
 const ASKED_FROM: u64 = 1 << 20;
 
-/// Returns the number of free bytes on the filesystem of `file` if fewer than `bytes` are free; otherwise `None`.
+/// Returns the number of free bytes on the filesystem of `file` if this number is less than `bytes`; otherwise `None`.
 ///
 /// # Errors
 /// Returns an error if the filesystem cannot be queried.

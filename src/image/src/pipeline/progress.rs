@@ -80,7 +80,8 @@ impl ProgressMeter {
         let weight = 1.0 - (-seconds / SMOOTHING_SECONDS).exp();
         let since_start = now.duration_since(self.started_at);
         let average = bytes as f64 / since_start.as_secs_f64().max(0.001);
-        // Buffers accept the first data faster than the disks, so that short intervals would promise too much.
+        // Buffers accept the first data faster than the disks do, so the rate of short intervals would be too
+        // optimistic.
         let rate = match self.rate.filter(|_| since_start > AVERAGED) {
             None => average,
             Some(rate) => rate + (current - rate) * weight,

@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::thread;
 
-/// File in which a stream is held, and the length of the stream in bytes, if known.
+/// File in which a stream is held back, and the length of the stream in bytes, if known.
 pub(crate) struct HoldFile {
     pub file: File,
     pub size_bytes: Option<u64>,
@@ -54,21 +54,14 @@ fn verify_digest(
         && let Some(free) = insufficient_space(file, bytes)?
     {
         let text = format!(
-            "the target must hold {bytes} bytes until their digest is verified, but has only {free} \
+            "the target stores the {bytes} bytes of the image until their digest is verified, but has only {free} \
                             bytes free"
         );
         return Err(io::Error::new(io::ErrorKind::StorageFull, text));
     }
     while let Some(chunk) = compressed.take_chunk(usize::MAX)? {
-        let unwritten = |error: io::Error| {
-            io::Error::new(
-                error.kind(),
-                format!(
-                    "write the file that holds the \
-                                                                                 image until it is verified: {error}"
-                ),
-            )
-        };
+        let unwritten =
+            |error: io::Error| io::Error::new(error.kind(), format!("write the temporary file of the image: {error}"));
         file.write_all(&chunk).map_err(unwritten)?;
     }
     let found = digest.join()?;

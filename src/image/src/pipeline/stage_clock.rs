@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Measures the time that one thread of a stage waits for other stages. Waits for the network or a disk are treated as
-/// work.
+/// Measures how long one thread of a stage waits for other stages. Waiting for the network or a disk counts as work.
 #[derive(Debug, Default)]
 pub struct StageClock {
     waited_nanoseconds: AtomicU64,
@@ -46,7 +45,7 @@ pub(crate) struct StageClocks {
     elsewhere: Arc<Mutex<Vec<(String, Duration)>>>,
 }
 
-/// Stage and clock; the clock is `None` for a stage that runs only in another process.
+/// Name of a stage, and its clock; the clock is `None` for a stage that runs only in another process.
 type NamedClock = (&'static str, Option<Arc<StageClock>>);
 
 impl StageClocks {
@@ -84,7 +83,7 @@ impl StageClocks {
     }
 
     /// Returns the load of each stage in percent, averaged over its threads. Stages are in the order in which they were
-    /// added. Time in which a thread waits for a CPU core is treated as work.
+    /// added. Time in which a thread waits for a CPU core counts as work.
     pub(crate) fn shares(&self) -> Vec<StageShare> {
         self.shares_of(lock_mutex(&self.began).elapsed())
     }

@@ -45,7 +45,7 @@ pub(crate) const SOURCE: &str = "\u{1}the source\u{1}";
 /// Worker process, and the receiving end of its output.
 pub(crate) struct DecodeWorker {
     line: WorkerConnection,
-    /// Worker process; `None` if a test plays its role.
+    /// Worker process; `None` in tests that simulate the worker.
     process: Option<WorkerProcess>,
     packed: SharedSpan,
     plain: SharedSpan,
@@ -164,7 +164,7 @@ impl DecodeWorker {
             return Ok(());
         }
         let how = self.process.as_mut().map_or_else(String::new, |process| replace_hidden(&process.describe_end()));
-        Err(io::Error::other(format!("the worker that decodes the image ended unexpectedly: {how}")))
+        Err(io::Error::other(format!("the worker process that decodes the image ended unexpectedly: {how}")))
     }
 
     fn chunk_in_buffer(&mut self, place: (SharedRegion, usize), range: Range<usize>) -> io::Result<BufferChunk> {
@@ -233,7 +233,9 @@ impl Drop for DecodeWorker {
 }
 
 fn protocol_error() -> io::Error {
-    io::Error::other("the worker that decodes the image sent an invalid packet and is no longer trusted")
+    io::Error::other(
+        "the worker process that decodes the image sent an invalid packet, so its output is no longer trusted",
+    )
 }
 
 /// Logs a warning on the first call only, because the warning concerns the kernel and not the image.
@@ -241,8 +243,8 @@ fn warn_without_landlock() {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
         tracing::warn!(
-            "this kernel does not support Landlock; the image decoder is restricted by its user and a system call \
-             filter only"
+            "this kernel does not support Landlock: the image decoder is restricted only by its unprivileged user and \
+             a system call filter"
         );
     });
 }
@@ -289,8 +291,8 @@ impl Drop for WorkerSink {
     }
 }
 
-/// Returns the request that passes a chunk to the worker, and the region and offset that identify its buffer. Returns
-/// `None` for private memory.
+/// Returns the request that passes a chunk to the worker, and the region and offset of the chunk's buffer. Returns
+/// `None` if the chunk is in private memory.
 fn packed_request(chunk: &BufferChunk) -> Option<((SharedRegion, usize), WorkerRequest)> {
     let (span, range) = chunk.shared_range()?;
     let (at, bytes) = (u32::try_from(range.start).ok()?, u32::try_from(range.len()).ok()?);

@@ -59,12 +59,8 @@ impl WorkerStart {
         let wire = Arc::new(WorkerSocket::over(socket));
         let mut packet = [0; 1];
         let (length, files) = wire.receive_with(&mut packet)?;
-        let files = <[OwnedFd; 3]>::try_from(files).map_err(|_| {
-            io::Error::other(
-                "the start packet has no shared \
-                                                                                  memory attached",
-            )
-        })?;
+        let files = <[OwnedFd; 3]>::try_from(files)
+            .map_err(|_| io::Error::other("the start packet does not carry a descriptor of the shared memory"))?;
         let [packed, plain, returned] = files;
         let packed = SharedSpan::map(packed, SharedRegion::Packed, PACKED_BYTES, false)?;
         let arena = SharedSpan::map(plain, SharedRegion::Plain, PLAIN_BYTES, true)?;
@@ -192,8 +188,8 @@ pub(crate) struct PacketSender {
     /// Region and offset of the buffer to which the last event referred.
     last: Option<(SharedRegion, usize)>,
     packet: Vec<u8>,
-    /// Offset in the packet of the inline bytes to which more bytes may be appended; `None` if there are no such bytes.
-    /// The length of the inline bytes is written into the packet when they are complete.
+    /// Offset in the packet of inline bytes to which more bytes may be appended; `None` if there are no such bytes. The
+    /// length of the inline bytes is written into the packet when they are complete.
     inline: Option<usize>,
 }
 

@@ -9,8 +9,8 @@ use zstd::zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective, get
 /// Base-2 logarithm of the maximum window of zstd: 2 MiB, the maximum size of a cluster.
 const WINDOW_LOG_MAX: u32 = 21;
 
-/// Source of the clusters of a qcow2 file. The clusters are requested in the order of the disk. `at` is an offset in
-/// the file; `guest` is the number of the disk's cluster that is currently converted.
+/// Source of the clusters of a qcow2 file. The clusters are requested in disk order. `at` is an offset in the file;
+/// `guest` is the number of the disk cluster that is currently converted.
 pub(crate) trait ClusterSource {
     fn header(&self) -> &Qcow2Header;
 
@@ -81,7 +81,7 @@ pub(crate) trait DiskSink {
     }
 }
 
-/// Converts all clusters in the order of the disk.
+/// Converts all clusters in disk order.
 ///
 /// # Errors
 /// Returns an error of the source or the sink, or an error if the image is damaged.
@@ -139,7 +139,7 @@ impl ClusterDecoder {
             Ok(bytes) => {
                 let whole = self.cluster.len();
                 Err(invalid_image(format!(
-                    "the qcow2 is damaged: cluster {guest} has {bytes} bytes when decompressed, not {whole}"
+                    "the qcow2 is damaged: cluster {guest} decompresses to {bytes} bytes instead of {whole}"
                 )))
             }
             Err(why) => Err(invalid_image(format!("the qcow2 is damaged: cannot decompress cluster {guest}: {why}"))),

@@ -75,7 +75,7 @@ impl Qcow2Header {
             return Err(invalid_image("the data is not a qcow2"));
         }
         if !matches!(version, 2 | 3) {
-            return Err(invalid_image(format!("the qcow2 has version {version}; only 2 and 3 are supported")));
+            return Err(invalid_image(format!("the qcow2 has version {version}; supported versions: 2 and 3")));
         }
         let long = |at| parse_number(head, at, 8).ok_or_else(truncated_header);
         let word = |at| parse_number(head, at, 4).ok_or_else(truncated_header);
@@ -84,8 +84,7 @@ impl Qcow2Header {
         let cluster_bits = word(20)?;
         if !(9..=21).contains(&cluster_bits) {
             return Err(invalid_image(format!(
-                "the qcow2 has clusters of 2^{cluster_bits} bytes; only 2^9 to 2^21 are \
-                                      supported"
+                "the qcow2 has clusters of 2^{cluster_bits} bytes; sizes from 2^9 to 2^21 bytes are supported"
             )));
         }
         let cluster_bits = cluster_bits as u32;
@@ -101,17 +100,16 @@ impl Qcow2Header {
         let tables = size_bytes.div_ceil(1 << (2 * cluster_bits - 3));
         if tables > in_file {
             return Err(invalid_image(format!(
-                "the qcow2 has {in_file} L1 table entries, but its {size_bytes} bytes need \
-                                      {tables} entries"
+                "the qcow2 has {in_file} L1 table entries, but a size of {size_bytes} bytes requires {tables} entries"
             )));
         }
         if 8 * tables > MOST_TABLES_BYTES {
             return Err(invalid_image(format!(
-                "the qcow2 has {size_bytes} bytes in clusters of 2^{cluster_bits} bytes: its L1 table is too large"
+                "the qcow2 has {size_bytes} bytes in clusters of 2^{cluster_bits} bytes, so its L1 table exceeds the supported size"
             )));
         }
         if tables > 0 && (tables_at == 0 || tables_at & ((1 << cluster_bits) - 1) != 0) {
-            return Err(invalid_image("the qcow2 is damaged: its L1 table is not at a cluster boundary"));
+            return Err(invalid_image("the qcow2 is damaged: its L1 table is not aligned to a cluster boundary"));
         }
         let has_zero_flag = version == 3;
         Ok(Qcow2Header { cluster_bits, has_zero_flag, codec, size_bytes, tables_at, tables: tables as usize })
@@ -174,7 +172,7 @@ impl Qcow2Header {
 fn reject_unsupported(backing: u64, encryption: u64, snapshots: u64, features: u64) -> io::Result<()> {
     let one = "convert the qcow2 to a single file with `qemu-img convert -O qcow2`";
     if backing != 0 || features & ELSEWHERE != 0 {
-        // The header could name any file of the machine that converts the image.
+        // The header could refer to any file of the machine that converts the image.
         return Err(invalid_image(format!("the qcow2 refers to another file; {one}")));
     }
     if encryption != 0 {

@@ -1,7 +1,7 @@
-//! Reads the clusters of a qcow2 from a stream. `qemu-img convert` writes the clusters in the order of the disk, and
-//! each table before the clusters that it describes. Therefore only few clusters must be kept in memory after they were
-//! read, for example a cluster that ends with compressed data of later clusters of the disk. An image to which a
-//! running machine has written is not in this order, and is rejected.
+//! Reads the clusters of a qcow2 from a stream. `qemu-img convert` writes the clusters in disk order, and each table
+//! before the clusters that it describes. Therefore only a few clusters must be kept in memory after they were read,
+//! for example a cluster whose end contains compressed data of later disk clusters. An image to which a running machine
+//! has written is not in this order, and is rejected.
 
 use super::convert::{ClusterSource, DiskSink};
 use super::header::{ClusterLocation, HEADER_BYTES, Qcow2Header, table_entries};
@@ -12,7 +12,7 @@ use std::io;
 /// Maximum size of all clusters and tables that are kept for later use, in bytes.
 const MOST_KEPT_BYTES: usize = 32 << 20;
 
-/// Maximum number of clusters that are still needed according to the tables read so far.
+/// Maximum number of clusters that have not been read yet but are needed according to the tables read so far.
 const MOST_WANTED: usize = 1 << 20;
 
 /// Number of clusters with compressed data that are kept, because these clusters may contain further data that is
@@ -48,7 +48,7 @@ pub(crate) struct StreamClusters<S> {
     open: VecDeque<u64>,
 }
 
-/// Later use of a cluster of the file that is known to contain data.
+/// Pending use of a cluster of the file that is known to contain data.
 #[derive(Debug, Clone, Copy)]
 struct ClusterUse {
     /// Number of the last cluster of the disk whose data is in this cluster of the file.
@@ -279,7 +279,7 @@ impl<S: SequentialFile> ClusterSource for StreamClusters<S> {
 
 fn unordered_error(cluster: u64) -> io::Error {
     invalid_image(format!(
-        "the clusters of the qcow2 are not in disk order (cluster {cluster} of the file), so it cannot be converted \
-         as a stream; convert it to a raw image with `drophammer image pack`"
+        "the qcow2 cannot be converted while it is streamed, because its clusters are not in disk order (cluster \
+         {cluster} of the file); convert it to a raw image with `drophammer image pack`"
     ))
 }

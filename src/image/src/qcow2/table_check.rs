@@ -1,5 +1,5 @@
-//! Checks whether a qcow2 can be converted as a stream. The check needs only the tables of the qcow2, which are fetched
-//! one by one before anything is written.
+//! Checks whether a qcow2 can be converted while it is streamed. The check needs only the tables of the qcow2, which
+//! are fetched one by one before anything is written.
 
 use super::header::{HEADER_BYTES, Qcow2Header, table_entries};
 use super::sink::NullSink;
@@ -20,10 +20,11 @@ const MOST_TABLES: usize = 4096;
 const MOST_TABLES_BYTES: usize = 512 << 20;
 
 /// Sends a list of the L2 tables to `out`: the length of every table, followed by the offset of each table, in file
-/// order. All numbers are big-endian and have eight bytes. The stream contains the file's first [`HEAD_BYTES`] bytes.
+/// order. All numbers are eight bytes long and big-endian. The stream contains the file's first [`HEAD_BYTES`] bytes.
 ///
 /// # Errors
-/// Returns the error of the stream, or an error if the qcow2 is not supported or cannot be converted as a stream.
+/// Returns the error of the stream, or an error if the qcow2 is not supported or cannot be converted while it is
+/// streamed.
 pub fn list_tables(mut stream: PipelineReader, out: &mut impl WorkerOutput) -> io::Result<()> {
     let mut head = Vec::new();
     stream.read_to_end(&mut head)?;
@@ -39,8 +40,8 @@ fn table_offsets(head: &[u8]) -> io::Result<(Qcow2Header, Vec<u64>)> {
     let range = usize::try_from(header.tables_at).ok().zip(usize::try_from(end).ok());
     let tables = range.and_then(|(start, end)| head.get(start..end)).ok_or_else(|| {
         invalid_image(
-            "the qcow2 does not begin with its tables, so it cannot be converted as a stream; convert it to a raw \
-             image with `drophammer image pack`",
+            "the qcow2 cannot be converted while it is streamed, because its tables are not at the beginning of the \
+             file; convert it to a raw image with `drophammer image pack`",
         )
     })?;
     let mut places = Vec::new();
@@ -51,14 +52,14 @@ fn table_offsets(head: &[u8]) -> io::Result<(Qcow2Header, Vec<u64>)> {
     match places.len() <= MOST_TABLES && places.len() * header.cluster_bytes() <= MOST_TABLES_BYTES {
         true => Ok((header, places)),
         false => Err(invalid_image(format!(
-            "the qcow2 has {} tables, too many to check one by one; convert it to a raw image with `drophammer \
-             image pack`",
+            "the qcow2 has {} tables, too many to fetch and check one by one; convert it to a raw image with \
+             `drophammer image pack`",
             places.len()
         ))),
     }
 }
 
-/// Checks the tables. The stream contains the length of the file's beginning as a big-endian number of eight bytes, the
+/// Checks the tables. The stream contains the length of the file's beginning as an eight-byte big-endian number, the
 /// beginning itself, and the L2 tables in the order of [`list_tables`].
 ///
 /// # Errors
@@ -74,7 +75,7 @@ pub fn check_tables(mut stream: PipelineReader) -> io::Result<()> {
     convert::convert_clusters(&mut arriving, &mut NullSink(vec![0; header.cluster_bytes()]))
 }
 
-/// Beginning and tables of a file whose other parts are unknown. Reads outside of the known parts return zeros, even
+/// Beginning and tables of a file; its other parts are unknown. Reads outside of the known parts return zeros, even
 /// after the end of the file.
 struct PartialFile {
     head: Vec<u8>,

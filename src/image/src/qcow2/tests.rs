@@ -28,7 +28,7 @@ impl Collected {
         self.hash.update(bytes);
         self.bytes += bytes.len() as u64;
         match self.most {
-            Some(most) if self.bytes > most => Err(io::Error::other("nobody listens any more")),
+            Some(most) if self.bytes > most => Err(io::Error::other("the receiver has stopped")),
             _ => Ok(()),
         }
     }
@@ -284,7 +284,7 @@ fn what_a_header_must_not_say_is_refused_in_words() {
     let long = |number: u64| number.to_be_bytes();
     for (image, says) in [
         (with(0, b"x"), "not a qcow2"),
-        (with(7, &[4]), "has version 4; only 2 and 3 are supported"),
+        (with(7, &[4]), "has version 4; supported versions: 2 and 3"),
         (with(8, &long(200)), "refers to another file"),
         (with(35, &[1]), "is encrypted"),
         (with(63, &[2]), "contains 2 snapshots"),
@@ -295,13 +295,13 @@ fn what_a_header_must_not_say_is_refused_in_words() {
         (with(72, &long(32)), "unsupported features: 0x20"),
         (with(20, &[0, 0, 0, 8]), "clusters of 2^8"),
         (with(20, &[0, 0, 0, 22]), "clusters of 2^22"),
-        (with(24, &long(1 << 40)), "its 1099511627776 bytes need"),
+        (with(24, &long(1 << 40)), "a size of 1099511627776 bytes requires"),
         (with(24, &long(u64::MAX)), "not a multiple of 512"),
-        (with(24, &long(!511)), "bytes need"),
-        (with(40, &long(4097)), "is not at a cluster boundary"),
-        (with(40, &long(0)), "is not at a cluster boundary"),
-        (with(40, &long(1 << 40)), "cannot be converted as a stream"),
-        (with(40, &long(!4095)), "cannot be converted as a stream"),
+        (with(24, &long(!511)), "bytes requires"),
+        (with(40, &long(4097)), "is not aligned to a cluster boundary"),
+        (with(40, &long(0)), "is not aligned to a cluster boundary"),
+        (with(40, &long(1 << 40)), "cannot be converted while it is streamed"),
+        (with(40, &long(!4095)), "cannot be converted while it is streamed"),
         (with(4096, &long(8193)), "invalid table entry 0x2001"),
         (with(8192, &long(3 * 4096 + 512)), "invalid table entry 0x3200"),
         (with(8192, &long(4096)), "are not in disk order"),
@@ -324,7 +324,7 @@ fn what_a_header_must_not_say_is_refused_in_words() {
     many[36..40].copy_from_slice(&u32::MAX.to_be_bytes());
     many[24..32].copy_from_slice(&(1_u64 << 52).to_be_bytes());
     let error = converted(&many).unwrap_err().to_string();
-    assert!(error.contains("table is too large"), "{error}");
+    assert!(error.contains("table exceeds the supported size"), "{error}");
 }
 
 #[test]

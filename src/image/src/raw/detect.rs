@@ -17,8 +17,7 @@ pub struct ImageRequirements {
     pub partitions: Vec<u32>,
     /// Number of the partition that is enlarged to the end of the disk.
     pub grow: Option<u32>,
-    /// UUIDs on preserved disks, in lower case, with the device that each belongs to. The image must not contain any of
-    /// these UUIDs.
+    /// UUIDs on preserved disks, in lower case, each with its device. The image must not contain any of these UUIDs.
     pub taken: BTreeMap<String, DevicePath>,
     /// Partition that is added after the partitions of the image.
     pub added: Option<AddedPartition>,
@@ -72,7 +71,7 @@ pub fn check_disk_image(head: &[u8], disk: &TargetDisk, expected: &ImageRequirem
     let name = &disk.name;
     // The worker should have converted it to a raw disk image.
     if head.starts_with(&MAGIC) {
-        return Err(rejection("the image is a qcow2 and would be written without conversion".to_owned()));
+        return Err(rejection("the image is a qcow2 that was not converted to a raw disk image".to_owned()));
     }
     if is_tar(head) {
         return Err(rejection(tar_for_disk(name.as_str())));
@@ -90,8 +89,8 @@ pub fn check_disk_image(head: &[u8], disk: &TargetDisk, expected: &ImageRequirem
     }
     if let Some(other) = SECTORS_BYTES.into_iter().find(|other| read_claimed_disk_size(head, *other).is_some()) {
         return Err(rejection(format!(
-            "the image's partition table is for disks with sectors of {other} bytes, but {name} has sectors of \
-             {sector} bytes"
+            "the image's partition table is for disks with a sector size of {other} bytes, but {name} has a sector \
+             size of {sector} bytes"
         )));
     }
     match parse_mbr(head) {
@@ -108,8 +107,7 @@ pub fn check_disk_image(head: &[u8], disk: &TargetDisk, expected: &ImageRequirem
             }
         }
         None if !expected.partitions.is_empty() => Err(rejection(format!(
-            "the image is not a disk image: it begins with neither GPT nor MBR, but the layout has filesystems on \
-             partitions of {name}"
+            "the image does not begin with a GPT or MBR, but the layout has filesystems on partitions of {name}"
         ))),
         None => match &expected.added {
             Some(added) => Err(rejection(image_table_adaptation::cannot_add_without_gpt(added))),
@@ -173,8 +171,8 @@ fn require_partitions(
             let there: Vec<String> = there.iter().map(u32::to_string).collect();
             let (device, there) = (disk.name.partition_path(*number), there.join(", "));
             Err(rejection(format!(
-                "the layout has a filesystem on {device}, but partition {number} is missing in the image, which has \
-                 only {there}"
+                "the layout has a filesystem on {device}, but the image does not contain partition {number}; it \
+                 contains only {there}"
             )))
         }
         None => Ok(()),
@@ -189,9 +187,10 @@ pub(super) fn rejection(why: String) -> io::Error {
 /// partition table was created, in bytes.
 pub(super) fn too_long_error(disk: &TargetDisk, needed: Option<u64>) -> io::Error {
     let TargetDisk { name, size_bytes, .. } = disk;
-    let needed =
-        needed.map(|bytes| format!(" (its partition table is for a disk of {bytes} bytes)")).unwrap_or_default();
-    rejection(format!("the image is longer than the disk{needed}: {name} has {size_bytes} bytes"))
+    let needed = needed
+        .map(|bytes| format!(" (according to its partition table, it requires {bytes} bytes)"))
+        .unwrap_or_default();
+    rejection(format!("the image is larger than the disk{needed}: {name} has {size_bytes} bytes"))
 }
 
 /// Returns whether the bytes begin with a tar header, according to the magic number of ustar, which the POSIX and GNU
@@ -211,8 +210,8 @@ struct MbrEntry {
 }
 
 /// Returns the used entries of an MBR; `None` if the bytes are not an MBR, or no entry is used. The boot sector of a
-/// FAT filesystem has the same signature as an MBR. At the offsets of the boot flags, however, such a boot sector
-/// contains code, which rarely has the values of boot flags.
+/// FAT filesystem has the same signature as an MBR, but contains code at the offsets of the boot flags. These code
+/// bytes rarely have valid values of boot flags.
 fn parse_mbr(head: &[u8]) -> Option<Vec<MbrEntry>> {
     let table = head.get(446..512)?.strip_suffix(&[0x55, 0xaa])?;
     let (entries, _) = table.as_chunks::<16>();

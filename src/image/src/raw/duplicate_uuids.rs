@@ -1,5 +1,5 @@
 //! Checks for duplicate UUIDs of a raw image. All disks to which the same image is written have the same UUIDs. If
-//! another disk to which this image was written is still attached, a mount by UUID may find the wrong disk.
+//! another disk with the same image is still attached, a mount by UUID may find the wrong disk.
 
 use super::detect::rejection;
 use model::device_name::DevicePath;
@@ -10,7 +10,7 @@ use std::io;
 /// Rejects the partition table of an image for `disk` if it contains a UUID of a preserved disk (`taken`).
 ///
 /// # Errors
-/// Returns an error that lists all duplicate UUIDs, each with both devices.
+/// Returns an error that lists all duplicate UUIDs, each with the two devices.
 pub fn check_duplicate_uuids(
     table: &DiskTable,
     disk: &DevicePath,
@@ -25,15 +25,15 @@ pub fn check_duplicate_uuids(
     }
     let twice = brought.iter().filter_map(|(device, uuid)| {
         let other = taken.get(uuid)?;
-        Some(format!("{uuid} of {device} is also used by {other}"))
+        Some(format!("{uuid} of {device} is also the UUID of {other}"))
     });
     let twice: Vec<String> = twice.collect();
     if twice.is_empty() {
         return Ok(());
     }
     Err(rejection(format!(
-        "the image has UUIDs that are in use on preserved disks, so the wrong filesystem could be mounted: \
-         {}; detach or wipe the preserved disk, or change its UUIDs",
+        "the image contains UUIDs that preserved disks also use, so the wrong filesystem could be mounted: {}; detach \
+         or wipe the preserved disk, or change its UUIDs",
         twice.join(", ")
     )))
 }

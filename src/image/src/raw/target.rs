@@ -26,11 +26,11 @@ pub struct TargetDisk {
     pub sector_bytes: u32,
 }
 
-/// Disk that is opened exclusively, or a regular file in place of a disk.
+/// Disk that is opened exclusively, or a regular file that takes the place of a disk.
 pub struct RawTarget {
     file: File,
     pub disk: TargetDisk,
-    /// Largest end offset of the data written so far, in all attempts to write the image.
+    /// Largest end offset of all data written so far, including earlier attempts to write the image.
     written_to: AtomicU64,
 }
 
@@ -40,7 +40,7 @@ impl RawTarget {
     /// # Errors
     /// Returns an error if the path does not exist, is in use, or is neither a disk nor a file of whole sectors.
     pub fn open(path: &DevicePath) -> Result<RawTarget> {
-        let what = || format!("open {path} for a raw image");
+        let what = || format!("open {path} to write the raw image");
         let metadata = std::fs::metadata(path).context(Phase::Image, what)?;
         if metadata.file_type().is_block_device() {
             // This waits until the disk is no longer in use; its error names the users of the disk.
@@ -106,7 +106,8 @@ impl RawTarget {
         Ok(())
     }
 
-    /// Zeroes a range of whole sectors: with a zeroing command if the disk supports one, otherwise by writing zeros.
+    /// Zeroes a range of whole sectors, with a zeroing command if the disk supports one, and otherwise by writing
+    /// zeros.
     pub fn zero_range(&self, range: Range<u64>) -> io::Result<()> {
         let length = range.end - range.start;
         let zeroed = block_device::zero_range(&self.file, range.start, length).or_else(|error| match error {

@@ -42,7 +42,7 @@ pub struct HeldBackImage<'t> {
 }
 
 /// Writes a stream to the disk, except for the parts that are held back. Zeros in the image are also written, so that
-/// no old content remains in the range of the image.
+/// the range of the image does not contain any old content.
 ///
 /// # Errors
 /// Returns the error of the stream, or an error if the image is rejected or is longer than the disk, or if the disk
@@ -107,7 +107,7 @@ enum WriterJob {
     Zero(Range<u64>),
 }
 
-/// Result of writing everything after the first MiB.
+/// Result of writing everything that follows the first MiB.
 struct WrittenRest {
     /// Length of the image, in bytes.
     end: u64,

@@ -92,9 +92,9 @@ fn bombs(codec: &str) -> Vec<Bomb> {
     let xattrs: Vec<u8> = (0..2000).flat_map(xattr).collect();
     vec![
         endless("a file of an exbibyte", claims(b'0', 1 << 60), "its filesystem has only"),
-        endless("a directory of an exbibyte", claims(b'5', 1 << 60), "the member is not a file, but has"),
+        endless("a directory of an exbibyte", claims(b'5', 1 << 60), "the member is not a regular file, but has"),
         endless("zeros behind the end", Tar(Tar::new().file("a", b"a").end()), ""),
-        endless("nothing but zeros", Tar::new(), "the tar contains no members"),
+        endless("nothing but zeros", Tar::new(), "the tar archive does not contain any members"),
         bomb("packed twice", packed(&zeros), "the tar "),
         bomb("packed three times", packed(&compress(codec, &zeros)), "the tar "),
         endless("a long name", claims(b'L', 1 << 31), LONG),

@@ -29,7 +29,7 @@ struct Liar {
     given: bool,
 }
 
-const STARTS: Option<&str> = Some("changed or could not be resumed in 3 attempts: ");
+const STARTS: Option<&str> = Some("changed during the download, or the download could not be resumed, in 3 attempts: ");
 const ATTEMPTS: Option<&str> = Some("(4 attempts");
 
 /// Returns a server that sends a wrong image, but the correct size and digest.
@@ -87,11 +87,11 @@ fn liars_about_the_way(image: &[u8], honest: String) -> Vec<Liar> {
         liar_about_all("looks shorter than it is", None, looks(length - 1)),
         liar_about_all("looks longer than it is", None, looks(length + 1)),
         on_the_wire("less than it announces", STARTS, &ok(length + 10), image),
-        on_the_wire("more than it announces", Some("ends in the middle of a frame"), &ok(length - 10), image),
+        on_the_wire("more than it announces", Some("it ends within a frame"), &ok(length - 10), image),
         on_the_wire("two lengths", ATTEMPTS, others, image),
         on_the_wire("a length below zero", ATTEMPTS, "HTTP/1.1 200 OK\r\nContent-Length: -1", image),
         on_the_wire("a length beyond all numbers", ATTEMPTS, &format!("{}0000000000000000", ok(length)), image),
-        liar("a byte more, of no length", Some("more than the image's Content-Length"), |_| Act {
+        liar("a byte more, of no length", Some("more data than the Content-Length of the image"), |_| Act {
             length: false,
             more: true,
             ..Act::default()
@@ -123,11 +123,11 @@ fn liars_about_the_way(image: &[u8], honest: String) -> Vec<Liar> {
         liar("leads nowhere", Some("fetch http://"), |_| leads_to("http://")),
         Liar {
             over_tls: true,
-            ..liar("from https to http", Some("redirect from https to http refused"), move |_| leads_to(&honest))
+            ..liar("from https to http", Some("refused a redirect from https to http"), move |_| leads_to(&honest))
         },
-        liar("no content", Some("the server answers 204"), |_| Act::status(204)),
-        liar("nothing new", Some("the server answers 304"), |_| Act::status(304)),
-        liar("wants a password", Some("the server answers 401"), |_| Act::status(401)),
+        liar("no content", Some("the server responded with 204"), |_| Act::status(204)),
+        liar("nothing new", Some("the server responded with 304"), |_| Act::status(304)),
+        liar("wants a password", Some("the server responded with 401"), |_| Act::status(401)),
     ]
 }
 
@@ -135,7 +135,7 @@ fn ranged(range: &str) -> Act {
     Act { content_range: Some(range.to_owned()), ..Act::default() }
 }
 
-/// Returns servers with wrong contents, and with wrong responses to the request for the rest.
+/// Returns servers with wrong contents, and with wrong responses to the request for the remaining bytes.
 fn liars_about_the_image(image: &[u8]) -> Vec<Liar> {
     let (length, whole) = (image.len(), image.to_vec());
     let mut other = whole.clone();
@@ -156,7 +156,7 @@ fn liars_about_the_image(image: &[u8]) -> Vec<Liar> {
     let (shifted, larger) =
         (format!("bytes 99999-{}/{length}", length - 2), format!("bytes 100000-{0}/{0}", length + 1));
     vec![
-        liar("a part that nobody asked for", Some("the server answers 206"), move |_| {
+        liar("a part that nobody asked for", Some("the server responded with 206"), move |_| {
             Act::wire([part.as_bytes(), b"\r\n\r\n", &whole].concat())
         }),
         then("no ranges", STARTS, || Act { ranges: false, ..Act::default() }),
@@ -169,7 +169,7 @@ fn liars_about_the_image(image: &[u8]) -> Vec<Liar> {
         then("a range of something larger", STARTS, move || ranged(&larger)),
         then("a range in no words", STARTS, || ranged("gibberish")),
         then("has become shorter", STARTS, || Act::status(416)),
-        then("has gone", Some("404 Not Found to the request for the rest"), || Act::status(404)),
+        then("has gone", Some("404 Not Found to the request for the remaining bytes"), || Act::status(404)),
         then("the rest of another image", Some("the zstd stream is damaged near byte"), move || Act {
             body: Some(other.clone()),
             ..Act::default()
@@ -200,7 +200,11 @@ fn liars_about_the_image(image: &[u8]) -> Vec<Liar> {
         Liar { given: false, ..liar_about_all("another digest", Some("digest mismatch for"), beside(sum)) },
         Liar {
             given: false,
-            ..liar_about_all("a page for a digest", Some("has no sha256 digest"), beside(b"<html>".to_vec()))
+            ..liar_about_all(
+                "a page for a digest",
+                Some("does not contain a sha256 digest"),
+                beside(b"<html>".to_vec()),
+            )
         },
         Liar {
             given: false,

@@ -50,7 +50,7 @@ fn members_without_content_count() {
     // The end of the tar is counted as another header block.
     assert_eq!(with_blocks_left(101, false, files(100)), (None, 100));
     let (error, count) = with_blocks_left(101, false, files(150));
-    assert!(error.unwrap().starts_with("the tar has more than 101 header blocks") && count <= 101);
+    assert!(error.unwrap().starts_with("the tar archive has more than 101 header blocks") && count <= 101);
     // A longer header is counted as several blocks.
     let named = |tar: Tar| tar.pax(b'x', &[&[b"comment=".to_vec(), vec![b'x'; 2000]].concat()]).file("a", b"");
     let (error, _) = with_blocks_left(101, false, (0..20).fold(Tar::new(), |tar, _| named(tar)));

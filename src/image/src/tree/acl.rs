@@ -18,7 +18,7 @@ pub(crate) fn has_default_acl(attributes: &MemberAttributes) -> bool {
     attributes.xattrs.iter().any(|(name, _)| name == DEFAULT)
 }
 
-/// Returns whether the directory has a default ACL, which new files in it inherit.
+/// Returns whether the directory has a default ACL, which new files in the directory inherit.
 ///
 /// # Errors
 /// Returns the error of the filesystem.
@@ -55,12 +55,12 @@ type AclEntry = (u16, u32, u16);
 const NO_ID: u32 = u32::MAX;
 
 /// Adds the ACLs that `tar --acls` and bsdtar store as text in separate records. If the member also has an ACL as an
-/// extended attribute, that attribute is used instead. Returns a message for each ACL that is not supported. An ACL
-/// with a user name instead of an id is not supported, because the image's list of users is not available here.
+/// extended attribute, that attribute is used instead. Returns a message for each ACL that is not supported. ACLs with
+/// user names instead of ids are not supported, because the image's list of users is not available here.
 pub(crate) fn add_text_acls(records: &PaxRecords, attributes: &mut MemberAttributes) -> Vec<String> {
     let mut lost = Vec::new();
     if records.get("SCHILY.acl.ace").is_some() {
-        lost.push("NFSv4 ACLs are not supported by Linux".to_owned());
+        lost.push("Linux does not support NFSv4 ACLs".to_owned());
     }
     for (key, name) in [("SCHILY.acl.access", ACCESS), ("SCHILY.acl.default", DEFAULT)] {
         let is_there = attributes.xattrs.iter().any(|(there, _)| there == name);
@@ -78,7 +78,9 @@ pub(crate) fn add_text_acls(records: &PaxRecords, attributes: &mut MemberAttribu
                 if name == ACCESS {
                     attributes.mode &= !0o070 | group_permissions(text) << 3;
                 }
-                lost.push(format!("{key} has the unsupported entry `{entry}`; expected a numeric id and permissions"));
+                lost.push(format!(
+                    "{key} contains the unsupported entry `{entry}`; expected a numeric id and permissions"
+                ));
             }
         }
     }
@@ -93,8 +95,8 @@ fn mode_with_acl(entries: &[AclEntry]) -> u32 {
 }
 
 /// Returns the permissions of the owning group in an ACL that cannot be restored. The mode of the member contains the
-/// mask of the ACL instead of these permissions. The mask may grant more permissions, which the group must not get if
-/// the ACL is not restored.
+/// mask of the ACL instead of these permissions. The mask may grant more permissions, which the group must not obtain
+/// if the ACL is not restored.
 fn group_permissions(text: &[u8]) -> u32 {
     let text = String::from_utf8_lossy(text);
     let group = split_entries(&text).filter_map(parse_entry).find(|(tag, ..)| *tag == 4);
@@ -207,8 +209,9 @@ mod tests {
         assert_eq!(added(&[access, default], vec![]), (0o4775, names(&[ACCESS, DEFAULT]), vec![]));
         assert_eq!(added(&[("SCHILY.acl.access", three), default], vec![]), (0o4700, names(&[DEFAULT]), vec![]));
         assert_eq!(added(&[access], vec![(ACCESS.into(), vec![1])]), (0o4700, names(&[ACCESS]), vec![]));
-        let bad = "SCHILY.acl.default has the unsupported entry `user:lisa:rwx`; expected a numeric id and permissions"
-            .to_owned();
+        let bad =
+            "SCHILY.acl.default contains the unsupported entry `user:lisa:rwx`; expected a numeric id and permissions"
+                .to_owned();
         assert_eq!(added(&[("SCHILY.acl.default", "user:lisa:rwx")], vec![]), (0o4700, names(&[]), vec![bad]));
         let named = "user::rwx,user:lisa:rwx,group::r--,mask::rwx,other::---";
         for (text, mode) in [(named, 0o4700), (&named.replace("group::r--", ""), 0o4700)] {

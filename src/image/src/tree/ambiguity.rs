@@ -1,15 +1,14 @@
 //! Rejects a member if tar readers disagree on the name of the member, or on its extent (the length of its data in the
-//! archive). Otherwise the content that one tar reader has checked may not be the content that another tar reader
-//! unpacks.
+//! archive). Otherwise one tar reader could check different content than another tar reader unpacks.
 //!
 //! | ambiguous declarations | GNU tar, libarchive, Python and other readers |
 //! |---|---|
 //! | PAX `size` and the size in the header | use either of them; some ignore a `size` of 0 |
 //! | records in a global header | apply them or ignore them |
 //! | a record twice, or without a value | use the first record, the last record, or the field of the header |
-//! | PAX `path` and a long name of GNU | use the first name, the last name, or always the name in one of the formats |
+//! | PAX `path` and a GNU long name | use the first name, the last name, or always the name in one of the two formats |
 //! | a path prefix in a header that is not in POSIX format | prepend or ignore the prefix |
-//! | numbers with signs or blanks, or followed by other bytes | parse different numbers or none; some end the archive there |
+//! | numbers with signs or spaces, or followed by other bytes | parse different numbers, or none; some treat such a number as the end of the archive |
 //! | sparse maps in two notations, with gaps, or on links | use different maps |
 
 use super::pax::PaxRecords;
@@ -62,17 +61,17 @@ pub(crate) struct MemberClaims<'a> {
     pub header_size: u64,
 }
 
-/// Returns the reason if tar readers interpret records of a global header differently.
+/// Returns the reason if tar readers disagree on records of a global header.
 pub(crate) fn global_disagreement(records: &PaxRecords) -> Option<String> {
     let key = records.iter().map(|(key, _)| key).find(|key| {
         let is = |known: &&str| known.as_bytes() == *key;
         key.starts_with(b"GNU.sparse.") || SINGLE.iter().any(&is) || UNSUPPORTED.iter().any(is)
     })?;
-    Some(format!("a global header has {}, which some tar readers ignore", String::from_utf8_lossy(key)))
+    Some(format!("a global header contains {}, which some tar readers ignore", String::from_utf8_lossy(key)))
 }
 
 impl MemberClaims<'_> {
-    /// Returns the reason if tar readers interpret this member differently.
+    /// Returns the reason if tar readers disagree on this member.
     pub(crate) fn disagreement(&self) -> Option<String> {
         format_disagreement(self.header)
             .or_else(|| self.records_disagreement())
@@ -91,16 +90,18 @@ impl MemberClaims<'_> {
 
     fn records_disagreement(&self) -> Option<String> {
         if let Some(key) = UNSUPPORTED.iter().find(|key| self.has(key)) {
-            return Some(format!("the member has the record {key}, which tar readers handle differently"));
+            return Some(format!(
+                "the member has the record {key}, which not all tar readers interpret in the same way"
+            ));
         }
         let charset = self.records.get("hdrcharset");
         if charset.is_some_and(|charset| ![&b"BINARY"[..], b"ISO-IR 10646 2000 UTF-8"].contains(&charset)) {
-            return Some("the value of the member's record hdrcharset is not supported".to_owned());
+            return Some("the member's record hdrcharset has an unsupported value".to_owned());
         }
         SINGLE.iter().find_map(|key| {
             let mut values = self.records.iter().filter(|(own, _)| *own == key.as_bytes()).map(|(_, value)| value);
             match (values.next(), values.next()) {
-                (Some(_), Some(_)) => Some(format!("the member has the record {key} twice")),
+                (Some(_), Some(_)) => Some(format!("the member has two {key} records")),
                 (Some([]), None) => Some(format!("the member's record {key} is empty")),
                 _ => None,
             }
@@ -119,7 +120,7 @@ impl MemberClaims<'_> {
             return Some("the member has two different long link targets".to_owned());
         }
         if self.has_ambiguous_sparse_path() {
-            return Some("the member has a path record after the name record of a sparse file".to_owned());
+            return Some("the member has a path record after its GNU.sparse.name record".to_owned());
         }
         let header_path = self.header.path_bytes();
         let name = sparse_name.or(path).or(self.long_name).unwrap_or(&header_path);
@@ -183,14 +184,14 @@ impl MemberClaims<'_> {
         }
         if !self.has(length) {
             return Some(
-                "the member is a sparse file without a record of its length, and such files are not supported"
-                    .to_owned(),
+                "the member is a sparse file without a record of its length, which is not supported".to_owned(),
             );
         }
         // Python interprets the length as the extent.
         let is_small = self.records.parse_number("size").ok().flatten().is_some_and(|size| size <= MAXIMUM_OCTAL_SIZE);
         is_small.then(|| {
-            "the member is a sparse file with a size record, which tar readers interpret differently".to_owned()
+            "the member is a sparse file with a size record, which not all tar readers interpret in the same way"
+                .to_owned()
         })
     }
 
@@ -239,17 +240,17 @@ fn format_disagreement(header: &Header) -> Option<String> {
     }
 }
 
-/// Parses a numeric field of a header. Some writers, such as that of .NET, write an empty field for zero, and all tar
-/// readers parse an empty field as zero.
+/// Parses a numeric field of a header. Some writers, such as .NET's, write an empty field for zero, and all tar readers
+/// parse an empty field as zero.
 ///
 /// # Errors
-/// Returns an error if tar readers parse the field differently.
+/// Returns an error if tar readers disagree on the value of the field.
 pub(crate) fn parse_number(field: &[u8]) -> io::Result<u64> {
     if field.iter().all(|byte| matches!(byte, 0 | b' ')) {
         return Ok(0);
     }
     if !is_plain_number(field) {
-        let text = "the header has a number that tar readers parse differently";
+        let text = "the header contains a number that not all tar readers parse in the same way";
         return Err(io::Error::new(io::ErrorKind::InvalidData, text));
     }
     let as_digits = |base: u64| move |number: u64, byte: &u8| number.wrapping_mul(base).wrapping_add(u64::from(*byte));
@@ -272,15 +273,15 @@ const NUMERIC_FIELDS: [(&str, Range<usize>); 7] = [
     ("device minor", 337..345),
 ];
 
-/// Returns the name of the first numeric field of a header, except the size, that tar readers parse differently.
+/// Returns the name of the first numeric field of a header, except the size, on which tar readers disagree.
 pub(crate) fn ambiguous_number(header: &Header) -> Option<&'static str> {
     let is_ambiguous = |field: &[u8]| !field.iter().all(|byte| matches!(byte, 0 | b' ')) && !is_plain_number(field);
     NUMERIC_FIELDS.into_iter().find(|(_, range)| is_ambiguous(&header.as_bytes()[range.clone()])).map(|(name, _)| name)
 }
 
-/// Returns whether all tar readers parse this numeric field of a header alike. The field must consist of optional
-/// spaces, octal digits, and spaces or NUL bytes at the end. Numbers in base 256 that fit into 64 bits, and a field of
-/// NUL bytes, are accepted too.
+/// Returns whether all tar readers parse this numeric field of a header in the same way. The field must consist of
+/// optional spaces, octal digits, and spaces or NUL bytes at the end. Numbers in base 256 that fit into 64 bits, and a
+/// field of NUL bytes, are accepted too.
 pub(crate) fn is_plain_number(field: &[u8]) -> bool {
     if field[0] & 0x80 != 0 {
         // GNU tar and Python accept only these two first bytes.

@@ -1,4 +1,4 @@
-//! Sets owner, xattrs, mode and mtime of a new file, in an order such that no step undoes an earlier one.
+//! Sets owner, xattrs, mode and mtime of a new file, in an order in which no step undoes an earlier one.
 
 use super::dirfd::RootEntry;
 use super::member::MemberAttributes;
@@ -17,7 +17,7 @@ use xattr::FileExt;
 /// Sets the attributes of an open file or directory, whose content must already have been written completely.
 ///
 /// # Errors
-/// Returns an error that names the attribute.
+/// Returns an error with the name of the attribute.
 pub(crate) fn set_on_file(file: &File, attributes: &MemberAttributes) -> io::Result<()> {
     // Most files have the right attributes already. Checking costs less than setting, which changes the inode each
     // time.
@@ -42,7 +42,7 @@ pub(crate) fn set_on_file(file: &File, attributes: &MemberAttributes) -> io::Res
 /// Sets the xattrs of an open file or directory.
 ///
 /// # Errors
-/// Returns an error that names the attribute.
+/// Returns an error with the name of the attribute.
 pub(crate) fn set_xattrs(file: &File, attributes: &MemberAttributes) -> io::Result<()> {
     for (name, value) in &attributes.xattrs {
         ignore_on_fat(file, &name.to_string_lossy(), file.set_xattr(name, value))?;

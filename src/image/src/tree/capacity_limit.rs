@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 /// Number of bytes that a tar may have in addition to twice the capacity. The margin is for headers, which may be
-/// larger than the files, for example in a small filesystem full of symlinks.
+/// larger than the files, for example if a small filesystem is full of symlinks.
 const MARGIN: u64 = 64 << 20;
 
 /// Capacity of the filesystems found so far.
@@ -42,5 +42,5 @@ impl TargetCapacity {
 
 /// Returns the error message for a tar that exceeds the maximum length.
 pub(crate) fn too_long_message(longest: u64) -> String {
-    format!("the tar is longer than {longest} bytes, the limit for target filesystems of this size")
+    format!("the tar archive is longer than {longest} bytes, the limit for target filesystems of this size")
 }

@@ -1,5 +1,5 @@
-//! A name in an open directory below the root to which an image is unpacked, and the operations that create, replace or
-//! remove the file with this name. A symlink with this name is never followed.
+//! A name in an open directory below the root to which an image is unpacked, and operations that create, replace or
+//! remove the file with this name. If the file is a symlink, it is never followed.
 
 use super::acl;
 use super::remove_tree::{DirectoryEntry, TreeRemoval, inode_identity};
@@ -89,7 +89,7 @@ impl RootEntry<'_> {
             linkat(source.parent(), from, self.parent(), to, AtFlags::empty())
         };
         match link() {
-            // Replacing the source by a link to itself would delete it.
+            // Replacing the source with a link to itself would delete the file.
             Err(Errno::EEXIST) if is_same_file(&self.stat()?, &source.stat()?) => Ok(()),
             _ => self.replace_with(link),
         }

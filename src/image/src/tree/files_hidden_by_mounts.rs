@@ -11,7 +11,7 @@ const NAMED: usize = 10;
 /// Mount points below the root, as paths in the installed system, such as `/var/lib`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MountsBelow<'a> {
-    /// Preserved filesystems that are mounted after the image was unpacked, and then hide files of the image.
+    /// Preserved filesystems that are mounted after the image was unpacked, and will then hide files of the image.
     pub hidden: &'a [String],
     /// Preserved filesystems that are mounted while the image is unpacked. Files of the image are added to these
     /// filesystems, and replace files of the same name.

@@ -1,6 +1,6 @@
-//! Limits the work that an image may cause. A few compressed bytes can expand to millions of headers, and each header
-//! causes as much work as the header of a real file. Therefore the number of header blocks is limited in proportion to
-//! the length of the image.
+//! Limits the work that an image can cause. A few compressed bytes can expand to millions of headers, each of which
+//! causes the creation of a file. Therefore the number of header blocks is limited in proportion to the length of the
+//! image.
 
 /// Number of header blocks that any image may have, regardless of its length.
 const FREE: u64 = 1 << 18;
@@ -35,8 +35,8 @@ impl HeaderBudget {
 /// Returns the error message for a tar with more than `blocks` header blocks.
 pub(crate) fn too_much_message(blocks: u64) -> String {
     format!(
-        "the tar has more than {blocks} header blocks, too many for the length of the image: at most {PER_BYTE} per \
-         received byte and {FREE} in addition are supported; recreate the image"
+        "the tar archive has more than {blocks} header blocks, too many for the length of the image: the limit is \
+         {FREE} plus {PER_BYTE} per received byte; recreate the image"
     )
 }
 

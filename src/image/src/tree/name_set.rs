@@ -1,5 +1,5 @@
-//! Set of the names that one layer has created, or that one image has created in a root that also contains another
-//! owner's files. The memory of the set is bounded.
+//! Set of names, with bounded memory: the names created by one layer, or the names created by one image in a root that
+//! also contains another owner's files.
 
 use super::remove_tree::DirectoryEntry;
 use std::collections::HashSet;
@@ -7,8 +7,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 
 /// Maximum number of names, about 1.8 million. The number of slots of the hash table is a power of two, and seven
-/// eighths of the slots can be used. With this number of names, the table takes 19 MiB, and took 28 MiB while it was
-/// growing to this size. With one more name, the table would take 38 MiB, and 57 MiB while it is growing.
+/// eighths of the slots can be used. A table with this number of names occupies 19 MiB (28 MiB while it grows to this
+/// size). With one more name, the table would occupy 38 MiB (57 MiB while it grows).
 const MOST: usize = (2 << 20) / 8 * 7;
 
 /// Hashes of directory (device and inode number) and name. Only hashes of eight bytes are stored, since there may be a
@@ -41,7 +41,7 @@ impl NameSet {
         if self.hashes.contains(&hash) {
             return Ok(());
         }
-        let text = format!("one layer has more than {MOST} names, which would take more than 32 MiB of memory");
+        let text = format!("one layer contains more than {MOST} names, which would require more than 32 MiB of memory");
         Err(io::Error::new(io::ErrorKind::InvalidData, format!("{text}; split it into several layers")))
     }
 }
@@ -59,7 +59,7 @@ mod tests {
         // Inserting an existing hash takes no additional memory.
         names.insert_hash(7).unwrap();
         let error = names.insert_hash(u64::MAX).unwrap_err().to_string();
-        let text = "one layer has more than 1835008 names, which would take more than 32 MiB of memory; split it into several layers";
+        let text = "one layer contains more than 1835008 names, which would require more than 32 MiB of memory; split it into several layers";
         assert_eq!((error.as_str(), names.hashes.len()), (text, MOST));
         // Each slot takes eight bytes for the hash, and one control byte of the table.
         assert!(names.hashes.capacity() * 8 / 7 * 9 <= 20 << 20, "{}", names.hashes.capacity());

@@ -26,8 +26,8 @@ pub(crate) fn is_merged(path: &Path, merged: &[PathBuf]) -> bool {
     merged.iter().any(|mount_point| path.starts_with(mount_point))
 }
 
-/// Opens the directory at `path`. If `make` is set, missing directories are created with mode 0755, and each file or
-/// symlink on a preserved filesystem that `path` leads through is replaced by a directory.
+/// Opens the directory at `path`. If `make` is set, missing directories are created with mode 0755. If a component of
+/// `path` is a file or symlink on a preserved filesystem, it is replaced by a directory.
 ///
 /// # Errors
 /// Returns an error if a component is missing or not a directory.
@@ -82,8 +82,7 @@ pub(crate) fn walk_to_directory(
     way.pop().ok_or(Errno::ENOENT)
 }
 
-/// Returns flags with which open(2) fails with ENOTDIR for anything except a directory, even for a symlink (see
-/// O_PATH).
+/// Returns flags that make open(2) fail with ENOTDIR for anything except a directory, even for a symlink (see O_PATH).
 fn open_flags() -> OFlag {
     OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC
 }

@@ -31,7 +31,7 @@ impl PaxRecords {
         while !text.is_empty() {
             let (record, rest) = split_record(text).ok_or_else(|| {
                 let shown = String::from_utf8_lossy(&text[..text.len().min(40)]).into_owned();
-                invalid_record(format!("the PAX header has a malformed record: {shown:?}"))
+                invalid_record(format!("the PAX header contains a malformed record: {shown:?}"))
             })?;
             records.push(record);
             text = rest;
@@ -40,7 +40,7 @@ impl PaxRecords {
     }
 
     /// Combines these records of a member with the global records. A member's record overrides the global record with
-    /// the same key. An empty record of the member thus removes the global record.
+    /// the same key. An empty record of the member therefore removes the global record.
     pub(crate) fn override_global(mut self, global: &PaxRecords) -> PaxRecords {
         if global.0.is_empty() {
             return self;
@@ -77,7 +77,7 @@ impl PaxRecords {
             if is_digits(value) { std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()) } else { None };
         number.map(Some).ok_or_else(|| {
             invalid_record(format!(
-                "the PAX header has {key}={:?}, which is not a number",
+                "the PAX header contains {key}={:?}, which is not a number",
                 String::from_utf8_lossy(value)
             ))
         })
@@ -92,7 +92,7 @@ impl PaxRecords {
         let Some(value) = self.get(key) else { return Ok(None) };
         parse_time(value).map(Some).ok_or_else(|| {
             invalid_record(format!(
-                "the PAX header has {key}={:?}, which is not a time",
+                "the PAX header contains {key}={:?}, which is not a time",
                 String::from_utf8_lossy(value)
             ))
         })
@@ -121,8 +121,8 @@ impl PaxRecords {
     }
 }
 
-/// Returns the rank of the record's form, and the name and value of the extended attribute in the record. Returns
-/// `None` if the record does not contain an extended attribute.
+/// Returns the rank of the record's form, and the name and value of the extended attribute that the record contains.
+/// Returns `None` if the record does not contain an extended attribute.
 fn decode_xattr((key, value): &PaxRecord) -> Option<io::Result<(u8, OsString, Vec<u8>)>> {
     if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
         // GNU tar encodes `=`, which would end the key, as `%3D`, and `%` as `%25`.
@@ -136,7 +136,7 @@ fn decode_xattr((key, value): &PaxRecord) -> Option<io::Result<(u8, OsString, Ve
 }
 
 /// Returns whether the text consists only of digits. Rust also parses numbers with a sign, but other tar readers do
-/// not, so the archive would be ambiguous.
+/// not; such an archive is ambiguous.
 fn is_digits(text: &[u8]) -> bool {
     text.iter().all(u8::is_ascii_digit)
 }
@@ -188,7 +188,7 @@ fn decode_base64(key: &[u8], value: &[u8]) -> io::Result<Vec<u8>> {
     let end = value.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
     STANDARD_NO_PAD.decode(&value[..end]).map_err(|error| {
         invalid_record(format!(
-            "the PAX header has {}, whose value is not base64: {error}",
+            "the PAX header contains {}, but its value is not base64: {error}",
             String::from_utf8_lossy(key)
         ))
     })
@@ -240,7 +240,7 @@ mod tests {
             assert_eq!(parse(records).xattrs().unwrap(), expected, "{records:?}");
         }
         let error = parse(&["LIBARCHIVE.xattr.user.a=%"]).xattrs().unwrap_err().to_string();
-        assert!(error.contains("LIBARCHIVE.xattr.user.a, whose value is not base64"), "{error}");
+        assert!(error.contains("LIBARCHIVE.xattr.user.a, but its value is not base64"), "{error}");
     }
 
     #[test]

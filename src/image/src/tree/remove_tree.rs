@@ -1,4 +1,4 @@
-//! Removes directory contents recursively. Mount points are not entered, because preserved filesystems may be mounted
+//! Removes directory contents recursively. Mount points are skipped, because preserved filesystems may be mounted
 //! there.
 
 use linux::safe_open::{self, PathRestriction};

@@ -1,5 +1,5 @@
-//! Rollback after the unpacking of an image has failed or must start over. The unpacked files were not verified
-//! completely, so none of them may remain on the filesystems that this run has created.
+//! Rollback after the unpacking of an image has failed or must start over. The unpacked files were not completely
+//! verified, so none of them may remain on the filesystems that this run has created.
 
 use super::remove_tree::{TreeRemoval, inode_identity, list_names};
 use linux::safe_open::{self, PathRestriction};
@@ -69,7 +69,7 @@ impl DirectorySnapshot {
         Ok(inode_identity(&there) == inode_identity(&self.was))
     }
 
-    /// Restores owner, xattrs and mode, in an order such that no step undoes an earlier one. On filesystems that do not
+    /// Restores owner, xattrs and mode, in an order in which no step undoes an earlier one. On filesystems that do not
     /// support an attribute, such as FAT, there is nothing to restore.
     fn restore_attributes(&self) -> io::Result<()> {
         let (directory, was) = (&self.directory, &self.was);

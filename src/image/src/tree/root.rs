@@ -1,5 +1,5 @@
 //! Root directory to which an image is unpacked. No path, symlink or hard link leads out of this directory, because
-//! every path is resolved as if it were the root of the filesystem, as with chroot(2).
+//! every path is resolved as if the directory was the root of the filesystem, as with chroot(2).
 
 use super::acl;
 use super::capacity_limit::TargetCapacity;
@@ -29,7 +29,7 @@ const MOST_KNOWN: usize = 64;
 /// Root directory to which an image is unpacked.
 pub(crate) struct UnpackRoot {
     fd: OwnedFd,
-    /// Mount points of preserved filesystems that the image is merged into.
+    /// Mount points of preserved filesystems into which the image is merged.
     merged: Vec<PathBuf>,
     /// Cache of open directories by path. The directory at a path does not change when files are created. The directory
     /// may change when files are removed; the cache is then cleared.
@@ -73,8 +73,8 @@ pub(crate) fn relative_inside(path: &[u8]) -> io::Result<PathBuf> {
 }
 
 impl UnpackRoot {
-    /// Opens the root. `merged` are the mount points of preserved filesystems that the image is merged into, without
-    /// leading `/`.
+    /// Opens the root. `merged` contains the mount points of preserved filesystems into which the image is merged,
+    /// without leading `/`.
     ///
     /// # Errors
     /// Returns an error if the path is not a directory, or the directory cannot be opened.
@@ -196,7 +196,7 @@ impl UnpackRoot {
         let (fd, merged) = if self.merged.is_empty() {
             (if make { self.make_directories(path)? } else { self.open_path(path)? }, false)
         } else {
-            // Resolving may replace a file by a directory, which invalidates cached directories.
+            // Resolving may replace a file with a directory, which invalidates cached directories.
             self.clear_cache();
             let WalkedDirectory { fd, path: real } = walk_to_directory(&self.fd, &self.merged, path, make)?;
             (fd, is_merged(&real, &self.merged))
@@ -264,7 +264,9 @@ impl UnpackRoot {
         let kept = self.merged_identities()?;
         let own = fstat(&self.fd)?.st_dev;
         if kept.iter().any(|(device, _)| *device == own) {
-            return Err(io::Error::other("the image is merged into a directory that is not a separate filesystem"));
+            return Err(io::Error::other(
+                "the image is to be merged into a directory that is not a separate filesystem",
+            ));
         }
         let mut fresh =
             vec![DirectorySnapshot::record_directory(openat(&self.fd, ".", directory_flags(), Mode::empty())?)?];

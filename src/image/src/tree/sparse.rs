@@ -1,4 +1,5 @@
-//! Maps of sparse files: the old GNU format, whose map is in headers, and the three PAX formats (0.0, 0.1, 1.0).
+//! Maps of sparse files, in the old GNU format, which stores the map in headers, and in the three PAX formats (0.0,
+//! 0.1, 1.0).
 //!
 //! <https://www.gnu.org/software/tar/manual/html_section/Sparse-Formats.html>
 
@@ -35,17 +36,17 @@ impl SparseMap {
         }
         if sum != data_size {
             return Err(invalid_map(&format!(
-                "the sparse map has {sum} bytes of data, but the archive has {data_size}"
+                "the sparse map declares {sum} bytes of data, but the archive contains {data_size}"
             )));
         }
         if i64::try_from(file_size).is_err() {
             return Err(invalid_map("the file is too long for any filesystem"));
         }
-        // GNU tar makes the file as long as its map, other readers as long as the header declares.
+        // GNU tar creates a file with the length of the map, other readers create a file with the length in the header.
         if end != file_size {
             return Err(invalid_map("the sparse map ends before the end of the file"));
         }
-        // GNU tar reads each segment from its own block, other readers read all segments as one.
+        // GNU tar reads each segment from a separate block, other readers read all segments contiguously.
         let with_data = || segments.iter().filter(|(_, length)| *length > 0);
         if with_data().rev().skip(1).any(|(_, length)| length % BLOCK != 0) {
             return Err(invalid_map("a segment of the sparse map ends within a block, but is not the last segment"));
@@ -104,8 +105,8 @@ impl SparseMap {
 /// follows.
 ///
 /// # Errors
-/// Returns an error if a number is invalid, there are too many segments, or further segments follow an empty segment
-/// (other tar readers stop at an empty segment).
+/// Returns an error if a number is invalid, there are too many segments, or other segments follow an empty segment, at
+/// which other tar readers stop.
 pub(crate) fn add_segments(
     segments: &mut Vec<(u64, u64)>,
     pieces: &[GnuSparseHeader],
@@ -119,7 +120,7 @@ pub(crate) fn add_segments(
     }
     // Python parses the numbers of empty segments too.
     if !pieces.iter().all(|piece| is_plain_number(&piece.offset) && is_plain_number(&piece.numbytes)) {
-        return Err(invalid_map("the sparse map contains a number that tar readers parse differently"));
+        return Err(invalid_map("the sparse map contains a number that not all tar readers parse in the same way"));
     }
     for piece in filled {
         segments.push((parse_number(&piece.offset)?, parse_number(&piece.numbytes)?));
@@ -206,7 +207,7 @@ mod tests {
     #[test]
     fn maps_that_cannot_be_are_refused() {
         for (text, says) in [
-            ("1\n0\n31\n", "31 bytes of data, but the archive has 30"),
+            ("1\n0\n31\n", "31 bytes of data, but the archive contains 30"),
             ("1\n9000\n30\n", "outside the file"),
             ("2\n100\n10\n0\n20\n", "overlap"),
             ("1\n18446744073709551615\n30\n", "outside"),

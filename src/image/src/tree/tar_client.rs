@@ -12,8 +12,8 @@ use std::sync::Arc;
 /// Minimum length of a header, in bytes.
 const BLOCK: u64 = 512;
 
-/// Function that answers the worker's request for its limits: the maximum length of the tar in bytes, and the maximum
-/// number of header blocks.
+/// Function that responds to the worker's request for its limits: the maximum length of the tar in bytes, and the
+/// maximum number of header blocks.
 pub(crate) type AnswerSender = Box<dyn Fn([u64; 2])>;
 
 /// Receiver of members, each followed by the chunks of its content.
@@ -201,7 +201,9 @@ fn map_eof(error: io::Error) -> io::Error {
 }
 
 fn protocol_error() -> io::Error {
-    io::Error::other("the worker that parses the tar sent an invalid frame and is no longer trusted")
+    io::Error::other(
+        "the worker process that parses the tar archive sent an invalid frame, so its output is no longer trusted",
+    )
 }
 
 /// Worker in this process, for tests.
@@ -217,7 +219,7 @@ pub(crate) mod here {
 
     impl WorkerOutput for Here {
         fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
-            let gone = |_| io::Error::other("nobody listens any more");
+            let gone = |_| io::Error::other("the receiver has stopped");
             self.0.send(BufferChunk::from_vec(bytes.to_vec()), &StageClock::default()).map_err(gone)
         }
 

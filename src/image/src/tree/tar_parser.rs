@@ -100,8 +100,8 @@ impl<'a> TarParser<'a> {
         self.stream.position()
     }
 
-    /// Returns the number of header blocks so far, which measures the cost of members without their content. Global
-    /// records are counted for each member.
+    /// Returns the number of header blocks so far, which is a measure of the cost of members without their content.
+    /// Global records are counted for each member.
     pub(crate) fn header_blocks(&self) -> u64 {
         self.blocks
     }
@@ -159,7 +159,7 @@ impl<'a> TarParser<'a> {
                     extensions.link = Some(without_nul(self.read_extension(&header)?));
                 }
                 EntryType::XHeader | EntryType::GNULongName | EntryType::GNULongLink => {
-                    return Err(self.malformed_error("a member has two extended headers of one type"));
+                    return Err(self.malformed_error("a member has two extended headers of the same type"));
                 }
                 // The label of a volume (`tar --label`), which is not unpacked.
                 kind if kind.as_byte() == b'V' && extensions.is_empty() && self.parse_size(&header)? == 0 => {}
@@ -202,14 +202,14 @@ impl<'a> TarParser<'a> {
             self.warned_of_acls = true;
             let path = String::from_utf8_lossy(&path);
             self.lost_acl = Some(format!(
-                "{path}: an ACL of the image is not restored; further ACLs that are not restored are \
-                                          not reported: {lost}"
+                "{path}: cannot restore an ACL: {lost}; further ACLs that cannot be restored are not reported"
             ));
         }
         Ok(TarMember { path, kind, attributes })
     }
 
-    /// Reads a header block. Returns `None` for a block of zeros, with which the end of the archive begins.
+    /// Reads a header block. Returns `None` for a block of zeros, which is the first block of the end-of-archive
+    /// marker.
     fn read_header(&mut self) -> io::Result<Option<Header>> {
         self.count_blocks(1)?;
         let mut header = Header::new_old();
@@ -217,14 +217,14 @@ impl<'a> TarParser<'a> {
         if header.as_bytes().iter().all(|byte| *byte == 0) {
             return Ok(None);
         }
-        // In the checksum, the eight bytes of the checksum field count as spaces.
+        // The checksum is computed as if the eight bytes of the checksum field were spaces.
         let sum = header.as_bytes().iter().map(|byte| u32::from(*byte)).sum::<u32>();
         let own = header.as_bytes()[148..156].iter().map(|byte| u32::from(*byte)).sum::<u32>();
         if header.cksum().ok() != Some(sum - own + 8 * u32::from(b' ')) {
             return Err(self.malformed_error("a header has a wrong checksum"));
         }
         if let Some(field) = ambiguous_number(&header) {
-            let what = format!("the {field} in a header is a number that tar readers parse differently");
+            let what = format!("the {field} in a header is a number that not all tar readers parse in the same way");
             return Err(self.malformed_error(&what));
         }
         Ok(Some(header))
@@ -247,7 +247,9 @@ impl<'a> TarParser<'a> {
             return Err(self.malformed_error("the member's size exceeds the maximum size of a file"));
         }
         if !is_plain_number(&size) {
-            return Err(self.malformed_error("the member's size is a number that tar readers parse differently"));
+            return Err(
+                self.malformed_error("the member's size is a number that not all tar readers parse in the same way")
+            );
         }
         parse_number(&size)
     }
@@ -256,7 +258,7 @@ impl<'a> TarParser<'a> {
         let size = self.parse_size(header)?;
         if size > EXTENSION_BYTES {
             return Err(
-                self.malformed_error(&format!("an extended header has {size} bytes; at most 1 MiB is supported"))
+                self.malformed_error(&format!("an extended header has {size} bytes, but at most 1 MiB is supported"))
             );
         }
         self.count_blocks(size.div_ceil(BLOCK as u64))?;
@@ -277,7 +279,7 @@ impl<'a> TarParser<'a> {
         loop {
             let got = self.read_stream(&mut buffer)?;
             if buffer[..got].iter().any(|byte| *byte != 0) {
-                return Err(self.malformed_error("data follows the end of the archive"));
+                return Err(self.malformed_error("unexpected data after the end of the archive"));
             }
             if got == 0 && zeros < 2 * BLOCK as u64 {
                 return Err(self.truncated_error());
@@ -326,14 +328,17 @@ impl<'a> TarParser<'a> {
     }
 
     fn truncated_error(&self) -> io::Error {
-        let text = format!("the tar ends after byte {} without its end blocks: it is truncated", self.position());
+        let text = format!(
+            "the tar archive is truncated: it ends after byte {}, without end-of-archive blocks",
+            self.position()
+        );
         io::Error::new(io::ErrorKind::InvalidData, text)
     }
 
     fn malformed_error(&self, what: &str) -> io::Error {
         io::Error::new(
             io::ErrorKind::InvalidData,
-            format!("the tar is malformed before byte {}: {what}", self.position()),
+            format!("the tar archive is malformed before byte {}: {what}", self.position()),
         )
     }
 }

@@ -34,10 +34,10 @@ pub(crate) struct UnpackResult {
     pub conflicts: FileConflicts,
 }
 
-/// Unpacks all members. Later members replace earlier ones and existing files. Only a directory of a preserved
-/// filesystem is not replaced; this is recorded as a conflict. Each member that is not a directory is passed to
-/// `counter`. In a layer of an OCI image (`layered`), whiteouts remove files of earlier layers. `told` is the state of
-/// the download, which contains the number of bytes fetched so far. This number limits the number of header blocks.
+/// Unpacks all members. Later members replace earlier ones and existing files. Directories of preserved filesystems are
+/// not replaced; instead, a conflict is recorded. Each member that is not a directory is passed to `counter`. In a
+/// layer of an OCI image (`layered`), whiteouts remove files of earlier layers. `told` is the state of the download.
+/// The number of bytes fetched so far, which it contains, limits the number of header blocks.
 ///
 /// # Errors
 /// Returns the error of the member receiver, or an error if the archive is malformed, truncated or empty, or a file
@@ -84,8 +84,8 @@ struct Unpacker<'a, 'b> {
     conflicts: FileConflicts,
 }
 
-/// Attributes of directories. They are set after all members were unpacked, because the final mode may deny writing,
-/// and each file created in a directory changes its mtime.
+/// Attributes of directories. The attributes are set after all members were unpacked, because the final mode may deny
+/// writing, and each file created in a directory changes the directory's mtime.
 #[derive(Default)]
 struct DirectoryAttributes {
     /// Attributes by path. A directory precedes the directories in it.
@@ -104,7 +104,7 @@ impl DirectoryAttributes {
             return Ok(());
         }
         let (count, limit) = (self.by_path.len(), DIRECTORIES_BYTES >> 20);
-        let text = format!("the attributes of the {count} directories so far take more than {limit} MiB of memory");
+        let text = format!("the attributes of the first {count} directories require more than {limit} MiB of memory");
         Err(io::Error::new(io::ErrorKind::InvalidData, text))
     }
 }
@@ -122,7 +122,7 @@ impl Unpacker<'_, '_> {
         }
         // Layers without members are common.
         if self.entries == 0 && self.layer.is_none() {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the tar contains no members"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the tar archive does not contain any members"));
         }
         self.finish_directories()
     }
@@ -178,7 +178,8 @@ impl Unpacker<'_, '_> {
         if let Some(place) = place {
             place.make_directory(creation_mode(&attributes))?;
         }
-        // Set the xattrs now. Later steps do not change them, and storing them until the end would take much memory.
+        // The xattrs are set now, because later steps do not change them, and storing them until the end would require
+        // much memory.
         if !attributes.xattrs.is_empty()
             && let Some(directory) = self.root.open_directory(&path)?
         {
@@ -261,7 +262,7 @@ impl Unpacker<'_, '_> {
 
     fn make_hard_link(&mut self, path: &Path, place: &RootEntry, target: &[u8]) -> io::Result<()> {
         let source = self.root.resolve_existing(&relative_inside(target)?)?;
-        // The target of the link was a conflict itself, and was not unpacked.
+        // The target of the link was itself not unpacked, because of a conflict.
         if source.is_kept_directory()? {
             self.conflicts.add_conflict(path);
             return Ok(());
@@ -285,7 +286,7 @@ impl Unpacker<'_, '_> {
         if copied == 0 || self.members.position().saturating_add(copied) <= longest {
             return Ok(());
         }
-        let text = "the tar, with copies of files in place of hard links between filesystems, is longer than";
+        let text = "the tar archive, including the copies that replace hard links across filesystems, is longer than";
         let text = format!("{text} {longest} bytes, the limit for target filesystems of this size");
         Err(io::Error::new(io::ErrorKind::InvalidData, text))
     }
@@ -314,7 +315,7 @@ impl Unpacker<'_, '_> {
 /// Creates a device. Fails if the filesystem is mounted with `nodev`.
 fn make_device(place: &RootEntry, kind: SFlag, numbers: (u32, u32), attributes: &MemberAttributes) -> io::Result<()> {
     if fstatfs(place.parent())?.flags().contains(FsFlags::ST_NODEV) {
-        let text = "devices are not allowed here: the filesystem is mounted with nodev";
+        let text = "device nodes are not allowed at this path: the filesystem is mounted with nodev";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }
     place.make_node(kind, numbers.0, numbers.1)?;

@@ -29,7 +29,7 @@ impl Whiteout {
     /// Parses the name of a member; returns `None` if the member is not a whiteout.
     ///
     /// # Errors
-    /// Returns an error if the member is a whiteout of an invalid name.
+    /// Returns an error if the member is a whiteout for an invalid name.
     pub(crate) fn parse(path: &Path) -> io::Result<Option<Whiteout>> {
         let name = path.file_name().unwrap_or_default().as_bytes();
         match name.strip_prefix(PREFIX) {

@@ -8,8 +8,8 @@ use std::cell::RefCell;
 use std::io;
 use std::sync::mpsc;
 
-/// Sends all members of the stream to `out`. If `refused` contains an error, sends only this error, as the reason for
-/// the refusal. The limits are requested from the agent, which sends them through `answers`.
+/// Sends all members of the stream to `out`. If `refused` contains an error, sends only this error as the reason for
+/// rejecting the stream. The limits are requested from the agent, which sends them through `answers`.
 ///
 /// # Errors
 /// Returns the error of the stream, or an error if the archive is malformed, truncated or too long, or the receiver is

@@ -233,8 +233,8 @@ impl WriterThread {
     }
 }
 
-/// Runs a writer. After an error the writer ends and drops queued batches; the unpacking thread detects this when it
-/// sends the next batch.
+/// Runs a writer. After an error, the writer ends and discards queued batches; the unpacking thread detects this when
+/// it sends the next batch.
 fn run_writer(batches: &Receiver<JobBatch>, load: &AtomicU64, clock: &StageClock, first: &FirstError) {
     loop {
         let batch = match batches.try_recv() {
@@ -282,8 +282,8 @@ fn write_error(error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("write: {error}"))
 }
 
-/// Returns the error for a writer that has ended. This error is never reported, because the writer has recorded its own
-/// error before.
+/// Returns the error for a writer that has ended. This error is never reported, because the writer has already recorded
+/// its own error.
 fn stopped_error() -> io::Error {
     io::Error::other("a writer has stopped")
 }

@@ -1,4 +1,4 @@
-//! Reads a line at the machine's console without displaying the typed characters.
+//! Reads a line from the machine's console without displaying the typed characters.
 
 use super::print_line;
 use std::fs::{File, OpenOptions};
@@ -20,7 +20,7 @@ const LINE_BYTES: usize = 4096;
 /// Returns an error if the console is not a terminal, or cannot be read.
 pub fn read_hidden_line(console: &Path, question: &str, until: Instant) -> Result<Option<String>> {
     let mut terminal = NoEchoTerminal::new(console)?;
-    // Earlier input has been flushed, and echo is off from here on.
+    // Earlier input has been discarded, and echo is now off.
     print_line(question);
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -38,7 +38,7 @@ pub fn read_hidden_line(console: &Path, question: &str, until: Instant) -> Resul
     let mut line = vec![0; LINE_BYTES];
     let length = terminal.file.read(&mut line)?;
     line.truncate(length);
-    let text = String::from_utf8(line).map_err(|_| Error::other("the input is not UTF-8 text"))?;
+    let text = String::from_utf8(line).map_err(|_| Error::other("the input is not valid UTF-8"))?;
     Ok(Some(text.trim_end_matches(['\n', '\r']).to_owned()))
 }
 

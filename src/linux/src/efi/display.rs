@@ -25,7 +25,7 @@ impl fmt::Display for BootVariables {
 fn format_entry(number: u16, value: &[u8]) -> String {
     let name = entry_name(number);
     let Some(option) = LoadOption::parse(value) else {
-        return format!("{name}  malformed load option of {} bytes", value.len());
+        return format!("{name}  malformed load option ({} bytes)", value.len());
     };
     let active = if option.is_active() { "*" } else { " " };
     let path = device_path_text(&option).unwrap_or_else(|| "malformed device path".to_owned());
@@ -38,8 +38,8 @@ pub(crate) fn device_path_text(option: &LoadOption) -> Option<String> {
     Some(option.nodes()?.iter().map(format_node).collect::<Vec<_>>().join("/"))
 }
 
-/// Replaces control characters by dots: firmware and other operating systems may store any text, and control characters
-/// could manipulate the terminal.
+/// Replaces control characters by dots. Firmware and other operating systems may store arbitrary text, whose control
+/// characters could manipulate the terminal.
 fn mask_control_characters(text: &str) -> String {
     text.chars().map(|letter| if letter.is_control() { '.' } else { letter }).collect()
 }
@@ -163,7 +163,7 @@ BootOrder: 0003,0000,0099
 Boot0000* drophammer: web-1  HD(1,GPT,d06ff472-d7a1-4617-b48e-c6b2eff6fe8d,0x800,0x82000)/File(\\EFI\\debian\\shimx64.efi)  ro quiet
 Boot0003* UEFI PXEv4.  PciRoot(0x0)/Pci(0x2,0x0)/MAC(525400123456,1)/IPv4()
 Boot001A  off  PciRoot(0x0)/NVMe(0x1,01-02-03-04-05-06-07-08)/Path(9,9,ab)  4 bytes of data
-Boot001B  malformed load option of 2 bytes";
+Boot001B  malformed load option (2 bytes)";
         assert_eq!(variables.to_string(), expected);
     }
 

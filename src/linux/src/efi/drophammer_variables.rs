@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Vendor GUID of the variables that drophammer stores.
 const VENDOR: &str = "9f2f4bd1-6c3a-4a53-8c57-0d1e6b7a2c94";
 
-/// Size of the attributes in front of the value, in bytes.
+/// Size of the attributes that precede the value, in bytes.
 const ATTRIBUTE_BYTES: usize = 4;
 
 /// Maximum size of a variable that is read, in bytes.
@@ -28,14 +28,14 @@ pub fn variable_path(directory: &Path, name: &str) -> PathBuf {
 ///
 /// # Errors
 /// Returns an error if the variable exists but cannot be read or parsed. In this case, the caller must not treat the
-/// variable as absent: the variable contains a record that protects data, and without this record the data could be
-/// erased.
+/// variable as absent: it contains a record that protects data, and without this record, the data could be erased.
 pub fn read_json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Option<T>> {
     let path = variable_path(directory, name);
     let refused = |why: String| {
         let message = format!(
-            "firmware variable {name}: cannot read it: {why}; nothing is erased while the content of the variable is unknown. If the record is not needed, \
-             remove {}: `chattr -i` and `rm` in an installed system, or reset the variables in the firmware's setup",
+            "cannot read the firmware variable {name}: {why}; nothing is erased while its content is unknown. If its \
+             content is not needed, remove {}: use `chattr -i` and `rm` in an installed system, or reset the variables \
+             in the firmware's setup",
             path.display()
         );
         Err(Error::refusal(Phase::Boot, message).with_code(ErrorCode::FirmwareVariable))
@@ -43,15 +43,15 @@ pub fn read_json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Op
     let content = match File::open(&path).and_then(|file| read_whole(file, MAXIMUM_BYTES)) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return refused(error.to_string()),
-        Ok(None) => return refused(format!("more than {MAXIMUM_BYTES} bytes")),
-        // Older kernels show an empty file for a variable that could not be created.
+        Ok(None) => return refused(format!("the value is longer than {MAXIMUM_BYTES} bytes")),
+        // Older kernels create an empty file for a variable that could not be created in the firmware.
         Ok(Some(content)) if content.is_empty() => return Ok(None),
         Ok(Some(content)) => content,
     };
     let Some(value) = content.get(ATTRIBUTE_BYTES..) else { return refused(format!("{} bytes", content.len())) };
     match serde_json::from_slice(value) {
         Ok(parsed) => Ok(Some(parsed)),
-        Err(error) => refused(format!("the value of the variable is not JSON in the format of drophammer ({error})")),
+        Err(error) => refused(format!("the value is not JSON in drophammer's format ({error})")),
     }
 }
 

@@ -98,8 +98,8 @@ impl LoadOption {
     }
 }
 
-/// Encodes a GPT partition as a short-form device path (3.1.2). Such a path does not contain the path of the disk, so
-/// the firmware finds the partition even if the disk is moved to another slot.
+/// Encodes a GPT partition as a short-form device path (3.1.2). A short-form path does not contain the location of the
+/// disk, so the firmware finds the partition even if the disk is moved to another slot.
 fn encode_partition_node(partition: &PartitionLocation) -> Vec<u8> {
     const GPT: u8 = 2;
     const GUID: u8 = 2;

@@ -17,7 +17,7 @@ pub const VARIABLES: &str = "/sys/firmware/efi/efivars";
 /// Vendor GUID of the variables defined by the specification.
 const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
 
-/// Attributes with which variables are written: non-volatile, and accessible both to boot services and at runtime.
+/// Attributes of written variables: non-volatile, and accessible both to boot services and at runtime.
 const ATTRIBUTES: u32 = 7;
 
 /// Maximum size of a variable that is read, in bytes.
@@ -53,7 +53,7 @@ impl BootVariables {
             current: number("BootCurrent"),
             next: number("BootNext"),
             timeout_seconds: number("Timeout"),
-            unreadable_order: (order.is_none() && there()).then(|| "BootOrder cannot be read".to_owned()),
+            unreadable_order: (order.is_none() && there()).then(|| "cannot read BootOrder".to_owned()),
             ..BootVariables::default()
         };
         let order = order.unwrap_or_default();
@@ -87,7 +87,7 @@ pub fn read_variable(directory: &Path, name: &str) -> Option<Vec<u8>> {
     read_file(&variable_path(directory, name))
 }
 
-/// Reads the value of the variable at this path, which may be a variable of any vendor.
+/// Reads the value of the variable at this path, which may have any vendor GUID.
 pub fn read_file(path: &Path) -> Option<Vec<u8>> {
     read_whole(File::open(path).ok()?, MAXIMUM).ok()??.get(4..).map(<[u8]>::to_vec)
 }
@@ -101,7 +101,7 @@ pub fn write_variable(directory: &Path, name: &str, value: &[u8]) -> io::Result<
     write_file(&variable_path(directory, name), value)
 }
 
-/// Writes the variable at this path, which may be a variable of any vendor.
+/// Writes the variable at this path, which may have any vendor GUID.
 ///
 /// # Errors
 /// The same errors as for [`write_variable`].
@@ -113,7 +113,7 @@ pub(crate) fn write_file(path: &Path, value: &[u8]) -> io::Result<()> {
     let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
     let written = opened.and_then(|variable| write_all_and_truncate(variable, &content));
     if written.is_err() && is_new {
-        // Older kernels keep an empty file for a variable that could not be created, until the next boot.
+        // If a variable could not be created, older kernels keep an empty file until the next boot.
         let _ = fs::remove_file(path);
     }
     written
@@ -121,8 +121,8 @@ pub(crate) fn write_file(path: &Path, value: &[u8]) -> io::Result<()> {
 
 fn write_all_and_truncate(mut variable: File, content: &[u8]) -> io::Result<()> {
     variable.write_all(content)?;
-    // efivarfs has truncated the file already. Other filesystems, such as in tests, would keep the end of a longer old
-    // value.
+    // efivarfs has already truncated the file. Other filesystems, which are used in tests, would keep the end of a
+    // longer old value.
     let (is, wanted) = (variable.metadata()?, content.len() as u64);
     if is.is_file() && is.len() > wanted { variable.set_len(wanted) } else { Ok(()) }
 }
@@ -135,7 +135,7 @@ pub fn remove_variable(directory: &Path, name: &str) -> io::Result<()> {
     remove_file(&variable_path(directory, name))
 }
 
-/// Removes the variable at this path, which may be a variable of any vendor.
+/// Removes the variable at this path, which may have any vendor GUID.
 ///
 /// # Errors
 /// Returns an error if the firmware or the kernel refuses the change.

@@ -24,16 +24,16 @@ fn a_copy_that_is_damaged_or_made_to_cost_memory_is_refused() {
         let header = sector as usize;
         // Offset in the header, the value written there, whether the checksum is corrected, and the error.
         for (at, word, sealed, says) in [
-            (DISK_GUID, 7, false, "sector 1 is damaged: the header's checksum is wrong"),
-            (HEADER_SIZE, 91, false, "the header's checksum is wrong"),
-            (HEADER_SIZE, u32::MAX, false, "the header's checksum is wrong"),
-            (OWN_LBA, 2, true, "the header belongs to another sector"),
+            (DISK_GUID, 7, false, "sector 1 is damaged: the header's checksum does not match"),
+            (HEADER_SIZE, 91, false, "the header's checksum does not match"),
+            (HEADER_SIZE, u32::MAX, false, "the header's checksum does not match"),
+            (OWN_LBA, 2, true, "the header contains the number of another sector"),
             (ENTRY_COUNT, 0, true, "0 entries of 128 bytes"),
             (ENTRY_COUNT, 4097, true, "4097 entries of 128 bytes"),
             (ENTRY_SIZE, 64, true, "128 entries of 64 bytes"),
             (ENTRY_SIZE, 8192, true, "128 entries of 8192 bytes"),
             (ENTRY_SIZE, 384, true, "128 entries of 384 bytes"),
-            (ENTRIES_LBA, 3, true, "the checksum of its entries is wrong"),
+            (ENTRIES_LBA, 3, true, "the checksum of its entries does not match"),
             (ENTRIES_LBA + 4, u32::MAX, true, "invalid data"),
             (ENTRIES_LBA, 199, true, "unexpected end of file"),
         ] {

@@ -1,5 +1,5 @@
 //! Requests from a source port below 1024. Only a privileged process can bind such a port, so the port proves to the
-//! server that the request was not sent by an unprivileged process of this host.
+//! server that the request does not come from an unprivileged process on this host.
 //!
 //! reqwest cannot bind a source port, so this module sends the requests itself. Because such requests are rare, each
 //! request uses its own connection.
@@ -23,7 +23,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-/// Source ports that are tried: the range of rresvport(3), in which servers rarely listen.
+/// Source ports that are tried: the range used by rresvport(3), in which servers rarely listen.
 const SOURCE_PORTS: RangeInclusive<u16> = 512..=1023;
 /// Maximum size of a response in bytes.
 const ANSWER_BYTES: usize = 1 << 20;
@@ -116,7 +116,7 @@ async fn connect_from_privileged_port(server: SocketAddr) -> io::Result<TcpStrea
         let connected = match bound {
             Ok(()) => socket.connect(server).await,
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                tracing::warn!("cannot bind a source port below 1024: {error}; the server may refuse this request");
+                tracing::warn!("cannot bind a source port below 1024: {error}; the server may reject this request");
                 return TcpStream::connect(server).await;
             }
             Err(error) => Err(error),

@@ -14,7 +14,7 @@ use std::sync::{Arc, LazyLock};
 static ENVIRONMENT: LazyLock<EnvironmentProxies> =
     LazyLock::new(|| EnvironmentProxies::read(&|name| env::var(name).ok()));
 
-/// Requests that a client sends through the proxies of the environment.
+/// Scope of the requests that a client sends through the environment's proxies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProxyScope {
     /// Only requests over https, because the proxy cannot read their contents. Used by clients that send a token.
@@ -45,7 +45,7 @@ pub(crate) fn use_proxies(builder: ClientBuilder, scope: ProxyScope) -> ClientBu
 }
 
 /// Describes, for messages, the proxy through which a client of this scope sends requests to the URL: ` through the
-/// proxy URL of VARIABLE`, or an empty string.
+/// proxy URL (from VARIABLE)`, or an empty string.
 pub fn describe_proxy(url: &str, scope: ProxyScope) -> String {
     url.parse().map(|url| ENVIRONMENT.describe(&url, scope)).unwrap_or_default()
 }
@@ -85,10 +85,10 @@ impl EnvironmentProxies {
     fn describe(&self, url: &Url, scope: ProxyScope) -> String {
         match (self.select(url, scope), self.find_variable(url)) {
             (Some(ProxyVariable { name, url }), _) => {
-                format!(" through the proxy {} of {name}", url.origin().ascii_serialization())
+                format!(" through the proxy {} (from {name})", url.origin().ascii_serialization())
             }
             (None, Some(ProxyVariable { name, .. })) => {
-                format!(" (not through the proxy of {name}, which could read the token: use an https:// URL)")
+                format!(" (not through the proxy from {name}, which could read the token; use an https:// URL)")
             }
             (None, None) => String::new(),
         }
@@ -104,7 +104,7 @@ fn parse_variable(name: &'static str, value: &str) -> Option<ProxyVariable> {
 }
 
 /// Returns whether the host is this machine, or is in a private network. A host is assumed to be in a private network
-/// if its name has no domain, or its address is not routed on the Internet.
+/// if its name does not contain a domain, or its address is not routed on the Internet.
 fn is_local(host: &str) -> bool {
     let Ok(address) = host.trim_matches(['[', ']']).parse::<IpAddr>() else {
         let name = host.trim_end_matches('.');
@@ -245,15 +245,15 @@ mod tests {
         let describe = |url: &str, scope| both.describe(&url.parse().unwrap(), scope);
         assert_eq!(
             describe("https://images.example/x", ProxyScope::Https),
-            " through the proxy http://proxy.example:3128 of https_proxy"
+            " through the proxy http://proxy.example:3128 (from https_proxy)"
         );
         assert_eq!(
             describe("http://images.example/x", ProxyScope::All),
-            " through the proxy http://proxy.example of HTTP_PROXY"
+            " through the proxy http://proxy.example (from HTTP_PROXY)"
         );
         assert_eq!(
             describe("http://install.example/x", ProxyScope::Https),
-            " (not through the proxy of HTTP_PROXY, which could read the token: use an https:// URL)"
+            " (not through the proxy from HTTP_PROXY, which could read the token; use an https:// URL)"
         );
         for ignored in ["", " ", "socks5://proxy.example:1080", "http://"] {
             let none = proxies(&[("all_proxy", ignored)]);

@@ -1,4 +1,4 @@
-//! Detection of URLs with the wrong scheme: https at a port without TLS, or http at a port that requires TLS.
+//! Detection of URLs with the wrong scheme: https for a port without TLS, or http for a port that requires TLS.
 
 use std::error::Error as StdError;
 use std::io;
@@ -8,11 +8,12 @@ use std::io;
 pub enum SchemeMismatch {
     /// The URL begins with https, but the server does not respond with TLS.
     ServerLacksTls,
-    /// The URL begins with http, but the server's response is not HTTP. Most servers with TLS respond like this.
+    /// The URL begins with http, but the server's response is not HTTP. Most servers that require TLS respond in this
+    /// way.
     ServerLacksHttp,
 }
 
-/// Returns whether the scheme of the URL is the probable reason for the error of a request.
+/// Returns the scheme mismatch that is the probable reason for the error of a request, if any.
 pub fn find_scheme_mismatch(error: &(dyn StdError + 'static)) -> Option<SchemeMismatch> {
     if let Some(rustls::Error::InvalidMessage(_)) = error.downcast_ref() {
         return Some(SchemeMismatch::ServerLacksTls);
@@ -20,7 +21,7 @@ pub fn find_scheme_mismatch(error: &(dyn StdError + 'static)) -> Option<SchemeMi
     if error.downcast_ref::<hyper::Error>().is_some_and(|error| error.is_parse() || error.is_incomplete_message()) {
         return Some(SchemeMismatch::ServerLacksHttp);
     }
-    // tokio-rustls reports a connection that the server closes during the handshake by this text only.
+    // If the server closes the connection during the handshake, tokio-rustls reports only this text.
     let closed =
         |error: &io::Error| error.kind() == io::ErrorKind::UnexpectedEof && error.to_string() == "tls handshake eof";
     if error.downcast_ref::<io::Error>().is_some_and(closed) {

@@ -11,7 +11,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Type of the address of the BMC behind the system interface.
+/// Address type for the BMC behind the system interface.
 const SYSTEM_INTERFACE: c_int = 0x0c;
 /// Channel of the BMC behind the system interface.
 const BMC_CHANNEL: c_short = 0x0f;
@@ -84,7 +84,7 @@ impl IpmiDevice {
         let opened = OpenOptions::new().read(true).write(true).custom_flags(nix::libc::O_NONBLOCK).open(path);
         match opened {
             Ok(file) => Ok(Some(IpmiDevice { file, id: 0 })),
-            // There is no device node, or its driver has found no system interface.
+            // There is no device node, or the driver has not found a system interface.
             Err(error)
                 if matches!(error.raw_os_error(), Some(nix::libc::ENOENT | nix::libc::ENODEV | nix::libc::ENXIO)) =>
             {
@@ -145,7 +145,7 @@ impl IpmiTransport for IpmiDevice {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             let mut ready = [PollFd::new(self.file.as_fd(), PollFlags::POLLIN)];
-            // At least one millisecond: zero would not wait.
+            // At least one millisecond, because the call would not wait with zero.
             let timeout = PollTimeout::try_from(left.as_millis().max(1)).unwrap_or(PollTimeout::MAX);
             match poll(&mut ready, timeout) {
                 Ok(0) | Err(nix::errno::Errno::EINTR) => {}

@@ -1,5 +1,5 @@
-//! FRU inventory of the BMC (IPMI Platform Management FRU Information Storage Definition 1.3): part and serial numbers of chassis, board
-//! and product. Areas whose checksums or lengths are wrong are reported and omitted.
+//! FRU inventory of the BMC (IPMI Platform Management FRU Information Storage Definition 1.3): part and serial numbers
+//! of chassis, board and product. Areas with invalid checksums or lengths are reported and omitted.
 
 use super::{Bmc, Command, IpmiError};
 use model::bmc::FruInfo;
@@ -10,8 +10,8 @@ const READ_DATA: Command = (0x0a, 0x11);
 /// FRU device of the server itself.
 const DEVICE: u8 = 0;
 
-/// Maximum number of bytes per read. Every BMC supports this length. The number is even, because some devices are read
-/// in words of two bytes.
+/// Maximum number of bytes per read, which every BMC supports. The number is even, because some devices are read in
+/// words of two bytes.
 const CHUNK: usize = 16;
 
 const HEADER_BYTES: usize = 8;
@@ -61,7 +61,9 @@ impl FruArea {
 /// Reads the FRU inventory. Areas that cannot be read or parsed are added to `problems`.
 pub(super) fn read_fru(bmc: &mut Bmc, problems: &mut Vec<String>) -> Result<FruInfo, String> {
     let info = bmc.call(GET_AREA_INFO, &[DEVICE]).map_err(|error| error.to_string())?;
-    let [low, high, access, ..] = info[..] else { return Err("response to Get FRU Area Info is too short".to_owned()) };
+    let [low, high, access, ..] = info[..] else {
+        return Err("the response to Get FRU Area Info is too short".to_owned());
+    };
     let storage = FruStorage { bytes: usize::from(u16::from_le_bytes([low, high])), by_words: access & 1 != 0 };
     let header = storage.read(bmc, 0, HEADER_BYTES).map_err(|error| format!("header: {error}"))?;
     check_header(&header).map_err(|why| format!("header: {why}"))?;
@@ -93,22 +95,22 @@ impl FruStorage {
     /// Reads a range of bytes. Both ends of the range must be multiples of 8.
     fn read(&self, bmc: &mut Bmc, offset: usize, length: usize) -> Result<Vec<u8>, IpmiError> {
         if offset + length > self.bytes {
-            return Err(IpmiError::Malformed("the data ends after the end of the storage"));
+            return Err(IpmiError::Malformed("the FRU data extends beyond the end of the storage"));
         }
         let unit = if self.by_words { 2 } else { 1 };
         let mut read = Vec::with_capacity(length);
         while read.len() < length {
             let (at, count) = ((offset + read.len()) / unit, (length - read.len()).min(CHUNK) / unit);
             let Ok(at_bytes) = u16::try_from(at).map(u16::to_le_bytes) else {
-                return Err(IpmiError::Malformed("the data ends after the end of the storage"));
+                return Err(IpmiError::Malformed("the FRU data extends beyond the end of the storage"));
             };
             let response = bmc.call(READ_DATA, &[DEVICE, at_bytes[0], at_bytes[1], count as u8])?;
             let Some((&returned, data)) = response.split_first() else {
-                return Err(IpmiError::Malformed("response to Read FRU Data is too short"));
+                return Err(IpmiError::Malformed("the response to Read FRU Data is too short"));
             };
             let returned = usize::from(returned) * unit;
             if returned == 0 || returned > count * unit || returned > data.len() {
-                return Err(IpmiError::Malformed("response to Read FRU Data has a wrong length"));
+                return Err(IpmiError::Malformed("the response to Read FRU Data has an unexpected length"));
             }
             read.extend_from_slice(&data[..returned]);
         }
@@ -144,7 +146,7 @@ fn has_valid_checksum(bytes: &[u8]) -> bool {
 /// Parses the fields of an area.
 ///
 /// # Errors
-/// Returns an error if the version or the checksum is wrong, or a field ends after the end of the area.
+/// Returns an error if the version or the checksum is wrong, or a field extends beyond the end of the area.
 pub(super) fn parse_fields(area: &[u8], first: usize) -> Result<Vec<String>, &'static str> {
     if area.first().is_none_or(|version| version & 0x0f != VERSION) {
         return Err("unsupported format version");
@@ -158,7 +160,7 @@ pub(super) fn parse_fields(area: &[u8], first: usize) -> Result<Vec<String>, &'s
     while fields.len() < MAXIMUM_FIELDS {
         let Some((&type_length, after)) = rest.split_first().filter(|(byte, _)| **byte != END_OF_FIELDS) else { break };
         let length = usize::from(type_length & 0x3f);
-        let (bytes, after) = after.split_at_checked(length).ok_or("a field ends after the end of the area")?;
+        let (bytes, after) = after.split_at_checked(length).ok_or("a field extends beyond the end of the area")?;
         fields.push(decode_field(type_length >> 6, bytes));
         rest = after;
     }

@@ -7,7 +7,7 @@ use std::thread;
 const GET_CHANNEL_INFO: Command = (0x06, 0x42);
 const GET_LAN_PARAMETERS: Command = (0x0c, 0x02);
 
-/// Numbers of the channels that may be LAN channels. Channel 0 is not included, because channel 0 is the IPMB.
+/// Numbers of the channels that may be LAN channels. Channel 0 is excluded, because it is the IPMB.
 const CHANNELS: std::ops::RangeInclusive<u8> = 1..=0x0b;
 /// Medium of a LAN channel.
 const MEDIUM_LAN: u8 = 4;
@@ -30,7 +30,7 @@ pub(super) struct LanChannel {
 /// Reads the first LAN channel that has an address. If no channel has an address, reads the first LAN channel that has
 /// a MAC.
 pub(super) fn read_lan(bmc: &mut Bmc) -> Result<LanChannel, String> {
-    let (mut fallback, mut reason) = (None, "no channel is a LAN".to_owned());
+    let (mut fallback, mut reason) = (None, "found no LAN channel".to_owned());
     for channel in CHANNELS {
         match is_lan(bmc, channel) {
             Ok(true) => {}
@@ -40,7 +40,9 @@ pub(super) fn read_lan(bmc: &mut Bmc) -> Result<LanChannel, String> {
         match read_channel(bmc, channel) {
             Ok(lan) if lan.address.is_some() => return Ok(lan),
             Ok(lan) if !lan.mac.is_empty() && fallback.is_none() => fallback = Some(lan),
-            Ok(_) if fallback.is_none() => reason = format!("channel {channel} has neither an address nor a MAC"),
+            Ok(_) if fallback.is_none() => {
+                reason = format!("channel {channel} has neither an IP address nor a MAC address")
+            }
             Ok(_) => {}
             Err(error) => reason = format!("channel {channel}: {error}"),
         }
@@ -52,7 +54,7 @@ fn is_lan(bmc: &mut Bmc, channel: u8) -> Result<bool, IpmiError> {
     match bmc.call(GET_CHANNEL_INFO, &[channel])?[..] {
         // Some BMCs return the same channel for all numbers.
         [number, medium, ..] => Ok(number & 0x0f == channel && medium & 0x7f == MEDIUM_LAN),
-        _ => Err(IpmiError::Malformed("response to Get Channel Info is too short")),
+        _ => Err(IpmiError::Malformed("the response to Get Channel Info is too short")),
     }
 }
 
@@ -69,11 +71,11 @@ fn read_channel(bmc: &mut Bmc, channel: u8) -> Result<LanChannel, IpmiError> {
         }
         thread::sleep(bmc.pause);
     }
-    Err(IpmiError::Malformed("the LAN parameters are being changed"))
+    Err(IpmiError::Malformed("another client is changing the LAN parameters"))
 }
 
-/// Returns whether no change of the LAN parameters is in progress. The parameter with this status is optional; without
-/// it, no change is assumed.
+/// Returns whether no change of the LAN parameters is in progress. The parameter with this status is optional; if it is
+/// missing, no change is assumed to be in progress.
 fn is_complete(bmc: &mut Bmc, channel: u8) -> Result<bool, IpmiError> {
     match read_parameter(bmc, channel, SET_IN_PROGRESS) {
         Ok(state) => Ok(state.first().is_none_or(|state| state & 0x03 == 0)),
@@ -87,7 +89,7 @@ fn read_parameter(bmc: &mut Bmc, channel: u8, parameter: u8) -> Result<Vec<u8>, 
     let response = bmc.call(GET_LAN_PARAMETERS, &[channel, parameter, 0, 0])?;
     match response.split_first() {
         Some((_, value)) => Ok(value.to_vec()),
-        None => Err(IpmiError::Malformed("LAN parameter without a revision")),
+        None => Err(IpmiError::Malformed("the LAN parameter lacks a revision")),
     }
 }
 

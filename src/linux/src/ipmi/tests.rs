@@ -153,7 +153,7 @@ fn lan_parameters_that_are_being_changed_are_not_read() {
         let found = bmc.read().unwrap();
         assert_eq!(found.address, address.map(|address| address.parse().unwrap()), "{changing:?}");
         let problems: &[&str] =
-            if address.is_none() { &["LAN: channel 8: the LAN parameters are being changed"] } else { &[] };
+            if address.is_none() { &["LAN: channel 8: another client is changing the LAN parameters"] } else { &[] };
         assert_eq!(found.problems, problems, "{changing:?}");
         assert_eq!(found.fru, server_fru());
     }
@@ -168,10 +168,10 @@ fn channels_without_an_address_are_a_fallback() {
     let found = only_mac.read().unwrap();
     assert_eq!((found.address, found.mac.as_str(), found.problems.len()), (None, "02:00:00:00:00:01", 0));
     for (lan, channels, problem) in [
-        (lan([0; 4], [0; 6]), [(1, 4)].into(), "LAN: channel 1 has neither an address nor a MAC"),
-        (lan([10, 0, 0, 1], mac), BTreeMap::from([(1, 5)]), "LAN: no channel is a LAN"),
-        (lan([10, 0, 0, 1], mac), BTreeMap::new(), "LAN: no channel is a LAN"),
-        (BTreeMap::new(), [(1, 4)].into(), "LAN: channel 1: the BMC refused the command with completion code 0x80"),
+        (lan([0; 4], [0; 6]), [(1, 4)].into(), "LAN: channel 1 has neither an IP address nor a MAC address"),
+        (lan([10, 0, 0, 1], mac), BTreeMap::from([(1, 5)]), "LAN: found no LAN channel"),
+        (lan([10, 0, 0, 1], mac), BTreeMap::new(), "LAN: found no LAN channel"),
+        (BTreeMap::new(), [(1, 4)].into(), "LAN: channel 1: the BMC rejected the command with completion code 0x80"),
     ] {
         let found = of(lan, channels).read().unwrap();
         assert_eq!((found.address, found.problems), (None, vec![problem.to_owned()]));
@@ -184,7 +184,7 @@ fn a_busy_bmc_is_asked_again_and_another_refusal_is_reported() {
     assert_eq!(bmc.read().unwrap().fru, server_fru());
     for codes in [vec![NODE_BUSY; 5], vec![0xc1]] {
         let error = FakeBmc { codes, ..FakeBmc::new() }.read().unwrap_err();
-        assert!(error.starts_with("Get Device ID: the BMC refused the command with completion code 0xc"), "{error}");
+        assert!(error.starts_with("Get Device ID: the BMC rejected the command with completion code 0xc"), "{error}");
     }
     let error = read_from(&mut FakeBmc::new(), Duration::ZERO, Duration::ZERO).unwrap_err();
     assert!(error.starts_with("Get Device ID: the BMC does not respond: timed out"), "{error}");
@@ -206,12 +206,12 @@ fn a_damaged_area_is_omitted_and_the_others_are_read() {
     for (fru, problem) in [
         ([&FRU[..120], &[0xee], &FRU[121..]].concat(), "FRU: product area: wrong checksum"),
         (with_byte(104, 2, product), "FRU: product area: unsupported format version"),
-        (with_byte(107, 0xff, product), "FRU: product area: a field ends after the end of the area"),
+        (with_byte(107, 0xff, product), "FRU: product area: a field extends beyond the end of the area"),
         (with_byte(4, 31, (0, 8)), "FRU: product area: the length of the area is zero"),
-        (with_byte(4, 32, (0, 8)), "FRU: product area: the data ends after the end of the storage"),
-        (with_byte(4, 255, (0, 8)), "FRU: product area: the data ends after the end of the storage"),
+        (with_byte(4, 32, (0, 8)), "FRU: product area: the FRU data extends beyond the end of the storage"),
+        (with_byte(4, 255, (0, 8)), "FRU: product area: the FRU data extends beyond the end of the storage"),
         (with_byte(105, 0, product), "FRU: product area: the length of the area is zero"),
-        (with_byte(105, 255, product), "FRU: product area: the data ends after the end of the storage"),
+        (with_byte(105, 255, product), "FRU: product area: the FRU data extends beyond the end of the storage"),
         (with_byte(105, 1, product), "FRU: product area: wrong checksum"),
     ] {
         let found = FakeBmc { fru, ..FakeBmc::new() }.read().unwrap();
@@ -225,8 +225,8 @@ fn a_damaged_area_is_omitted_and_the_others_are_read() {
         (vec![0; 1024], "FRU: header: unsupported format version"),
         (vec![0xff; 1024], "FRU: header: unsupported format version"),
         ([&[1], &FRU[1..7], &[0]].concat(), "FRU: header: wrong checksum"),
-        (vec![], "FRU: header: the data ends after the end of the storage"),
-        (vec![1; 4], "FRU: header: the data ends after the end of the storage"),
+        (vec![], "FRU: header: the FRU data extends beyond the end of the storage"),
+        (vec![1; 4], "FRU: header: the FRU data extends beyond the end of the storage"),
     ] {
         let found = FakeBmc { fru, ..FakeBmc::new() }.read().unwrap();
         assert_eq!((found.problems, found.fru), (vec![problem.to_owned()], FruInfo::default()));
@@ -249,7 +249,7 @@ fn fields_are_decoded_by_their_encodings() {
     assert_eq!(parse_fields(&area(&[0x04, 0, 0, 0, 0, 0xc1]), 3).unwrap(), [""]);
     // Some areas lack the byte that ends the fields.
     assert_eq!(parse_fields(&area(&[0xc2, b'a', b'b']), 3).unwrap(), ["ab"]);
-    assert_eq!(parse_fields(&area(&[0xc2, b'a']), 3), Err("a field ends after the end of the area"));
+    assert_eq!(parse_fields(&area(&[0xc2, b'a']), 3), Err("a field extends beyond the end of the area"));
     assert_eq!(parse_fields(&area(&[]), 6), Err("the area is too short"));
     assert_eq!(parse_fields(&[], 3), Err("unsupported format version"));
     assert_eq!(parse_fields(&area(&[0xc2, b'a', b'b'].repeat(50)), 3).unwrap().len(), 8);

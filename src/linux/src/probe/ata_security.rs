@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Duration;
 
-/// Time limit for hdparm, which sends a single command. A disk that takes longer is failing.
+/// Time limit for hdparm, which sends a single command. A disk that needs more time is failing.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Security state of a disk.
@@ -40,8 +40,8 @@ const SECURITY_STATUS: usize = 128;
 /// # Errors
 /// Returns an error if the device is not an ATA disk, hdparm is missing, or the disk does not respond.
 pub(crate) fn read_security(device: &Path) -> Result<AtaSecurity, String> {
-    // The kernel caches this data, which suffices for disks without ATA security. hdparm is not run for such disks:
-    // QEMU's emulated disk fails its next queued command after hdparm.
+    // The kernel caches this data, which is sufficient for disks without ATA security. hdparm is not run for such
+    // disks, because QEMU's emulated disk fails its next queued command after hdparm has run.
     let identity =
         read_cached_identity(device).map_err(|error| format!("cannot read the IDENTIFY data of the disk: {error}"))?;
     if u16::from_le(identity[SECURITY_STATUS]) & 1 == 0 {
@@ -88,18 +88,18 @@ impl AtaSecurity {
         security
     }
 
-    /// Returns why the disk cannot be erased by security commands at present.
+    /// Returns the reason why the disk cannot currently be erased with security commands.
     pub(crate) fn find_obstacle(&self) -> Option<&'static str> {
         match self {
             AtaSecurity { supported: false, .. } => Some("the disk does not support ATA security"),
             AtaSecurity { locked: true, .. } => Some("the disk is locked by a password"),
-            AtaSecurity { enabled: true, .. } => Some("the disk has a password set"),
-            AtaSecurity { frozen: true, .. } => Some("the firmware has frozen the disk's security"),
+            AtaSecurity { enabled: true, .. } => Some("a password is set on the disk"),
+            AtaSecurity { frozen: true, .. } => Some("the firmware has frozen the disk's security settings"),
             _ => None,
         }
     }
 
-    /// Returns the erase methods that are available at present.
+    /// Returns the erase methods that are currently available.
     pub(crate) fn available_methods(&self) -> Vec<EraseMethod> {
         match (self.find_obstacle(), self.enhanced) {
             (Some(_), _) => Vec::new(),
@@ -190,8 +190,8 @@ Checksum: correct
                 "the disk does not support ATA security",
             ),
             (SSD.replace("\t\tsupported\n", "\tnot\tsupported\n"), "the disk does not support ATA security"),
-            (SSD.replace("not\tfrozen", "\tfrozen"), "the firmware has frozen the disk's security"),
-            (SSD.replace("not\tenabled", "\tenabled"), "the disk has a password set"),
+            (SSD.replace("not\tfrozen", "\tfrozen"), "the firmware has frozen the disk's security settings"),
+            (SSD.replace("not\tenabled", "\tenabled"), "a password is set on the disk"),
             (
                 SSD.replace("not\tenabled", "\tenabled").replace("not\tlocked", "\tlocked"),
                 "the disk is locked by a password",

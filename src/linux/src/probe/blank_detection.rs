@@ -1,6 +1,6 @@
 //! Detection of blank devices by samples. A device without a signature is not necessarily blank: a database may use a
-//! disk without a filesystem, and a damaged disk may have lost its signatures. Therefore samples from all over the
-//! device must be zero.
+//! disk without a filesystem, and a damaged disk may have lost its signatures. Therefore a device is considered blank
+//! only if samples from the whole device are zero.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
@@ -23,17 +23,17 @@ const SAMPLES: u64 = 64;
 /// Returns whether a whole block device or file is blank.
 ///
 /// # Errors
-/// Returns an error if the device cannot be read, because it is then unknown whether the device is blank.
+/// Returns an error if the device cannot be read, so that it is unknown whether the device is blank.
 pub(crate) fn is_whole_device_blank(path: &Path) -> io::Result<bool> {
     let size_bytes = File::open(path)?.seek(SeekFrom::End(0))?;
     is_area_blank(path, DeviceArea { start_bytes: 0, size_bytes })
 }
 
-/// Returns whether all samples of an area are zero. Stops at the first sample that is not zero. On most devices with
-/// data, the first sample that is read is not zero.
+/// Returns whether all samples of an area are zero. Stops at the first sample that is not zero; on most devices with
+/// data, this is the first sample that is read.
 ///
 /// # Errors
-/// Returns an error if a sample cannot be read, because it is then unknown whether the area is blank.
+/// Returns an error if a sample cannot be read, so that it is unknown whether the area is blank.
 pub(super) fn is_area_blank(path: &Path, area: DeviceArea) -> io::Result<bool> {
     let file = File::open(path)?;
     let mut buffer = vec![0; SAMPLE_BYTES as usize];
@@ -59,7 +59,7 @@ fn sample_ranges(size_bytes: u64) -> Vec<(u64, u64)> {
     if inside <= SAMPLES * SAMPLE_BYTES {
         return pieces(0, size_bytes).collect();
     }
-    // The area between the ends is divided into equal shares. Each sample is in the middle of its share, aligned to the
+    // The area between the ends is divided into equal parts. Each sample is in the middle of its part, aligned to the
     // size of a sample.
     let share = inside / SAMPLES;
     let sample = |number: u64| {

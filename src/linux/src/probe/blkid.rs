@@ -43,14 +43,14 @@ pub(super) struct BlkidPartition {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct BlkidSignature {
     pub signature: DeviceSignature,
-    /// Whether the superblock has a wrong checksum, so the content is damaged.
+    /// Whether the superblock has an invalid checksum, so the content is damaged.
     pub damaged: bool,
 }
 
 /// libblkid probe of an open device.
 pub(super) struct BlkidProbe {
     raw: blkid::blkid_probe,
-    /// Open file. libblkid uses its descriptor, but does not close it.
+    /// Open file. libblkid uses the descriptor of this file, but does not close it.
     _file: File,
 }
 
@@ -70,7 +70,7 @@ impl BlkidProbe {
             return Err(io::Error::last_os_error());
         }
         let probe = BlkidProbe { raw, _file: file };
-        // SAFETY: `raw` is a live probe, and the descriptor stays open as long as it does.
+        // SAFETY: `raw` is a live probe, and the descriptor stays open as long as the probe lives.
         if unsafe { blkid::blkid_probe_set_device(raw, probe._file.as_raw_fd(), start, size) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -87,7 +87,7 @@ impl BlkidProbe {
     /// # Errors
     /// Returns an error if a read fails, since the signatures are then unknown.
     pub(super) fn read_signatures(&mut self) -> io::Result<Vec<BlkidSignature>> {
-        // A wrong checksum must not hide a filesystem, or a damaged disk would appear blank.
+        // An invalid checksum must not hide a filesystem; otherwise a damaged disk would appear blank.
         let flags = blkid::BLKID_SUBLKS_LABEL
             | blkid::BLKID_SUBLKS_UUID
             | blkid::BLKID_SUBLKS_TYPE
@@ -126,7 +126,7 @@ impl BlkidProbe {
             blkid::blkid_probe_enable_superblocks(self.raw, 0);
             blkid::blkid_probe_enable_partitions(self.raw, 1);
         }
-        // The list below does not distinguish a read error from a missing table.
+        // The partition list does not distinguish a read error from a missing table.
         if !self.advance()? {
             return Ok(None);
         }
@@ -143,7 +143,7 @@ impl BlkidProbe {
             // SAFETY: as above, and `index` is below the list's length.
             let partition = unsafe { blkid::blkid_partlist_get_partition(list, index) };
             if !partition.is_null() {
-                // SAFETY: a partition of the live list.
+                // SAFETY: this is a partition of the live list.
                 table.partitions.push(unsafe { copy_partition(partition) });
             }
         }

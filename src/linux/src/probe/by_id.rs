@@ -1,4 +1,4 @@
-//! Names of disks in `/dev/disk/by-id`, derived by the rules of udev, which does not run in the ramdisk (systemd,
+//! Names of disks in `/dev/disk/by-id`, derived in the same way as by udev, which does not run in the ramdisk (systemd,
 //! rules.d/60-persistent-storage.rules.in with the programs ata_id and scsi_id).
 
 use super::ata_identity::AtaIdentity;
@@ -42,7 +42,7 @@ fn nvme_names(disk: &InventoryDisk, namespace: &str) -> Vec<String> {
     if !disk.model.is_empty() && !disk.serial.is_empty() {
         let name =
             format!("nvme-{}_{}", replace_unsafe_characters(&disk.model), replace_unsafe_characters(&disk.serial));
-        // systemd adds this name since version 253, so namespaces have distinct names.
+        // Since version 253, systemd adds this name, so that namespaces have distinct names.
         let numbered = (!namespace.is_empty()).then(|| format!("{name}_{namespace}"));
         names.push(name);
         names.extend(numbered);

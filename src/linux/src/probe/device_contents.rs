@@ -24,8 +24,8 @@ pub(super) struct ProbeTarget<'a> {
 pub(super) struct DeviceContents {
     pub table: Option<DiskTable>,
     pub signatures: Vec<DeviceSignature>,
-    /// Uses of partitions that are registered with the kernel but missing in the partition table, because the table was
-    /// changed or cannot be read.
+    /// Uses of partitions that are registered with the kernel but missing from the partition table, because the table
+    /// was changed or cannot be read.
     pub uses: Vec<DeviceUse>,
     /// Reason why the contents are not completely known.
     pub unreadable: Option<String>,
@@ -35,9 +35,9 @@ pub(super) struct DeviceContents {
 }
 
 /// Partition table types that are used only by computers on which this program does not run. libblkid and the kernel
-/// recognize these tables by only a few bytes, and therefore also find them in the first sector of filesystems,
-/// encrypted disks and Ceph's OSDs (ceph-volume: phantom Atari partitions). If the whole device has a signature, a
-/// table of these types is ignored.
+/// recognize these tables by a few bytes, and therefore sometimes detect them by mistake in the first sector of
+/// filesystems, encrypted disks and Ceph OSDs (ceph-volume: phantom Atari partitions). If the whole device has a
+/// signature, a table of such a type is ignored.
 const OBSOLETE_TABLES: [&str; 8] = ["atari", "sun", "sgi", "mac", "aix", "minix", "ultrix", "unixware"];
 
 /// Reads the partition table and the signatures. Failures are reported in the field `unreadable`; all other data is
@@ -65,7 +65,7 @@ pub(super) fn read_contents(target: &ProbeTarget, roots: &ProbeRoots, users: &De
     for left in kernel {
         if contents.table.is_some() {
             let partition = left.name;
-            tracing::warn!(%partition, "partition exists in the kernel, but not in the table of {}", target.device);
+            tracing::warn!(%partition, "the kernel lists this partition, but the partition table of {} does not", target.device);
         }
         contents.uses.extend(left.uses);
     }
@@ -78,7 +78,7 @@ pub(super) fn read_contents(target: &ProbeTarget, roots: &ProbeRoots, users: &De
     }
     if !doubts.is_empty() {
         let text = doubts.join("; ");
-        tracing::warn!("{}: contents are not completely known: {text}", target.name);
+        tracing::warn!("{}: cannot determine all contents: {text}", target.name);
         contents.unreadable = Some(text);
     }
     Ok(contents)
@@ -133,7 +133,9 @@ fn build_table(
         found.size_bytes > 0 && end.is_some_and(|end| end <= target.size_bytes)
     });
     // Partitions outside the device cannot be read. libblkid would treat a partition of size 0 as the whole disk.
-    let said = |found: &BlkidPartition| format!("{}: partition {} is outside the device", target.device, found.number);
+    let said = |found: &BlkidPartition| {
+        format!("{}: partition {} extends beyond the end of the device", target.device, found.number)
+    };
     doubts.extend(outside.iter().map(said));
     let partitions = partitions.into_iter().map(|found| {
         let known = kernel
@@ -166,8 +168,8 @@ fn build_table(
 }
 
 /// Returns the signatures in a partition, and whether the partition is blank. A partition registered with the kernel is
-/// read through its own device node, because data that was written through this node may still be only in the page
-/// cache of the node. Other partitions are read through the disk.
+/// read through its own device node, because data that was written through this node may exist only in the node's page
+/// cache. Other partitions are read through the disk.
 fn read_partition_contents(
     target: &ProbeTarget,
     found: &BlkidPartition,
@@ -202,7 +204,7 @@ fn collect_signatures(
         Vec::new()
     });
     let damaged = found.iter().filter(|found| found.damaged);
-    doubts.extend(damaged.map(|found| format!("{device}: {} with a wrong checksum", found.signature.kind)));
+    doubts.extend(damaged.map(|found| format!("{device}: {} with an invalid checksum", found.signature.kind)));
     found.into_iter().map(|found| found.signature).collect()
 }
 

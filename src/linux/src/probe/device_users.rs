@@ -45,7 +45,7 @@ impl DeviceUsers {
     /// Reads mounts and swap.
     ///
     /// # Errors
-    /// Returns an error if procfs cannot be read: the users are then unknown.
+    /// Returns an error if procfs cannot be read, so that the users are unknown.
     pub(super) fn read(roots: &ProbeRoots) -> Result<DeviceUsers> {
         let path = roots.proc.join("swaps");
         let swaps = match std::fs::read_to_string(&path) {
@@ -83,8 +83,8 @@ impl DeviceUsers {
         Ok(uses)
     }
 
-    /// Returns whether the root directory of a filesystem is mounted at this path. Returns false for a mounted
-    /// subdirectory, and for a path with several mounts on top of each other.
+    /// Returns whether the root directory of a filesystem is mounted at this path. Returns false if a subdirectory is
+    /// mounted there, or if several mounts are stacked on this path.
     pub(super) fn shows_root(&self, path: &str) -> bool {
         let mut there = self.mounts.iter().map(|mounted| &mounted.mount).filter(|mount| mount.path == path);
         there.next().is_some_and(|mount| mount.root == "/") && there.next().is_none()

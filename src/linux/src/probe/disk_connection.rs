@@ -1,5 +1,5 @@
-//! Location of disks in sysfs: transport, and name in `/dev/disk/by-path`. No udev runs in the ramdisk, so its rules
-//! are reimplemented here for hardware of servers (systemd, src/udev/udev-builtin-path_id.c and
+//! Location of disks in sysfs: transport, and name in `/dev/disk/by-path`. udev does not run in the ramdisk, so its
+//! rules are reimplemented here for server hardware (systemd, src/udev/udev-builtin-path_id.c and
 //! 60-persistent-storage.rules).
 
 use super::sysfs::read_attribute;
@@ -18,8 +18,8 @@ pub(super) fn find_transport(sys: &Path, disk: &Path) -> &'static str {
     let places = sysfs_ancestors(sys, disk);
     let any = |test: &dyn Fn(&str) -> bool| places.iter().any(|(name, _)| test(name));
     let numbered = |prefix: &'static str| any(&|name| parse_number_after(name, prefix).is_some());
-    // The order matters: USB bridges and HBAs both have a SCSI host, and SATA disks behind a SAS HBA have the transport
-    // SAS.
+    // The order matters: USB bridges and HBAs both have a SCSI host, and a SATA disk behind a SAS HBA has the transport
+    // `sas`.
     if numbered("usb") {
         "usb"
     } else if any(&|name| name.starts_with("end_device-")) {
@@ -82,7 +82,7 @@ fn build_path_id(sys: &Path, disk: &Path) -> Option<String> {
         }
         virtio |= parse_number_after(&name, "virtio").is_some() && parts.is_empty();
     }
-    // udev creates no link for an eMMC behind a PCI controller.
+    // udev does not create a link for an eMMC behind a PCI controller.
     let is_mmc = sysfs_ancestors(sys, disk).iter().any(|(name, _)| parse_number_after(name, "mmc").is_some());
     if is_mmc || !parts.iter().any(|part| part.starts_with("pci-")) {
         return None;
@@ -94,8 +94,8 @@ fn build_path_id(sys: &Path, disk: &Path) -> Option<String> {
     Some(parts.join("-"))
 }
 
-/// Returns the component of a by-path name that follows the controller, for the SCSI device `H:B:T:L`. Examples:
-/// `ata-1`, `sas-phy3-lun-0`, `scsi-0:0:1:0`.
+/// Returns the component of a by-path name that follows the controller's component, for the SCSI device `H:B:T:L`.
+/// Examples: `ata-1`, `sas-phy3-lun-0`, `scsi-0:0:1:0`.
 fn format_scsi_part(address: &str, dir: &Path) -> Option<String> {
     let [_, bus, target, lun] = parse_scsi_address(address)?;
     let above = |prefix: &str| {
@@ -120,7 +120,7 @@ fn format_scsi_part(address: &str, dir: &Path) -> Option<String> {
             (bus, _) => format!("ata-{port_number}.{bus}.0"),
         });
     }
-    // Host numbers are unique in the machine; in the name they are relative to the controller.
+    // Host numbers are unique in the machine; in the name, they are relative to the controller.
     let hosts = std::fs::read_dir(parent).ok()?.flatten();
     let first = hosts.filter_map(|entry| parse_number_after(entry.file_name().to_str()?, "host")).min()?;
     Some(format!("scsi-{}:{bus}:{target}:{lun}", parse_number_after(&host, "host")?.checked_sub(first)?))

@@ -28,7 +28,7 @@ pub(super) fn read_disks(roots: &ProbeRoots, users: &DeviceUsers, depth: ProbeDe
     // Disks are read in parallel: 24 hard disks would take a minute sequentially.
     let found: Vec<Result<Option<InventoryDisk>>> = thread::scope(|scope| {
         let readers: Vec<_> = names.iter().map(|name| scope.spawn(|| read_disk(roots, users, name, depth))).collect();
-        let gone = || Error::new(Phase::Inventory, "a thread reading a disk panicked");
+        let gone = || Error::new(Phase::Inventory, "a thread that reads a disk panicked");
         readers.into_iter().map(|reader| reader.join().unwrap_or_else(|_| Err(gone()))).collect()
     });
     let mut disks = Vec::new();
@@ -42,12 +42,13 @@ pub(super) fn read_disks(roots: &ProbeRoots, users: &DeviceUsers, depth: ProbeDe
     Ok(disks)
 }
 
-/// Returns the probable reason why the kernel reports no capacity for a disk with this SCSI device type; `None` for devices
-/// whose medium may be missing. `sd_read_capacity` of the kernel sets the capacity to 0 for sectors of unsupported size.
+/// Returns the probable reason why the kernel reports a capacity of 0 for a disk with this SCSI device type; `None` for
+/// devices with a medium that may be missing. The kernel's `sd_read_capacity` sets the capacity to 0 if the sector size
+/// is not supported.
 fn explain_missing_capacity(scsi_type: &str, removable: &str) -> Option<&'static str> {
     (scsi_type == SCSI_DISK && removable == "0").then_some(
-        "the kernel reports no capacity: its sectors probably have 520 or 528 bytes, as on disks of storage systems; \
-         reformat the disk with `sg_format --format --size=512`, or remove the disk",
+        "the kernel reports a capacity of 0: the disk's sectors probably have 520 or 528 bytes, as on disks from \
+         storage arrays; reformat the disk with `sg_format --format --size=512`, or remove the disk",
     )
 }
 
@@ -70,7 +71,7 @@ fn read_disk(roots: &ProbeRoots, users: &DeviceUsers, name: &str, depth: ProbeDe
     let place = dir.canonicalize().unwrap_or_else(|_| dir.clone());
     let name = KernelName::from(name);
     let device = name.device_path();
-    // SCSI provides 16 characters of a model, SATA identify data 40.
+    // SCSI provides 16 characters of the model, SATA identify data provides 40.
     let identity = ata_identity::read_identity(&dir);
     let mut disk = InventoryDisk {
         name,
@@ -169,7 +170,7 @@ fn read_wwn(dir: &Path) -> String {
         [dir.join("wwid"), dir.join("device/wwid")].iter().map(|path| read_attribute(path)).find(|id| !id.is_empty());
     match text.unwrap_or_default() {
         id if id.starts_with("naa.") => id.replacen("naa.", "0x", 1),
-        // Not a registered name: it is derived from vendor, model and serial number, which are already known.
+        // This is not a registered name: it is derived from vendor, model and serial number, which are already known.
         id if id.starts_with("t10.") => String::new(),
         id => id,
     }

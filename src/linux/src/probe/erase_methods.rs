@@ -22,7 +22,7 @@ pub(super) fn add_erase_methods(roots: &ProbeRoots, found: &mut [InventoryDisk])
 fn find_methods(queue: &Path, node: &Path, transport: &str) -> Vec<EraseMethod> {
     let mut methods = match transport {
         "nvme" => nvme_methods(node),
-        // USB disks are excluded: bridges forward only some commands, and a disk that loses power during a security
+        // USB disks are excluded: USB bridges forward only some commands, and a disk that loses power during a security
         // erase stays locked.
         "sata" => sata_methods(node),
         _ => Vec::new(),
@@ -33,8 +33,8 @@ fn find_methods(queue: &Path, node: &Path, transport: &str) -> Vec<EraseMethod> 
     methods
 }
 
-/// Returns the erase methods of an NVMe namespace; an empty list if the namespace cannot be queried, for example for
-/// lack of privileges.
+/// Returns the erase methods of an NVMe namespace. Returns an empty list if the namespace cannot be queried, for
+/// example because privileges are missing.
 fn nvme_methods(node: &Path) -> Vec<EraseMethod> {
     let asked = std::fs::File::open(node).and_then(|file| nvme::read_namespace(&file));
     asked.map(|namespace| namespace.methods).unwrap_or_else(|error| {

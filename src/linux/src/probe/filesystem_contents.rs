@@ -63,8 +63,8 @@ pub(crate) fn read_filesystem(device: &DevicePath, point: &Path) -> io::Result<F
 }
 
 /// Returns the files of sparse volumes. The installed system may mount this filesystem at `/`, or at any other
-/// directory in the path of the sparse volumes, such as `/var`. Therefore the directory of the volumes is searched at
-/// each path that it may have in the filesystem. Symlinks are not followed.
+/// directory in the path of the sparse volumes, such as `/var`. Therefore the function searches each path at which the
+/// volumes' directory may be in the filesystem. Symlinks are not followed.
 fn find_sparse_files(root: &File) -> Vec<SparseFile> {
     let folders =
         std::iter::successors(Some(k8s_volume::SPARSE.trim_start_matches('/')), |path| match path.split_once('/') {
@@ -91,8 +91,8 @@ fn list_sparse_files(root: &File, folder: &str) -> nix::Result<Vec<SparseFile>> 
     Ok(names.into_iter().filter_map(file).collect())
 }
 
-/// Reads the install marker. The filesystem may belong to a previous owner. Therefore a symlink must not lead out of
-/// the filesystem, and opening a special file must not block.
+/// Reads the install marker. The filesystem may be from a previous owner. Therefore a symlink must not lead out of the
+/// filesystem, and opening a special file must not block.
 fn read_marker(root: &File) -> io::Result<Option<InstallMarker>> {
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let file = match safe_open::open_beneath(

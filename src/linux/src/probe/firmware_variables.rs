@@ -1,7 +1,7 @@
 //! Boot variables of UEFI firmware, from efivarfs.
 //!
-//! The installed system can write these variables. Therefore the number of variables is limited, and so are the lengths
-//! of their names and values. Malformed variables are listed as malformed.
+//! The installed system can write these variables, so they are untrusted. The number of variables and the lengths of
+//! their names and values are limited. Malformed variables are listed as malformed.
 
 mod load_target;
 
@@ -39,7 +39,9 @@ pub(super) fn read_firmware_variables(sys: &Path) -> Option<FirmwareVariables> {
     let directory = sys.join("firmware/efi/efivars");
     let unreadable = |reason: String| FirmwareVariables { unreadable: Some(reason), ..FirmwareVariables::default() };
     Some(match super::sysfs::list_names(&directory) {
-        Ok(names) if names.is_empty() => unreadable("efivarfs is not mounted, or the firmware has no variables".into()),
+        Ok(names) if names.is_empty() => {
+            unreadable("efivarfs is not mounted, or the firmware provides no variables".into())
+        }
         Ok(names) => read_variables(&directory, &names),
         Err(error) => unreadable(error.to_string()),
     })
@@ -91,7 +93,7 @@ fn parse_load_option_name(file: &str) -> Option<(LoadOptionClass, u16)> {
     })
 }
 
-/// Parses four hexadecimal digits. The specification requires upper case, and firmware ignores variables with
+/// Parses four hexadecimal digits. The specification requires upper-case digits, and firmware ignores variables with
 /// lower-case digits.
 fn parse_hexadecimal_number(digits: &str) -> Option<u16> {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'A'..=b'F').contains(&byte);

@@ -106,8 +106,8 @@ fn is_on_usb(card: &Path) -> bool {
     device.components().any(|component| component.as_os_str().to_str().is_some_and(is_bus))
 }
 
-/// Returns the permanent MAC address of a NIC. The current address does not identify a NIC, because all NICs in a bond
-/// have the same current address.
+/// Returns the permanent MAC address of a NIC. The current address does not identify the NIC, because all NICs in a
+/// bond have the same current address.
 fn read_mac(card: &Path) -> String {
     let own = read_attribute(&card.join("bonding_slave/perm_hwaddr"));
     let shown = || read_attribute(&card.join("address"));

@@ -16,20 +16,20 @@ use std::time::{Duration, Instant};
 /// Multicast address of LLDP frames for the nearest bridge. Bridges do not forward these frames.
 const GROUP: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x0e];
 
-/// Interval of progress messages. The same duration is the time limit for each command that this module runs.
+/// Interval of progress messages, and time limit for each command that this module runs.
 const SAY: Duration = Duration::from_secs(30);
 
-/// Maximum number of neighbours that are stored for a NIC. The number is limited, because frames may be forged.
+/// Maximum number of neighbors that are stored for a NIC. The number is limited because frames may be forged.
 const MOST: usize = 16;
 
 /// Sets the links of all NICs up, disables LLDP agents in NIC firmware, and receives frames until both leaf switches
-/// are found or `patience` expires. `say` receives progress messages, which name the NICs without neighbours.
+/// are found or `patience` expires. `say` receives progress messages, which list the NICs without neighbors.
 ///
 /// # Errors
 /// Returns an error if the socket cannot be opened.
 pub fn receive_neighbours(nics: &[Nic], patience: Duration, say: &dyn Fn(&str)) -> Result<Vec<NicNeighbours>> {
     for nic in nics {
-        // A NIC whose link cannot be set up receives nothing, and is reported as a NIC without neighbours.
+        // If a link cannot be set up, its NIC receives nothing and is reported as a NIC without neighbors.
         let _ = ToolCommand::new("ip").args(["link", "set", &nic.name, "up"]).deadline(SAY).run();
     }
     stop_firmware_agents(nics, Path::new("/sys"), say);
@@ -65,9 +65,13 @@ pub fn receive_neighbours(nics: &[Nic], patience: Duration, say: &dyn Fn(&str)) 
 /// Describes which leaf switches were found, and which NICs have received no LLDP frames.
 pub fn describe_search(leaves: &LeafSearch) -> String {
     match leaves {
-        LeafSearch::Both(_) => "LLDP: both leaves found".to_owned(),
+        LeafSearch::Both(_) => "LLDP: found both leaf switches".to_owned(),
         LeafSearch::TooMany(names) => {
-            format!("LLDP: metal-stack requires two leaves, but {} were found: {}", names.len(), names.join(", "))
+            format!(
+                "LLDP: metal-stack requires two leaf switches, but {} were found: {}",
+                names.len(),
+                names.join(", ")
+            )
         }
         LeafSearch::TooFew { silent, leaves } => {
             let heard = match &leaves[..] {
@@ -75,10 +79,10 @@ pub fn describe_search(leaves: &LeafSearch) -> String {
                 names => format!("only {}", names.join(", ")),
             };
             let silent = match &silent[..] {
-                [] => "all NICs are connected to the same leaf".to_owned(),
-                names => format!("nothing received on {}", names.join(", ")),
+                [] => "all NICs are connected to the same leaf switch".to_owned(),
+                names => format!("no LLDP frames were received on {}", names.join(", ")),
             };
-            format!("LLDP: found {heard} of two leaves; {silent}")
+            format!("LLDP: found {heard} of two leaf switches; {silent}")
         }
     }
 }
@@ -109,10 +113,12 @@ fn stop_firmware_agents(nics: &[Nic], sys: &Path, say: &dyn Fn(&str)) {
         let file = debug.join("i40e").join(device).join("command");
         let told = fs::OpenOptions::new().write(true).open(&file).and_then(|mut file| file.write_all(b"lldp stop"));
         match told {
-            Ok(()) => say(&format!("{}: LLDP agent of the firmware stopped", nic.name)),
-            Err(error) => {
-                say(&format!("{}: cannot stop the LLDP agent of the firmware: {}: {error}", nic.name, file.display()))
-            }
+            Ok(()) => say(&format!("{}: stopped the LLDP agent in the NIC's firmware", nic.name)),
+            Err(error) => say(&format!(
+                "{}: cannot stop the LLDP agent in the NIC's firmware: {}: {error}",
+                nic.name,
+                file.display()
+            )),
         }
     }
 }
@@ -198,8 +204,8 @@ mod tests {
         let command = fs::read_to_string(sys.join("kernel/debug/i40e/0000:01:00.0/command")).unwrap();
         assert_eq!(command, "lldp stop");
         let said = said.into_inner();
-        assert_eq!(said[0], "eth0: LLDP agent of the firmware stopped");
-        assert!(said[1].starts_with("eth2: cannot stop the LLDP agent of the firmware: "), "{said:?}");
+        assert_eq!(said[0], "eth0: stopped the LLDP agent in the NIC's firmware");
+        assert!(said[1].starts_with("eth2: cannot stop the LLDP agent in the NIC's firmware: "), "{said:?}");
     }
 
     #[test]
@@ -208,25 +214,27 @@ mod tests {
         for (leaves, words) in [
             (
                 LeafSearch::TooFew { silent: texts(&["eth1"]), leaves: texts(&["leaf01"]) },
-                "LLDP: found only leaf01 of two leaves; nothing received on eth1",
+                "LLDP: found only leaf01 of two leaf switches; no LLDP frames were received on eth1",
             ),
             (
                 LeafSearch::TooFew { silent: vec![], leaves: texts(&["leaf01"]) },
-                "LLDP: found only leaf01 of two leaves; all NICs are connected to the same leaf",
+                "LLDP: found only leaf01 of two leaf switches; all NICs are connected to the same leaf switch",
             ),
             (
                 LeafSearch::TooFew { silent: texts(&["eth0", "eth1"]), leaves: vec![] },
-                "LLDP: found none of two leaves; nothing received on eth0, eth1",
+                "LLDP: found none of two leaf switches; no LLDP frames were received on eth0, eth1",
             ),
             (
                 LeafSearch::TooMany(texts(&["a", "b", "c"])),
-                "LLDP: metal-stack requires two leaves, but 3 were found: a, b, c",
+                "LLDP: metal-stack requires two leaf switches, but 3 were found: a, b, c",
             ),
         ] {
             assert_eq!(describe_search(&leaves), words);
         }
         let page = include_str!("../../../../docs/metal-stack-bmc.md");
-        assert!(page.contains("\nLLDP: found only leaf01 of two leaves; nothing received on eth1\n"));
+        assert!(
+            page.contains("\nLLDP: found only leaf01 of two leaf switches; no LLDP frames were received on eth1\n")
+        );
     }
 
     /// Two veth pairs act as cables to two leaves: the peer interfaces send the leaves' frames.

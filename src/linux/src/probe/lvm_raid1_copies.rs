@@ -58,8 +58,8 @@ pub(super) fn find_copies(row: &LvmReportRow, name: &str) -> Vec<VolumeCopy> {
     images.iter().map(leg).collect()
 }
 
-/// Returns the slots of the copies that have the volume's current data, the best copy first. If each of two copies was
-/// used without the other copy, both copies are omitted, because the operator must decide which copy is correct.
+/// Returns the slots of the copies that have the volume's current data, the best copy first. If two copies were each
+/// used without the other, both are omitted, because the operator must decide which copy is correct.
 pub(super) fn find_complete_copies(legs: &[VolumeCopy], superblocks: &[Option<DmRaidSuperblock>]) -> Vec<usize> {
     // One bit for each slot; LVM supports fewer than 64 copies.
     let known = || (0..64).zip(superblocks).filter_map(|(place, found)| Some((place, (*found)?)));
@@ -71,8 +71,8 @@ pub(super) fn find_complete_copies(legs: &[VolumeCopy], superblocks: &[Option<Dm
         up_to_date && failed >> place & 1 == 0 && legs.get(*place).is_some_and(|leg| leg.data.is_some())
     });
     let mut good: Vec<(usize, u64)> = good.map(|(place, own)| (place, own.events)).collect();
-    // The copy with the highest event count comes first. If several copies have this count, the kernel would
-    // resynchronize the others from the one in the lowest slot.
+    // The copy with the highest event count comes first. If several copies have this count, the one in the lowest slot
+    // comes first, because the kernel would resynchronize the others from it.
     good.sort_by_key(|(place, events)| (Reverse(*events), *place));
     good.into_iter().map(|(place, _)| place).collect()
 }
@@ -86,7 +86,7 @@ pub(super) fn read_superblocks(roots: &ProbeRoots, legs: &[VolumeCopy]) -> Vec<O
         match file.and_then(|file| file.read_exact_at(&mut bytes, piece.start_bytes)) {
             Ok(()) => DmRaidSuperblock::parse(&bytes),
             Err(error) => {
-                tracing::warn!(device = piece.device, "cannot read the superblock of a raid1 volume: {error}");
+                tracing::warn!(device = piece.device, "cannot read the superblock of a raid1 logical volume: {error}");
                 None
             }
         }

@@ -14,10 +14,10 @@ use std::path::Path;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Types of array members in libblkid: the type of md itself, and the types of the firmware RAIDs that mdadm supports.
+/// Types of array members in libblkid: md's own type, and the types of the firmware RAIDs that mdadm supports.
 pub(crate) const MEMBERS: [&str; 3] = ["linux_raid_member", "isw_raid_member", "ddf_raid_member"];
 
-/// Time limit for mdadm, because failing disks respond slowly.
+/// Time limit for mdadm. It is generous, because failing disks respond slowly.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Metadata formats of firmware RAIDs.
@@ -67,7 +67,7 @@ fn examine_members(
         let none = |text: &str| {
             let said: Vec<&str> =
                 text.lines().map(str::trim).filter(|line| !line.is_empty()).take(SAID_LINES).collect();
-            format!("mdadm reports no array for member {device}: {}", said.join(" | "))
+            format!("mdadm does not report an array for the member {device}: {}", said.join(" | "))
         };
         match examine(device).and_then(|text| parse_superblock(&text).ok_or_else(|| none(&text))) {
             Ok(superblock) => found.push(((*device).clone(), superblock)),
@@ -93,7 +93,7 @@ fn parse_superblock(text: &str) -> Option<MdSuperblock> {
         let found = text.lines().filter_map(|line| line.split_once(" : ")).find(|(key, _)| key.trim() == name);
         found.map(|(_, value)| value.trim())
     };
-    // 0.90 and the firmware formats label it UUID.
+    // For 0.90 and the firmware formats, mdadm prints the label UUID.
     let uuid = field("Array UUID").or_else(|| field("UUID"))?;
     let uuid = uuid.split_whitespace().next()?.replace(':', "").parse().ok()?;
     let metadata = parse_metadata_version(field("Magic").unwrap_or_default(), field("Version").unwrap_or_default());
@@ -124,8 +124,8 @@ fn parse_superblock(text: &str) -> Option<MdSuperblock> {
     })
 }
 
-/// Returns the container of a firmware RAID. Nothing after the container's UUID is parsed, because the names of the
-/// container's volumes follow and may contain newlines.
+/// Returns the container of a firmware RAID. The text after the container's UUID is not parsed, because it contains the
+/// names of the container's volumes, which may contain newlines.
 fn container_superblock(uuid: Uuid, metadata: String) -> MdSuperblock {
     MdSuperblock {
         uuid,
@@ -140,10 +140,10 @@ fn container_superblock(uuid: Uuid, metadata: String) -> MdSuperblock {
     }
 }
 
-/// Returns whether the kernel writes more than a bitmap and superblocks when it starts the array, even if the start is
-/// read-only. This is the case if the kernel would empty a partial parity log (PPL), replay a journal, or continue a
-/// reshape. Feature bits (linux/raid/md_p.h) indicate each of these three cases; a reshape is also indicated by
-/// metadata version 0.91.
+/// Returns whether the kernel writes more than a bitmap and superblocks when it starts the array, even if the array is
+/// started read-only. This is the case if the kernel would empty a partial parity log (PPL), replay a journal, or
+/// continue a reshape. Feature bits (linux/raid/md_p.h) indicate each of these three cases; a reshape is also indicated
+/// by metadata version 0.91.
 fn writes_at_start(features: &str, version: &str) -> bool {
     const RESHAPE: u32 = 4;
     const JOURNAL: u32 = 512;
@@ -176,8 +176,8 @@ fn parse_role_1(text: &str) -> MemberRole {
     }
 }
 
-/// Parses the line about the member itself in metadata 0.90. The slot and the state follow the number, major and minor:
-/// `this 0     254        0        0      active sync   /dev/vda`.
+/// Parses the line for the examined member in the output for metadata 0.90. The slot and the state follow the number,
+/// major and minor: `this 0     254        0        0      active sync   /dev/vda`.
 fn parse_role_090(line: &str) -> Option<MemberRole> {
     let mut words = line.split_whitespace();
     (words.next() == Some("this")).then_some(())?;
@@ -207,8 +207,8 @@ fn parse_empty_slot_090(line: &str) -> Option<u32> {
 
 /// Marks members with outdated data as faulty. mdadm excludes such members as well (Assemble.c). A member is outdated
 /// if other members were used without it, or if its event count is lower than the highest count by more than one. A
-/// difference of one may be caused by stopping the array, so it is accepted. If each of two members was used without
-/// the other member, both members are marked, because the operator must decide which member is correct.
+/// difference of one may be caused by stopping the array, so it is accepted. If two members were each used without the
+/// other, both are marked, because the operator must decide which member is correct.
 fn mark_outdated_members(members: &mut [(DevicePath, MdSuperblock)]) {
     let place = |superblock: &MdSuperblock| match superblock.role {
         MemberRole::Active(place) => Some(place),
@@ -225,7 +225,7 @@ fn mark_outdated_members(members: &mut [(DevicePath, MdSuperblock)]) {
         let why = match rival {
             Some((other, ..)) => {
                 format!(
-                    "this member and member {other} were used without each other: the operator must choose one of them"
+                    "this member and member {other} were each used without the other: the operator must choose one of them"
                 )
             }
             None if superblock.events.saturating_add(1) < latest => "this member has missed changes".to_owned(),
@@ -264,8 +264,8 @@ fn build_array(mut members: Vec<(DevicePath, MdSuperblock)>) -> Option<MdArray> 
     Some(MdArray { uuid, name, level, metadata, raid_devices, members: roles, writes_at_start, running: None })
 }
 
-/// Returns the running array that uses one of the members. Volumes in a container of a firmware RAID also use the
-/// members of the container. Such volumes are not returned, because the members' metadata describes the container.
+/// Returns the running array that uses one of the members. The volumes in a firmware RAID container also use the
+/// container's members; they are not returned, because the members' metadata describes the container.
 fn find_running_array(roots: &ProbeRoots, inventory: &Inventory, array: &MdArray) -> Option<KernelName> {
     let members: Vec<KernelName> =
         array.members.iter().map(|member| inventory.resolve_kernel_name(&member.device)).collect();

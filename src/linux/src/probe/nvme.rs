@@ -110,7 +110,7 @@ pub(crate) fn read_namespace_id(device: &File) -> io::Result<u32> {
 pub(crate) fn read_namespace(device: &File) -> io::Result<NvmeNamespace> {
     let id = read_namespace_id(device)?;
     let controller = identify(device, CNS_CONTROLLER, 0)?;
-    // Old controllers do not support these lists. Without them, other namespaces are assumed to exist.
+    // Old controllers do not support these lists. If a list is missing, other namespaces are assumed to exist.
     let list = |cns| identify(device, cns, 0).ok().map(|data| parse_namespace_ids(&data));
     let allocated = if manages_namespaces(&controller) { list(CNS_ALLOCATED) } else { None };
     let alone = is_only_namespace(&controller, id, list(CNS_ACTIVE).as_deref(), allocated.as_deref());
@@ -137,7 +137,7 @@ fn list_erase_methods(controller: &[u8], alone: bool) -> Vec<EraseMethod> {
     let attributes = read_u8(controller, 524);
     let format_is_ours = can_format && (alone || attributes & 0b11 == 0);
     let offers = [
-        // A sanitize always affects the whole subsystem.
+        // A sanitize operation always affects the whole subsystem.
         (EraseMethod::NvmeSanitizeCrypto, alone && sanitize & 1 != 0),
         (EraseMethod::NvmeSanitizeBlock, alone && sanitize & 1 << 1 != 0),
         (EraseMethod::NvmeFormatCrypto, format_is_ours && attributes & 1 << 2 != 0),
@@ -146,8 +146,8 @@ fn list_erase_methods(controller: &[u8], alone: bool) -> Vec<EraseMethod> {
     offers.into_iter().filter(|(_, offered)| *offered).map(|(method, _)| method).collect()
 }
 
-/// Returns whether this namespace is the only one in the whole NVM subsystem. `active` lists the namespaces that are
-/// attached to this controller, and `allocated` lists all namespaces that exist in the subsystem.
+/// Returns whether this namespace is the only namespace in the whole NVM subsystem. `active` lists the namespaces that
+/// are attached to this controller, and `allocated` lists all namespaces that exist in the subsystem.
 fn is_only_namespace(controller: &[u8], id: u32, active: Option<&[u32]>, allocated: Option<&[u32]>) -> bool {
     let only = |list: Option<&[u32]>| list == Some(&[id]);
     let most = read_u32(controller, 516);

@@ -1,4 +1,5 @@
-//! Objects that span several devices without md or LVM, identified by the ID in their superblocks.
+//! Objects other than md arrays and LVM groups that span several devices. They are identified by the ID in their
+//! superblocks.
 //!
 //! Arrays and volume groups are excluded, because mdadm and lvm report them completely.
 
@@ -36,7 +37,7 @@ enum ObjectIdSource {
 
 enum ComponentCondition {
     Always,
-    /// The device is a component if the eight bytes at this offset are zero.
+    /// The device is a component if the eight bytes at this offset are all zero.
     Zero(u64),
     /// The device is a component if the eight bytes at this offset are not all zero.
     NotZero(u64),
@@ -104,7 +105,7 @@ const KINDS: [ComponentKind; 10] = [
     ),
     component_kind(
         "ceph_bluestore",
-        "BlueStore of Ceph",
+        "Ceph BlueStore",
         ObjectIdSource::Text(23, 36),
         ComponentRole::Peer,
         ComponentCondition::Always,
@@ -301,7 +302,7 @@ mod tests {
             ("bcache", "own", &[(4112, &one)], &[]),
             ("stratis", "own", &[(544, hex.as_bytes())], &[("stratis pool", &hex, ComponentRole::Peer)]),
             ("stratis", "own", &[], &[]),
-            ("ceph_bluestore", "", &[(0, label.as_bytes())], &[("BlueStore of Ceph", WHOLE, ComponentRole::Peer)]),
+            ("ceph_bluestore", "", &[(0, label.as_bytes())], &[("Ceph BlueStore", WHOLE, ComponentRole::Peer)]),
             ("zfs_member", "1234567890", &[], &[("zpool", "1234567890", ComponentRole::Peer)]),
             ("btrfs", WHOLE, &[(btrfs, &3u64.to_le_bytes())], &[("btrfs", WHOLE, ComponentRole::OneOf(3))]),
             ("btrfs", WHOLE, &[(btrfs, &one)], &[]),

@@ -32,7 +32,7 @@ fn detect_kind(name: &str, dir: &Path) -> Option<StackedDeviceKind> {
     if !name.starts_with("dm-") {
         return None;
     }
-    // The tool that creates a device starts its UUID with its own prefix (dmsetup(8)).
+    // The device's UUID begins with a prefix that identifies the tool that created the device (dmsetup(8)).
     let uuid = read_attribute(&dir.join("dm/uuid"));
     if uuid.starts_with(OVERLAY) {
         return Some(StackedDeviceKind::Other);
@@ -57,8 +57,8 @@ fn read_stacked_device(
     // An overlay is also on top of a loop device backed by memory, which is not a disk.
     below.retain(|name| !(is_overlay && name.starts_with("loop")));
     let size_bytes = parse_sectors(&read_attribute(&dir.join("size"))).unwrap_or_default();
-    // A node like /dev/md127 outlives its array. An inactive array also has the size 0, but is listed because it holds
-    // its members.
+    // A node like /dev/md127 outlives its array. An inactive array also has the size 0, but is listed, because its
+    // members are in use.
     if kind == StackedDeviceKind::Array && below.is_empty() && size_bytes == 0 {
         return Ok(None);
     }

@@ -1,4 +1,4 @@
-//! Reading of sysfs and procfs.
+//! Functions that read sysfs and procfs.
 
 use common::error::{Context, Phase, Result};
 use std::ffi::OsString;
@@ -69,7 +69,7 @@ pub(crate) fn list_names(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Returns the last component of the path that a link refers to: `driver` → `virtio_net`.
+/// Returns the last component of the path to which a link refers: `driver` → `virtio_net`.
 pub(crate) fn read_link_name(path: &Path) -> String {
     let target = std::fs::read_link(path).unwrap_or_default();
     target.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()

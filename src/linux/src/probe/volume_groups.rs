@@ -29,7 +29,7 @@ pub(crate) const LOOK: &str = "devices{use_devicesfile=0 hints=\"none\" scan_lvs
 /// Prefix of the device-mapper UUIDs that drophammer assigns to read-only mappings of volumes.
 pub(crate) const COPY: &str = "drophammer-";
 
-/// Time limit for lvm, because failing disks respond slowly.
+/// Time limit for lvm. It is generous, because failing disks respond slowly.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Maximum size of lvm's report in bytes. A truncated report cannot be used. A linear volume takes about 0.5 KiB of the
@@ -51,7 +51,7 @@ pub(super) fn read_groups(roots: &ProbeRoots, inventory: &Inventory) -> (Vec<Lvm
             let whole = |row: &LvmReportRow, name: &str| {
                 let legs = lvm_raid1_copies::find_copies(row, name);
                 let superblocks = lvm_raid1_copies::read_superblocks(roots, &legs);
-                // A volume without any superblock was never activated and contains no data yet, so all its copies are
+                // A volume without superblocks was never activated and does not contain data yet, so all its copies are
                 // complete.
                 let fresh = superblocks.iter().all(Option::is_none) && legs.iter().all(|leg| leg.data.is_some());
                 (
@@ -103,7 +103,7 @@ fn find_unlisted_volumes(
     };
     let left = devices.iter().filter(|device| !is_listed(device) && !is_part(device));
     let devices: Vec<DevicePath> = left.map(|device| (*device).clone()).collect();
-    let reason = "lvm does not list the device as a physical volume: see `lvm pvs --all -v`".to_owned();
+    let reason = "lvm does not list the device as a physical volume; run `lvm pvs --all -v` for details".to_owned();
     (!devices.is_empty()).then_some(UnassignedDevices { devices, reason })
 }
 
@@ -213,8 +213,8 @@ pub(super) const GROUP_FIELDS: &str = "vg_uuid,vg_name,vg_extent_size,vg_tags,vg
     vg_lock_type,vg_clustered,vg_allocation_policy,max_lv,lv_count";
 
 pub(super) fn read_report() -> Result<LvmReport, String> {
-    // Without locks, since nothing is written. `--foreign` includes groups of other hosts (system ID). `--all` includes
-    // hidden volumes, such as the copies of a raid1 volume.
+    // Locks are not used, because nothing is written. `--foreign` includes groups of other hosts (system ID). `--all`
+    // includes hidden volumes, such as the copies of a raid1 volume.
     let lvm = ToolCommand::new("lvm").args(["fullreport", "--all", "--config", LOOK, "--nolocking", "--foreign"]);
     let lvm = lvm.args(["--reportformat", "json", "--units", "b", "--nosuffix"]);
     let fields = [
@@ -237,9 +237,9 @@ fn run_report(lvm: ToolCommand) -> Result<LvmReport, String> {
     serde_json::from_str(&output.stdout).map_err(|error| format!("cannot parse the report of lvm: {error}"))
 }
 
-/// Converts lvm's report. `active` returns the kernel name of an active volume by its UUIDs. `path` converts lvm's path
-/// of a device to the path in the inventory. `whole` returns how many copies of a raid1 volume are complete, and how
-/// many exist.
+/// Converts lvm's report. `active` returns the kernel name of an active volume for its UUIDs. `path` converts lvm's
+/// path of a device to the path in the inventory. `whole` returns how many copies of a raid1 volume are complete, and
+/// how many exist.
 fn build_groups(
     report: LvmReport,
     active: &impl Fn(&str, &str) -> Option<KernelName>,
@@ -296,12 +296,12 @@ fn find_closed_reason(group: &LvmReportGroup) -> Option<String> {
     let lock = if group.vg_lock_type.is_empty() { &group.vg_clustered } else { &group.vg_lock_type };
     if !lock.is_empty() && lock != "none" {
         return Some(format!(
-            "{SHARED_GROUP} (lock type {lock}), and no lock manager runs here: make the group local \
-             in the installed system with `vgchange --lock-type none`"
+            "{SHARED_GROUP} (lock type {lock}), but the ramdisk does not run a lock manager: make the group local in \
+             the installed system with `vgchange --lock-type none`"
         ));
     }
     match (group.vg_exported.is_empty(), group.vg_systemid.as_str()) {
-        (false, _) => Some("it is exported: `vgimport` it in the installed system".to_owned()),
+        (false, _) => Some("it is exported: import it in the installed system with `vgimport`".to_owned()),
         (true, "") => None,
         (true, owner) => Some(format!(
             "it belongs to the host with the system ID \"{owner}\": remove the ID with `vgchange --systemid \"\"`"
@@ -312,14 +312,15 @@ fn find_closed_reason(group: &LvmReportGroup) -> Option<String> {
 /// Returns why the volume cannot be activated alone; `None` if it can be activated alone. An origin is activated
 /// together with its snapshots. Activating a volume with a pending merge starts the merge; until the merge is complete,
 /// the origin's extents do not contain the current content. Activating a volume that is being moved continues the move.
-/// In all other attributes, a volume with a pending merge or a volume that is being moved is equal to a linear volume.
+/// In all other attributes, volumes with a pending merge and volumes that are being moved do not differ from linear
+/// volumes.
 fn find_entanglement(volume: &LvmReportVolume) -> Option<&'static str> {
     match () {
         () if volume.lv_attr.starts_with(['O', 'S']) => {
-            Some("is part of a snapshot merge, which the activation of the volume would continue")
+            Some("is part of a snapshot merge, which would continue if the volume was activated")
         }
         () if !volume.lv_allocation_locked.is_empty() => {
-            Some("is being moved, and its activation would continue the move")
+            Some("is being moved, and the move would continue if the volume was activated")
         }
         () if volume.lv_role.split(',').any(|role| role == "origin") => Some(HAS_SNAPSHOT),
         () => None,
@@ -383,7 +384,7 @@ fn index_active_volumes(sys: &Path) -> impl Fn(&str, &str) -> Option<KernelName>
     }
 }
 
-/// Returns the inventory's path of a device that lvm may name by any of its paths; `None` for a missing device
+/// Returns the inventory's path of a device, for which lvm may print any of its paths; `None` for a missing device
 /// (`[unknown]`).
 fn resolve_device_path(roots: &ProbeRoots, inventory: &Inventory, path: &str) -> Option<DevicePath> {
     let node = path.strip_prefix("/dev/")?;

@@ -63,7 +63,7 @@ impl BackgroundProcess {
 
 impl Drop for BackgroundProcess {
     fn drop(&mut self) {
-        // Do not kill a process that has ended: its PID may have been reused.
+        // A process that has ended must not be killed: its PID may have been reused.
         if matches!(self.child.try_wait(), Ok(None)) {
             kill_group(&mut self.child);
         }

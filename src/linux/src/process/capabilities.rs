@@ -59,13 +59,13 @@ pub(crate) fn keep_only_capabilities(capabilities: &[Capability]) -> io::Result<
     if read_own_sets() != Ok(sets) {
         // SAFETY: both arguments have the layout of linux/capability.h, and live until the call returns.
         let set = unsafe { libc::syscall(libc::SYS_capset, HEADER.as_ptr(), sets.as_ptr()) };
-        Errno::result(set).map_err(|error| describe_failure("drop other capabilities", error))?;
+        Errno::result(set).map_err(|error| describe_failure("drop all other capabilities", error))?;
     }
     for one in capabilities {
         prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE as libc::c_ulong, *one as libc::c_ulong)
             .map_err(|error| describe_failure("pass on capabilities", error))?;
     }
-    prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0).map_err(|error| describe_failure("forbid new privileges", error))?;
+    prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0).map_err(|error| describe_failure("set no_new_privs", error))?;
     prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM as libc::c_ulong, 0)
-        .map_err(|error| describe_failure("request SIGTERM at the end of the parent process", error))
+        .map_err(|error| describe_failure("request SIGTERM when the parent process ends", error))
 }

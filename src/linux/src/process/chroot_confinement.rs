@@ -2,9 +2,8 @@
 //! nodes that are provided for them.
 //!
 //! These processes still run as root and may mount filesystems (CAP_SYS_ADMIN), as installers do. A malicious program
-//! can therefore mount a devtmpfs. The confinement protects other disks from mistakes of confined programs. It does not
-//! protect the disks from attacks. Attacks are not expected, because the confined programs come from images with a
-//! verified digest.
+//! can therefore mount a devtmpfs. The confinement protects other disks from mistakes of the confined programs, but not
+//! from attacks. Attacks are not expected, because the programs come from images with a verified digest.
 
 use nix::libc;
 use nix::mount::{MsFlags, mount};
@@ -35,7 +34,7 @@ impl Confinement {
     pub(crate) fn prepare_child_setup(&self) -> io::Result<impl FnMut() -> io::Result<()> + Send + Sync + use<>> {
         let (root, folder) = (path_string(&self.root)?, path_string(&self.folder)?);
         let no_devices = self.no_devices.iter().map(|point| {
-            // A remount replaces these flags, but preserves the atime flags if none is passed.
+            // A remount replaces these flags, but preserves the atime flags if none of them is passed.
             let was = statvfs(point)?.flags();
             let flags = [
                 (FsFlags::ST_RDONLY, MsFlags::MS_RDONLY),

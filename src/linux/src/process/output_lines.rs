@@ -63,7 +63,7 @@ pub(crate) fn read_lines(
             }
             let raw = String::from_utf8_lossy(&line);
             if let Ok(mut collected) = collected.lock() {
-                // Drop everything after the first excess line: a gap in the middle would go unnoticed.
+                // Everything after the first excess line is dropped, because a gap in the middle would go unnoticed.
                 dropped |= collected.text.len() + raw.len() > limit;
                 if !dropped {
                     collected.text.push_str(&raw);

@@ -1,4 +1,4 @@
-//! Drops privileges: the process gets a user ID that no other process has, loses all capabilities, and cannot regain
+//! Drops privileges: the process gets a user ID that no other user has, loses all capabilities, and cannot regain
 //! privileges.
 
 use nix::errno::Errno;
@@ -14,10 +14,10 @@ pub const NOBODY_ELSE: u32 = 65_432;
 /// # Errors
 /// Returns an error if the kernel refuses the change. In this case, the process must not continue.
 pub(crate) fn drop_user() -> io::Result<()> {
-    setgroups(&[]).map_err(|error| describe_failure("drop root's supplementary groups", error))?;
+    setgroups(&[]).map_err(|error| describe_failure("drop the supplementary groups", error))?;
     let (uid, gid) = (Uid::from_raw(NOBODY_ELSE), Gid::from_raw(NOBODY_ELSE));
-    setresgid(gid, gid, gid).map_err(|error| describe_failure("change the group", error))?;
-    setresuid(uid, uid, uid).map_err(|error| describe_failure("change the user", error))
+    setresgid(gid, gid, gid).map_err(|error| describe_failure("change the group ID", error))?;
+    setresuid(uid, uid, uid).map_err(|error| describe_failure("change the user ID", error))
 }
 
 /// Drops all capabilities, and prevents the process from regaining any of them through exec.
@@ -28,7 +28,7 @@ pub(crate) fn drop_all_capabilities() -> io::Result<()> {
     clear_capability_sets().map_err(|error| describe_failure("drop all capabilities", error))?;
     // SAFETY: PR_SET_NO_NEW_PRIVS takes a number.
     let no_more = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
-    Errno::result(no_more).map_err(|error| describe_failure("forbid new privileges", error)).map(drop)
+    Errno::result(no_more).map_err(|error| describe_failure("set no_new_privs", error)).map(drop)
 }
 
 /// Closes all file descriptors except standard input, output and error, because the parent may have leaked descriptors.
@@ -36,7 +36,7 @@ pub(crate) fn drop_all_capabilities() -> io::Result<()> {
 /// # Errors
 /// Returns an error if the kernel refuses to close a descriptor.
 pub fn close_inherited_files() -> io::Result<()> {
-    // SAFETY: this process has not opened any file yet except the standard three.
+    // SAFETY: this process has not opened any files yet, except the three standard ones.
     Errno::result(unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32) })?;
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! call filter. The process sees a few files and the programs of this system, and cannot write, use the network, or
 //! inspect other processes.
 //!
-//! Unlike the workers restricted by `privileges`, the sandboxed process may start other programs.
+//! Unlike workers (`worker_sandbox`), the sandboxed process may start other programs.
 
 use super::privilege_drop::{self, NOBODY_ELSE, describe_failure};
 use nix::errno::Errno;
@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::process;
 
 /// Mount point of the new root while the sandbox is set up. Every system has this directory, and the sandbox does not
-/// need the host's directory afterwards.
+/// need the host's /proc afterwards.
 const BUILT_AT: &str = "/proc";
 
 /// Directories of programs and their libraries. The last directory is needed to resolve Debian's alternatives.
@@ -123,7 +123,7 @@ pub(crate) fn enter_sandbox(files: &[SandboxFile]) -> io::Result<()> {
         ForkResult::Child => {}
         ForkResult::Parent { child } => match waitpid(child, None)? {
             WaitStatus::Exited(_, code) => process::exit(code),
-            // A shell reports a signal with this exit code too.
+            // Shells also report signals with this exit code.
             WaitStatus::Signaled(_, signal, _) => process::exit(128 + signal as i32),
             _ => process::exit(1),
         },
@@ -135,8 +135,8 @@ pub(crate) fn enter_sandbox(files: &[SandboxFile]) -> io::Result<()> {
         privilege_drop::drop_user()?;
     }
     privilege_drop::drop_all_capabilities()?;
-    // SAFETY: the call takes two numbers. It ties this process to the waiting parent, and stays in effect as long as
-    // the user does not change.
+    // SAFETY: the call takes two numbers. If the waiting parent ends, this process is killed; this setting stays in
+    // effect as long as the user does not change.
     Errno::result(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
     filters.iter().try_for_each(|filter| {
         apply_filter(filter).map_err(|error| {
@@ -176,11 +176,11 @@ fn build_root(files: &[SandboxFile]) -> io::Result<()> {
     }
     files.iter().try_for_each(|file| write_sandbox_file(root, file))?;
     set_mount_attributes(root, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID)?;
-    // A service may not be permitted to do this. The failure is ignored, because the host name is not a secret.
+    // A service may lack the permission for this call. The failure is ignored, because the host name is not a secret.
     let _ = nix::unistd::sethostname("sandbox");
     nix::unistd::chdir(root)?;
     mount(Some("."), "/", none, MsFlags::MS_MOVE, none)
-        .map_err(|error| describe_failure("move the new root to /", error))?;
+        .map_err(|error| describe_failure("move the mount of the new root to /", error))?;
     nix::unistd::chroot(".")?;
     Ok(nix::unistd::chdir("/")?)
 }
@@ -203,7 +203,7 @@ fn bind_programs(root: &Path, folder: &str) -> io::Result<()> {
 fn bind_mount(there: &Path, here: &Path) -> io::Result<()> {
     let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
     mount(Some(there), here, None::<&str>, flags, None::<&str>)
-        .map_err(|error| describe_failure(&format!("bind {}", there.display()), error))
+        .map_err(|error| describe_failure(&format!("bind-mount {}", there.display()), error))
 }
 
 fn write_sandbox_file(root: &Path, file: &SandboxFile) -> io::Result<()> {
@@ -238,10 +238,10 @@ fn build_seccomp_filters() -> io::Result<[BpfProgram; 2]> {
         SeccompCondition::new(0, SeccompCmpArgLen::Dword, is, value).and_then(|is| SeccompRule::new(vec![is]))
     };
     let mut refused: SeccompRules = FORBIDDEN.into_iter().map(|call| (call, Vec::new())).collect();
-    // Creating processes is allowed, creating user namespaces is not.
+    // Processes may be created, but not user namespaces.
     let user = SeccompCmpOp::MaskedEq(u64::from(libc::CLONE_NEWUSER.cast_unsigned()));
     refused.insert(libc::SYS_clone, vec![argument(user, libc::CLONE_NEWUSER).map_err(wrong)?]);
-    // The process must stay tied to its waiting parent.
+    // The process must not be able to outlive its waiting parent.
     let ends = argument(SeccompCmpOp::Eq, libc::PR_SET_PDEATHSIG).map_err(wrong)?;
     refused.insert(libc::SYS_prctl, vec![ends]);
     // Seccomp cannot inspect the arguments of clone3(2): it returns ENOSYS, and the C library falls back to clone(2).

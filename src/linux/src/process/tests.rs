@@ -61,7 +61,7 @@ fn what_the_kernel_warned_of_stands_beside_the_deadline() {
     let error = CommandError { argv: "lvm pvs".to_owned(), end, tail: vec!["one".to_owned()] };
     assert_eq!(
         error.to_string(),
-        "`lvm pvs` did not end within 120 s and was killed: one; kernel warnings meanwhile: \
+        "`lvm pvs` did not end within 120 s and was killed: one; kernel warnings in the meantime: \
          nvme nvme1: I/O 684 QID 1 timeout, reset controller"
     );
 }
@@ -85,7 +85,7 @@ fn what_must_be_whole_is_whole_or_an_error() {
     assert_eq!(said(4_000_000).unwrap().stdout.len(), 4_000_000);
     let error = said(3_999_999).unwrap_err();
     assert!(matches!(error.end, ProcessFailure::NotWhole(3_999_999)), "{error}");
-    let expected = "` printed more than 3999999 bytes, or left behind a process that keeps its output open";
+    let expected = "` printed more than 3999999 bytes, or left behind a process that keeps its output pipe open";
     assert!(error.to_string().ends_with(expected), "{error}");
     // A background process that outlives the tool.
     let error =

@@ -1,4 +1,4 @@
-//! Sandboxed workers. A worker is another process of this program that has no privileges (`privileges`) and
+//! Sandboxed workers. A worker is another process of this program that runs without privileges (`worker_sandbox`) and
 //! communicates over one socket.
 
 use super::STARTING;

@@ -49,8 +49,8 @@ pub fn drop_privileges(data_bytes: u64) -> io::Result<SandboxSupport> {
         privilege_drop::drop_user()?;
     }
     privilege_drop::drop_all_capabilities()?;
-    let landlock = apply_landlock().map_err(|error| describe_failure("deny access to files", error))?;
-    // Open descriptors stay open; no new one can be allocated.
+    let landlock = apply_landlock().map_err(|error| describe_failure("deny access to all files", error))?;
+    // Open descriptors stay open; new descriptors cannot be allocated.
     setrlimit(Resource::RLIMIT_NOFILE, 0, 0)?;
     apply_filter_all_threads(&filter).map_err(|error| {
         io::Error::other(format!("this kernel does not support system call filters (CONFIG_SECCOMP_FILTER): {error}"))
@@ -76,8 +76,8 @@ fn apply_landlock() -> Result<bool, Errno> {
     Ok(true)
 }
 
-/// System calls needed by threads, memory management and open descriptors. All others fail with ENOSYS, which the C
-/// library handles.
+/// System calls that are needed for threads, memory management and open descriptors. All others fail with ENOSYS, which
+/// the C library handles.
 const ALLOWED: [libc::c_long; 36] = [
     libc::SYS_read,
     libc::SYS_write,
@@ -130,8 +130,8 @@ fn build_seccomp_filter() -> io::Result<BpfProgram> {
     for call in [libc::SYS_mmap, libc::SYS_mprotect] {
         rules.insert(call, vec![masked(2, libc::PROT_EXEC, 0).map_err(wrong)?]);
     }
-    // Creating threads is allowed, creating processes is not. Seccomp cannot inspect the arguments of clone3(2): it
-    // returns ENOSYS, and the C library falls back to clone(2).
+    // Threads may be created, but not processes. Seccomp cannot inspect the arguments of clone3(2): it returns ENOSYS,
+    // and the C library falls back to clone(2).
     rules.insert(libc::SYS_clone, vec![masked(0, libc::CLONE_THREAD, libc::CLONE_THREAD).map_err(wrong)?]);
     let (missing, allowed) = (SeccompAction::Errno(libc::ENOSYS.cast_unsigned()), SeccompAction::Allow);
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(wrong)?;

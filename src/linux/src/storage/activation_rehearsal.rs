@@ -1,5 +1,5 @@
-//! Rehearsal before the wipe: all preserved objects are activated over snapshots whose changes are kept in memory.
-//! Arrays are started, groups are activated and journals are replayed, but no byte of a disk is changed.
+//! Rehearsal before the wipe: all preserved objects are activated over snapshots that keep their changes in memory.
+//! Arrays are started, groups are activated and journals are replayed, but the disks are not changed.
 
 use super::mount::MountStack;
 use super::overlay::{self, OverlayUsage};
@@ -28,7 +28,7 @@ pub struct RehearsalResult {
 /// disks for inspection are deactivated first.
 ///
 /// # Errors
-/// Returns a refusal if an object cannot be activated. The refusal names the object, and contains the messages of its
+/// Returns a refusal if an object cannot be activated. The refusal contains the object's name, and the messages of the
 /// tool and of the kernel.
 pub fn run_rehearsal(rehearsal: &Rehearsal) -> Result<RehearsalResult> {
     run_rehearsal_within(rehearsal, overlay::available_memory_bytes())
@@ -46,8 +46,8 @@ fn run_rehearsal_within(rehearsal: &Rehearsal, room_bytes: u64) -> Result<Rehear
     match (played, full) {
         (Err(error), None) => Err(build_refusal(&format!("{error}{}", kernel_log_for(log, &error.to_string())))),
         (_, Some(overlay)) => Err(build_refusal(&format!(
-            "changes to {overlay}, including journal replay, do not fit into {} of memory: start the installed \
-             system, which replays the journals, and try again",
+            "the changes to {overlay}, including those of the journal replay, do not fit into {} of memory: boot the \
+             installed system, which replays the journals, and try again",
             common::format::format_bytes(stage.room_bytes)
         ))),
         (Ok(filesystems), None) => struck.map(|()| RehearsalResult { filesystems, memory_bytes }),
@@ -57,7 +57,7 @@ fn run_rehearsal_within(rehearsal: &Rehearsal, room_bytes: u64) -> Result<Rehear
 fn build_refusal(why: &str) -> Error {
     Error::refusal(
         Phase::Storage,
-        format!("rehearsal over in-memory snapshots: preserved data cannot be activated: {why}"),
+        format!("cannot activate the preserved data (rehearsal on in-memory snapshots): {why}"),
     )
 }
 
@@ -142,13 +142,13 @@ impl RehearsalStage {
 
     fn mount_on_overlay(&self, mount: &MountFilesystem) -> Result<()> {
         let MountFilesystem { device, path, format, options, .. } = mount;
-        let what = || format!("{format} on {device}, to be mounted at {path}");
+        let what = || format!("{format} on {device} for the mount point {path}");
         let is_named = options.iter().any(|option| option.contains("journal_path="));
         if matches!(format, FilesystemFormat::Ext3 | FilesystemFormat::Ext4)
             && !is_named
             && ext_journal::has_external_journal(device)?
         {
-            let why = "has an external journal, which the mount options must specify: journal_path=DEVICE";
+            let why = "has an external journal, which the mount options must specify as journal_path=DEVICE";
             return Err(Error::new(Phase::Storage, format!("{} {why}", what())));
         }
         let substituted = MountFilesystem {
@@ -224,9 +224,10 @@ fn mount_and_check(mount: &MountFilesystem) -> Result<()> {
     let wanted = super::mount::has_read_only_option(&mount.options);
     mounts.unmount_all()?;
     match flags.contains(FsFlags::ST_RDONLY) && !wanted {
-        true => {
-            Err(Error::new(Phase::Storage, "the kernel mounted the filesystem read-only, but the options lack `ro`"))
-        }
+        true => Err(Error::new(
+            Phase::Storage,
+            "the kernel mounted the filesystem read-only, although the options do not contain `ro`",
+        )),
         false => Ok(()),
     }
 }

@@ -153,8 +153,8 @@ pub fn zero_range(device: &File, start: u64, length: u64) -> nix::Result<()> {
     unsafe { ioctl::blkzeroout(device.as_raw_fd(), &[start, length]) }.map(drop)
 }
 
-/// Writes a mounted filesystem completely to its final location and empties its journal, so that no replay is
-/// necessary. syncfs(2) is not sufficient: it may leave data in the journal.
+/// Writes all data of a mounted filesystem to its final location and empties the journal, so that no replay is
+/// necessary. syncfs(2) is not sufficient, because it may leave data in the journal.
 pub(crate) fn flush_journal(filesystem: &File) -> nix::Result<()> {
     // SAFETY: the argument of both is ignored.
     match unsafe { ioctl::fifreeze(filesystem.as_raw_fd(), &mut 0) } {
@@ -277,7 +277,7 @@ fn sysfs_path_from_metadata(device: &DevicePath, metadata: std::io::Result<fs::M
     let what = || format!("find {device} in /sys");
     let metadata = metadata.context(Phase::Storage, what)?;
     if !metadata.file_type().is_block_device() {
-        return Err(std::io::Error::other("the file is not a block device")).context(Phase::Storage, what);
+        return Err(std::io::Error::other("not a block device")).context(Phase::Storage, what);
     }
     fs::canonicalize(format!("/sys/dev/block/{}", format_device_number(metadata.rdev()))).context(Phase::Storage, what)
 }

@@ -1,4 +1,4 @@
-//! Users of devices and mounts. The users are added to "busy" errors, because the error of the kernel does not name
+//! Users of devices and mounts. The users are appended to EBUSY errors, because the kernel's error does not include
 //! them.
 
 use super::block_device;
@@ -29,7 +29,7 @@ pub fn list_device_holders(device: &DevicePath) -> Vec<String> {
         let mounted = mounts.iter().filter(|mount| is_mount_of(mount, &number));
         users.extend(mounted.map(|mount| format!("{name} is mounted at {}", mount.path)));
         if swaps.iter().any(|path| is_device(path, &number)) {
-            users.push(format!("{name} is active swap"));
+            users.push(format!("{name} is in use as swap"));
         }
         let holders = fs::read_dir(sysfs.join("holders")).into_iter().flatten().flatten();
         users.extend(holders.map(|holder| format!("{name} is held by {}", holder_name(&holder.path()))));
@@ -54,7 +54,7 @@ fn holder_name(sysfs: &Path) -> String {
     }
 }
 
-/// Returns descriptions of the mounts and processes because of which the filesystem at `path` cannot be unmounted.
+/// Returns descriptions of the mounts and processes that prevent the filesystem at `path` from being unmounted.
 pub(crate) fn list_mount_users(path: &Path) -> Vec<String> {
     let below = list_mounts_below(path).into_iter().filter(|below| below != path);
     let mut users: Vec<String> = below.map(|below| format!("a mount at {}", below.display())).collect();

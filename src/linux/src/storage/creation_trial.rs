@@ -16,8 +16,8 @@ use std::fs::{self, File};
 use std::io;
 use std::time::Duration;
 
-/// Maximum memory for a trial, in bytes. Most of an empty filesystem is a hole in the sparse file. The metadata of a
-/// filesystem of 8 TB takes several hundred MiB; for xfs, most of this is the zeroed log.
+/// Maximum memory for a trial, in bytes. Most of an empty filesystem is a hole in the sparse file. The metadata of an 8
+/// TB filesystem takes several hundred MiB; for xfs, most of it is the zeroed log.
 const MOST_MEMORY_BYTES: u64 = 256 << 20;
 
 /// Maximum memory for each device of an array. Superblock, bitmap and bad-block log take a few MiB.
@@ -32,11 +32,10 @@ const SMALL_BYTES: u64 = 2 << 30;
 /// Time limit for mkfs. On a sparse file, mkfs exceeds this limit only if its options cause it to read the whole file.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Creates the array on devices in memory. Returns a note if the trial was not possible because memory was not
-/// sufficient.
+/// Creates the array on in-memory devices. Returns a note if the trial was not possible for lack of memory.
 ///
 /// # Errors
-/// Returns an error if mdadm or the kernel fails with every size that the plan lists, or the result differs from the
+/// Returns an error if mdadm or the kernel fails for every size that the plan lists, or the result differs from the
 /// plan.
 pub fn try_array(trial: &TryArray) -> Result<Option<String>> {
     let sizes = std::iter::once(&trial.member_bytes).chain(&trial.or_member_bytes);
@@ -54,7 +53,7 @@ fn try_sizes<S>(
 
 fn try_array_of_size(trial: &TryArray, member_bytes: &[u64]) -> Result<Option<String>> {
     let TryArray { make, sector_bytes, .. } = trial;
-    let what = || format!("{} for {} cannot be created (tried on a device in memory)", make.level, make.device);
+    let what = || format!("cannot create {} for {} (trial on an in-memory device)", make.level, make.device);
     let (mut scratches, mut members, mut devices) = (Vec::new(), Vec::new(), Vec::new());
     for (member, size_bytes) in make.devices.iter().zip(member_bytes) {
         if *member == ArraySlot::Missing {
@@ -72,7 +71,7 @@ fn try_array_of_size(trial: &TryArray, member_bytes: &[u64]) -> Result<Option<St
         Err(_) if scratches.iter().any(ScratchDisk::is_full) => {
             let mib = MEMBER_MEMORY_BYTES >> 20;
             Ok(Some(format!(
-                "{} was not tried: the trial takes more than {mib} MiB of memory for each device",
+                "the creation of {} was not tried: the trial requires more than {mib} MiB of memory for each device",
                 make.device
             )))
         }
@@ -80,11 +79,11 @@ fn try_array_of_size(trial: &TryArray, member_bytes: &[u64]) -> Result<Option<St
     }
 }
 
-/// Creates and mounts the filesystem in memory. Returns a note if the trial was not possible in full size because
-/// memory was not sufficient.
+/// Creates and mounts the filesystem in memory. Returns a note if a trial with the full size was not possible for lack
+/// of memory.
 ///
 /// # Errors
-/// Returns an error if the tool or the kernel fails with every size that the plan lists.
+/// Returns an error if the tool or the kernel fails for every size that the plan lists.
 pub fn try_filesystem(trial: &TryFilesystem) -> Result<Option<String>> {
     let memory = trial_memory_bytes().context(Phase::Storage, || "read /proc/meminfo")?;
     try_filesystem_within(trial, memory)
@@ -105,16 +104,18 @@ fn try_filesystem_of_size(trial: &TryFilesystem, size_bytes: u64, memory_bytes: 
         return Ok(None);
     }
     let note = format!(
-        "{format} of {device} was not tried in full size: the trial takes more than {} MiB of memory",
+        "the creation of {format} on {device} was not tried with the full size: the trial requires more than {} MiB of memory",
         memory_bytes >> 20
     );
     let small = SMALL_BYTES.min(size_bytes);
-    // The first trial did not reject the options before it ran out of memory. A failure with the smaller size may be
-    // caused by the size alone, so it is only noted.
+    // The first trial ran out of memory, but did not reject the options before. A failure with the smaller size may be
+    // caused by this size, so it is only noted.
     Ok(Some(match try_once(trial, small, memory_bytes) {
-        Ok(TrialOutcome::Whole) => format!("{note}; a trial with {} succeeded", common::format::format_bytes(small)),
-        Ok(TrialOutcome::NoRoom) => format!("{note}, even with a size of {}", common::format::format_bytes(small)),
-        Err(error) => format!("{note}; a trial with {} fails: {error}", common::format::format_bytes(small)),
+        Ok(TrialOutcome::Whole) => {
+            format!("{note}; a trial with a size of {} succeeded", common::format::format_bytes(small))
+        }
+        Ok(TrialOutcome::NoRoom) => format!("{note}, even for a size of {}", common::format::format_bytes(small)),
+        Err(error) => format!("{note}; a trial with a size of {} failed: {error}", common::format::format_bytes(small)),
     }))
 }
 
@@ -134,7 +135,7 @@ fn try_once(trial: &TryFilesystem, size_bytes: u64, memory_bytes: u64) -> Result
         None => scratch.file().to_string_lossy().as_ref().into(),
     };
     let make = MakeFilesystem { device: path, ..trial.make.clone() };
-    let what = || format!("{format} for {device} cannot be created (tried on a device in memory)");
+    let what = || format!("cannot create {format} for {device} (trial on an in-memory device)");
     if let Err(error) = mkfs::run_mkfs(&make, DEADLINE).context(Phase::Storage, what)? {
         return match scratch.is_full() || is_timeout(&error) {
             true => Ok(TrialOutcome::NoRoom),
@@ -151,13 +152,13 @@ fn try_once(trial: &TryFilesystem, size_bytes: u64, memory_bytes: u64) -> Result
     Ok(TrialOutcome::Whole)
 }
 
-/// Refuses a filesystem that the kernel of the image cannot mount.
+/// Refuses a filesystem that the image's kernel cannot mount.
 fn refuse_unsupported(trial: &TryFilesystem, created: &DevicePath) -> Result<()> {
     let Some(kernel) = &trial.mounted_by else { return Ok(()) };
     let format = trial.make.format;
     let superblock = File::open(created).and_then(|device| Superblock::read(&device, format));
-    let superblock =
-        superblock.context(Phase::Storage, || format!("read the superblock of the trial of {}", trial.make.device))?;
+    let superblock = superblock
+        .context(Phase::Storage, || format!("read the superblock that the trial for {} created", trial.make.device))?;
     let why = superblock.and_then(|superblock| superblock.explain_unsupported(format, &kernel.path, &kernel.version));
     why.map_or(Ok(()), |why| Err(Error::refusal(Phase::Storage, why).with_code(ErrorCode::OptionRejected)))
 }
@@ -181,7 +182,7 @@ fn try_mount(trial: &TryFilesystem, scratch: &ScratchDisk, from: &DevicePath) ->
     });
     mounted.and_then(|()| mounts.unmount_all()).map_err(|error| {
         let with = if said.is_empty() { String::new() } else { format!(" with {said}") };
-        let what = format!("{format} for {device} cannot be mounted{with} (tried on a device in memory)");
+        let what = format!("cannot mount {format} for {device}{with} (trial on an in-memory device)");
         Error::with_source(Phase::Storage, what, error)
     })
 }

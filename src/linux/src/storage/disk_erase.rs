@@ -1,4 +1,4 @@
-//! Erases disks by the best method that each disk supports, and verifies the result.
+//! Erases each disk with the best method that it supports, and verifies the result.
 
 mod ata;
 mod nvme;
@@ -72,7 +72,7 @@ pub fn wipe_disk(disk: &WipeDisk) -> Result<ErasedDisk> {
 enum EraseFailure {
     /// Failure after which the next erase method is tried.
     Next(String),
-    /// Failure that leaves the disk in a state that only the operator can repair, so no other method is tried.
+    /// Failure after which no other method is tried, because only the operator can repair the disk.
     Final(Error),
 }
 
@@ -98,7 +98,7 @@ impl EraseDeadline {
     fn time_left(&self) -> Result<Duration, String> {
         let left = self.end.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            Err(format!("the time limit of {} is exceeded", common::format::format_seconds(self.budget.as_secs_f64())))
+            Err(format!("the time limit of {} was exceeded", common::format::format_seconds(self.budget.as_secs_f64())))
         } else {
             Ok(left)
         }
@@ -146,7 +146,7 @@ impl EraseTarget<'_> {
         Ok(EraseOutcome { proven: None, failures })
     }
 
-    /// Erases the disk by one method and verifies the result; returns a description of the verification for the
+    /// Erases the disk with one method and verifies the result; returns a description of the verification for the
     /// operator.
     fn erase(&mut self, method: EraseMethod, deadline: EraseDeadline) -> Result<String, EraseFailure> {
         deadline.time_left()?;

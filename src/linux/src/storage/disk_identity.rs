@@ -20,8 +20,8 @@ use std::path::{Path, PathBuf};
 /// Returns an error if the device is missing, or is not the planned disk; the error lists all differences.
 pub(crate) fn open_identified_disk(identity: &DiskIdentity) -> Result<File> {
     let device = &identity.device;
-    let what = || format!("find the disk {device} of the plan (nothing was written)");
-    // sysfs first, so that only block devices are opened.
+    let what = || format!("find the planned disk {device} (nothing was written)");
+    // sysfs is queried first, so that only block devices are opened.
     block_device::sysfs_path(device).context(Phase::Storage, what)?;
     let disk = File::open(device).context(Phase::Storage, what)?;
     compare_identity(&disk, identity, "nothing was written").map(|()| disk)
@@ -31,7 +31,7 @@ pub(crate) fn open_identified_disk(identity: &DiskIdentity) -> Result<File> {
 /// disk even if the path of the disk changes.
 ///
 /// # Errors
-/// Returns an error if the open disk is not the planned disk. The open disk was not written.
+/// Returns an error if the open disk is not the planned disk. In this case, the disk was not written.
 pub fn verify_identity(disk: &File, identity: &DiskIdentity) -> Result<()> {
     compare_identity(disk, identity, "the disk was not changed")
 }
@@ -81,8 +81,8 @@ fn list_differences(plan: &DiskIdentity, now: &DiskIdentity) -> Vec<String> {
     differences
 }
 
-/// Disks of a plan. They stay open while the plan is carried out. The kernel does not assign the name of an open disk
-/// to another disk.
+/// Disks of a plan, which stay open while the plan is executed. The kernel does not assign the name of an open disk to
+/// another disk.
 #[derive(Debug, Default)]
 pub struct HeldDisks(Vec<(DiskIdentity, File)>);
 
@@ -100,8 +100,8 @@ impl HeldDisks {
     /// still have the planned identity.
     ///
     /// # Errors
-    /// Returns an error if the device is on a disk that is not part of the plan, or on a disk that was replaced. The
-    /// device was not written.
+    /// Returns an error if the device is on a disk that is not part of the plan, or on a disk that was replaced. In
+    /// this case, the device was not written.
     pub fn verify_underlying_disks(&self, device: &DevicePath) -> Result<()> {
         for bottom in find_underlying_disks(&block_device::sysfs_path(device)?) {
             let is_it = |disk: &File| block_device::sysfs_path_of_open(disk, device).is_ok_and(|held| held == bottom);

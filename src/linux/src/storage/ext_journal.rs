@@ -12,7 +12,8 @@ const HAS_JOURNAL: u32 = 4;
 const JOURNAL_INODE: usize = 0xe0;
 
 /// Returns whether the journal of the filesystem is on another device. The superblock contains the device number of
-/// such a journal, so the kernel would write to the journal device even if the filesystem is mounted from a snapshot.
+/// such a journal, so the kernel would write to the real journal device even if the filesystem was mounted from a
+/// snapshot.
 ///
 /// # Errors
 /// Returns an error if the device cannot be read.

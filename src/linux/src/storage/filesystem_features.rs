@@ -1,6 +1,5 @@
 //! Features of filesystems. A kernel can mount a filesystem only if it supports the features of that filesystem. The
-//! mkfs in the ramdisk may be newer than the kernel of the image, and may enable features that this kernel does not
-//! support.
+//! mkfs in the ramdisk may be newer than the image's kernel, and may enable features that this kernel does not support.
 
 use model::image_boot_contents::{LinuxVersion, parse_linux_version};
 use model::layout::FilesystemFormat;
@@ -71,8 +70,8 @@ const BTRFS: [Feature; 9] = [
 ];
 
 /// Features of ext3 and ext4 that old releases of e2fsck do not support (e2fsprogs' lib/ext2fs/ext2fs.h and release
-/// notes). The kernel of an image with such an e2fsck may support the feature: for example, Linux supports
-/// metadata_csum since 3.5.
+/// notes). The kernel of an image with such an e2fsck may nevertheless support the feature: for example, Linux has
+/// supported metadata_csum since 3.5.
 const E2FSCK: [Feature; 3] = [
     Feature { name: "64bit", field: 1120, bit: 0x80, since: (1, 42), without: "^64bit" },
     Feature { name: "metadata_csum", field: 1124, bit: 0x400, since: (1, 43), without: "^metadata_csum" },
@@ -105,7 +104,7 @@ impl Superblock {
         let remedy = describe_remedy(format, &unsupported)?;
         let (names, since) = describe_features(&unsupported);
         Some(format!(
-            "the kernel {kernel} of the image cannot mount {path} ({format}): this kernel does not support {names}; use an image with Linux {since} or later{remedy}"
+            "the image's kernel {kernel} cannot mount {path} ({format}), because this kernel does not support {names}; use an image with Linux {since} or later{remedy}"
         ))
     }
 
@@ -123,7 +122,7 @@ impl Superblock {
         let remedy = describe_remedy(format, &unsupported)?;
         let (names, since) = describe_features(&unsupported);
         Some(format!(
-            "e2fsck {text} of the image cannot check {path} ({format}): this version does not support {names}; use an image with e2fsck {since} or later{remedy}"
+            "the image's e2fsck {text} cannot check {path} ({format}), because this version does not support {names}; use an image with e2fsck {since} or later{remedy}"
         ))
     }
 
@@ -133,7 +132,7 @@ impl Superblock {
 
     fn find_unsupported(&self, kernel: LinuxVersion) -> Vec<&'static Feature> {
         let (features, read): (&[Feature], ReadWord) = match &self.0 {
-            // The low bits of the version number are 5; earlier versions do not have the feature fields.
+            // The low bits of the version number must be 5; earlier versions do not have the feature fields.
             area if area.starts_with(XFS_MAGIC) && area[101] & 0xf == 5 => (&XFS, u32::from_be_bytes),
             area if area[64..].starts_with(BTRFS_MAGIC) => (&BTRFS, u32::from_le_bytes),
             _ if self.is_ext() => (&EXT, u32::from_le_bytes),
@@ -152,8 +151,8 @@ impl Superblock {
 
 type ReadWord = fn([u8; 4]) -> u32;
 
-/// Returns the end of a sentence with the remedy: the create options that disable the features. The text is empty if no
-/// option disables them. Returns `None` if there are no features.
+/// Returns the part of a sentence that describes the remedy: the create options that disable the features. The text is
+/// empty if no options disable them. Returns `None` if there are no features.
 fn describe_remedy(format: FilesystemFormat, unsupported: &[&Feature]) -> Option<String> {
     let without = unsupported.iter().map(|feature| feature.without).filter(|it| !it.is_empty());
     let (runtime, features): (Vec<&str>, Vec<&str>) = without.partition(|it| *it == "^free-space-tree");
@@ -226,7 +225,7 @@ mod tests {
         };
         assert_eq!(
             explain(&xfs(0b1101, 0b1011), "3.10.0-1160.el7.x86_64"),
-            "the kernel 3.10.0-1160.el7.x86_64 of the image cannot mount /srv (xfs): this kernel does not support reflink, inobtcount, bigtime; use an image with Linux 5.10 or later, or create the filesystem with createoptions: [\"-m\", \"reflink=0,inobtcount=0,bigtime=0\"]"
+            "the image's kernel 3.10.0-1160.el7.x86_64 cannot mount /srv (xfs), because this kernel does not support reflink, inobtcount, bigtime; use an image with Linux 5.10 or later, or create the filesystem with createoptions: [\"-m\", \"reflink=0,inobtcount=0,bigtime=0\"]"
         );
         let message = explain(&xfs(0, 32), "5.14.0");
         assert!(message.ends_with("use an image with Linux 5.19 or later"), "{message}");

@@ -14,7 +14,7 @@ use std::path::Path;
 /// Returns an error if the format does not support growing, or the kernel refuses to grow the filesystem while it is
 /// mounted.
 pub fn grow_filesystem(device: &DevicePath, format: FilesystemFormat, point: &Path) -> Result<u64> {
-    let what = || format!("grow the {format} on {device} to its partition's end");
+    let what = || format!("grow the {format} filesystem on {device} to the end of its partition");
     let root = File::open(point).context(Phase::Storage, what)?;
     let disk = File::open(device).context(Phase::Storage, what)?;
     let device_bytes = block_device::read_size_bytes(&disk).context(Phase::Storage, what)?;
@@ -26,7 +26,7 @@ pub fn grow_filesystem(device: &DevicePath, format: FilesystemFormat, point: &Pa
         FilesystemFormat::Xfs => block_device::grow_xfs(&root, device_bytes),
         FilesystemFormat::Btrfs => block_device::grow_btrfs(&root),
         FilesystemFormat::Vfat | FilesystemFormat::Swap | FilesystemFormat::Tmpfs | FilesystemFormat::None => {
-            return Err(Error::new(Phase::Storage, format!("{}: {format} cannot grow", what())));
+            return Err(Error::new(Phase::Storage, format!("{}: {format} filesystems cannot be grown", what())));
         }
     }
     .context(Phase::Storage, what)?;
@@ -151,7 +151,10 @@ mod tests {
         let disk = TestLoopDevice::new(16 * MIB, 512);
         let point = tempfile::tempdir().unwrap();
         let error = grow_filesystem(disk.path(), FilesystemFormat::Vfat, point.path()).unwrap_err().to_string();
-        assert_eq!(error, format!("grow the vfat on {} to its partition's end: vfat cannot grow", disk.path()));
+        assert_eq!(
+            error,
+            format!("grow the vfat filesystem on {} to the end of its partition: vfat cannot grow", disk.path())
+        );
         // The directory is on another filesystem, which is not an ext4 of this size.
         assert!(grow_filesystem(disk.path(), FilesystemFormat::Btrfs, point.path()).is_err());
     }

@@ -1,5 +1,5 @@
-//! Inspection of unmounted filesystems. The filesystems are mounted read-only in a private directory, without a replay
-//! of their journals, to read their used space and install markers.
+//! Inspection of unmounted filesystems, to read their used space and install markers. The filesystems are mounted
+//! read-only in a private directory, and their journals are not replayed.
 
 use super::mount;
 use crate::probe;
@@ -13,8 +13,8 @@ use sys_mount::{Mount, MountFlags};
 
 /// Returns the kernel driver for mounting a filesystem of this format, and the mount options that prevent writing.
 /// Returns `None` for a format that is neither ext2 nor supported by layouts. A filesystem of such a format cannot
-/// contain an install marker, and its content is untrusted, so no driver may parse it. The options are safe in any
-/// state of the filesystem: journals are not replayed, and an ext4 configured to panic on errors does not panic.
+/// contain an install marker, and is not mounted, so that no driver parses its untrusted content. The options are safe
+/// in any state of the filesystem: journals are not replayed, and an ext4 configured to panic on errors does not panic.
 /// Several copies of an XFS with the same UUID can be mounted.
 pub fn safe_mount_options(kind: &str) -> Option<(&'static str, &'static str)> {
     match kind {
@@ -27,8 +27,8 @@ pub fn safe_mount_options(kind: &str) -> Option<(&'static str, &'static str)> {
 }
 
 /// Adds to the inventory the contents of unmounted filesystems, and the reasons why some could not be mounted. Returns
-/// a note on each filesystem that could not be inspected. Such a filesystem is not an error. The caller is expected to
-/// keep the disks locked during the call.
+/// a note on each filesystem that could not be inspected, which is not an error. The caller is expected to keep the
+/// disks locked during the call.
 ///
 /// # Errors
 /// Returns an error if the mount point cannot be created, or a filesystem stays mounted.

@@ -23,8 +23,8 @@ const MIB: u64 = 1 << 20;
 /// Types of extended partitions in libblkid's notation.
 const EXTENDED: [&str; 3] = ["0x5", "0xf", "0x85"];
 
-/// Size of the kernel's device for an extended partition, in bytes. The device contains only the space for a boot
-/// loader (block/partitions/msdos.c).
+/// Size of the kernel's device for an extended partition, in bytes. This device covers only the space for a boot loader
+/// (block/partitions/msdos.c).
 const EXTENDED_BYTES: u64 = 1024;
 
 /// Adapts the partition table, registers all partitions with the kernel, and returns the resulting table. `grow` is the
@@ -48,7 +48,7 @@ pub fn fit_image_table(
     block_device::flush_buffers(&disk).context(Phase::Storage, || format!("drop the page cache of {device}"))?;
     signature_wipe::unregister_partitions(&disk, device)?;
     let fitted = fit_on_disk(&disk, u64::from(sector_bytes), size_bytes, grow, added);
-    fitted.context(Phase::Storage, || format!("fit the image's partition table to {device}"))?;
+    fitted.context(Phase::Storage, || format!("adapt the image's partition table to {device}"))?;
     block_device::flush_buffers(&disk).context(Phase::Storage, || format!("drop the page cache of {device}"))?;
     let Some(table) = probe::read_table(device, sector_bytes, size_bytes)? else { return Ok(None) };
     for partition in &table.partitions {
@@ -61,8 +61,8 @@ pub fn fit_image_table(
     Ok(Some(table))
 }
 
-/// Checks before anything is written whether [`fit_image_table`] would refuse the GPT in the first bytes of an image.
-/// Returns the numbers and GUIDs of the partitions. Returns `None` if those bytes do not contain the whole table.
+/// Checks, before anything is written, whether [`fit_image_table`] would refuse the GPT in the first bytes of an image.
+/// Returns the numbers and GUIDs of the partitions, or `None` if those bytes do not contain the whole table.
 ///
 /// # Errors
 /// The same errors as for [`fit_image_table`].
@@ -80,7 +80,7 @@ pub fn check_image_table(
         Ok(())
     };
     let found = match Gpt::read(&read_at, sector, 1) {
-        // The entries may be anywhere on the disk.
+        // The entries may be at any position on the disk.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => None,
         found => found?,
     };
@@ -96,12 +96,12 @@ pub fn check_image_table(
 
 /// Returns the error that is reported if a partition must be enlarged in a partition table other than GPT.
 pub fn cannot_grow_without_gpt(number: u32) -> String {
-    format!("partition {number} cannot grow: the image has no GPT")
+    format!("partition {number} cannot grow: the image does not contain a GPT")
 }
 
 /// Returns the error that is reported if a partition must be added to a partition table other than GPT.
 pub fn cannot_add_without_gpt(added: &AddedPartition) -> String {
-    format!("cannot add partition {}: the image has no GPT", added.name)
+    format!("cannot add partition {}: the image does not contain a GPT", added.name)
 }
 
 /// Changes the table on the disk like [`fit_image_table`], without registering the partitions with the kernel.
@@ -163,7 +163,7 @@ fn check_usable_sectors(gpt: &Gpt) -> io::Result<()> {
     let (own, last_usable) = (gpt.entries_lba(), gpt.last_usable());
     if own < 2 || own + gpt.entries_sectors() > last_usable + 1 {
         return refuse(format!(
-            "the entries of the table at sector {own} do not fit: the last usable sector is {last_usable}"
+            "the partition entries of the table at sector {own} do not fit: the last usable sector is {last_usable}"
         ));
     }
     for GptEntry { number, sectors, .. } in gpt.entries() {
@@ -212,7 +212,7 @@ fn compute_fitted_table(
         let behind = found.entries().map(|entry| entry.sectors.end).max().unwrap_or(gpt.first_usable());
         let number = (1..=ENTRIES).find(|number| found.entries().all(|entry| entry.number != *number));
         if behind > place.start || gpt.first_usable() > place.start {
-            return refuse(format!("cannot add partition {name}: not enough space behind the image's partitions"));
+            return refuse(format!("cannot add partition {name}: not enough space after the image's partitions"));
         }
         let Some(number) = number else { return refuse(all_in_use(name)) };
         let entry = GptEntry { number, kind: PartitionType::Linux.guid(), guid: *guid, sectors: place };
@@ -225,7 +225,7 @@ fn compute_fitted_table(
 }
 
 fn all_in_use(name: &str) -> String {
-    format!("cannot add partition {name}: all entries of the table are in use")
+    format!("cannot add partition {name}: all entries of the partition table are in use")
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Prepares Kubernetes volumes. The UUID of a volume identifies its content.
+//! Prepares Kubernetes volumes. The content of a volume is identified by the volume's UUID.
 
 use super::{block_device, disk_identity, lvm, mkfs, partition_table, signature_wipe};
 use crate::gpt::{Gpt, GptEntry, protective_mbr};
@@ -51,7 +51,8 @@ fn require_blank(device: &DevicePath) -> Result<()> {
 }
 
 fn create_partition(device: &DevicePath, guid: Uuid, uid: Uuid, name: &str) -> Result<()> {
-    // The plan uses `/dev/md/data` for an array. Its partitions are named after the kernel's name.
+    // For an array, the plan uses a path such as `/dev/md/data`. The names of its partitions are derived from the
+    // kernel name.
     let device = &fs::canonicalize(device).context(Phase::Storage, || format!("find {device}"))?;
     let device = &DevicePath::from(device.to_string_lossy().into_owned());
     // An interrupted attempt may have left a partition table.
@@ -85,7 +86,7 @@ fn whole_disk_range(size_bytes: u64, sector_bytes: u64) -> (u64, u64) {
 /// # Errors
 /// Returns an error if the tool fails, or the file cannot be written.
 pub fn fill_sparse_file(path: &Path, filling: &VolumeFilling, uid: Uuid, name: &str) -> Result<()> {
-    let what = || format!("prepare the file of volume {name}");
+    let what = || format!("prepare the backing file of volume {name}");
     match filling {
         VolumeFilling::Filesystem(make) => {
             let device = DevicePath::from(path.to_string_lossy().into_owned());

@@ -14,8 +14,8 @@ use operations::{DATA_OFFSET_BYTES, LuksContainer, OpenContainer};
 use std::path::Path;
 use std::time::Duration;
 
-/// Name of the tool. The tool is in a separate part of the ramdisk, which only machines with encrypted filesystems
-/// load.
+/// Name of the tool. The tool is in a separate part of the ramdisk that is loaded only by machines with encrypted
+/// filesystems.
 pub const TOOL: &str = "cryptsetup";
 
 /// Time limit for cryptsetup. It is long enough for the derivation of a key on a slow processor.
@@ -30,8 +30,8 @@ const SLOWLY: [&str; 8] =
 /// Checks the requirements of encrypted containers.
 ///
 /// # Errors
-/// Returns an error if the ramdisk does not contain cryptsetup, a key is missing, or the machine has no TPM 2 although
-/// a TPM 2 is required.
+/// Returns an error if the ramdisk does not contain cryptsetup, a key is missing, or the machine lacks a required TPM
+/// 2.
 pub fn check_requirements(containers: &[LuksContainer]) -> Result<()> {
     let mut missing = Vec::new();
     if !process::find_missing_tools(&[TOOL]).is_empty() {
@@ -47,12 +47,12 @@ pub fn check_requirements(containers: &[LuksContainer]) -> Result<()> {
     {
         missing.push(match source {
             source if *withheld => format!(
-                "{device} is encrypted with `key: {source}`, and the control plane sends disk_key only once per boot, \
-                 and only before an installation has started: boot the machine again"
+                "{device} is encrypted with `key: {source}`, but the control plane sends disk_key only once per boot, \
+                 and only before an installation has started: reboot the machine"
             ),
             KeySource::Prompt => format!(
-                "{device} is encrypted with `key: {source}`, but the agent requests passphrases only at the console, \
-                 and not if a conductor controls the deployment"
+                "{device} is encrypted with `key: {source}`, but the agent asks for passphrases only on the console, \
+                 and never if a conductor controls the deployment"
             ),
             source => format!("{device} is encrypted with `key: {source}`, but no such key was provided"),
         });

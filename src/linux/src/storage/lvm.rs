@@ -22,8 +22,9 @@ pub(crate) const TOOLS: &[&str] = &["lvm", "dmsetup"];
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// LVM configuration (lvm.conf(5)). The ramdisk runs neither LVM's daemons nor udev, which would create device nodes
-/// and list devices. Metadata backups are not stored. LVM's detection of array and multipath members is off:
-/// `--devices` already selects the devices, and the detection would ignore a disk with an old md superblock at its end.
+/// and list devices. Metadata backups are not stored. LVM's detection of array and multipath members is disabled:
+/// `--devices` already selects the devices, and with the detection, LVM would ignore a disk with an old md superblock
+/// at its end.
 const CONFIG: &str = "\
     devices { obtain_device_list_from_udev=0 external_device_info_source=\"none\" use_devicesfile=0 hints=\"none\" \
     filter=[\"a|.*|\"] global_filter=[\"a|.*|\"] md_component_detection=0 multipath_component_detection=0 \
@@ -39,7 +40,8 @@ const CONFIG: &str = "\
 pub fn create_group(group: &CreateGroup) -> Result<()> {
     let CreateGroup { name, devices, tags } = group;
     let what = || format!("create volume group {name} of {}", devices.join(" "));
-    // Removes the signatures about which LVM would ask, and those at the end of a device, which LVM does not check.
+    // Removes the signatures about which LVM would ask, and the signatures at the end of a device, for which LVM does
+    // not check.
     devices.iter().try_for_each(signature_wipe::wipe_signatures).context(Phase::Storage, what)?;
     run_lvm("vgcreate", devices, build_group_args(group)).context(Phase::Storage, what)?;
     let found = read_report("vgs", devices, name, &["vg_name", "pv_count", "vg_tags"]).context(Phase::Storage, what)?;
@@ -68,8 +70,8 @@ pub fn create_volume(volume: &CreateVolume) -> Result<()> {
 }
 
 /// Activates only these volumes of a preserved group, for writing. Activating a volume that the layout does not contain
-/// may write to it (superblocks, a pending merge), or fail on this machine. Physical volumes of the group may be
-/// missing if the activated logical volumes do not need them.
+/// could write to the volume (superblocks, a pending merge), or fail on this machine. Physical volumes of the group may
+/// be missing if the activated logical volumes do not need them.
 ///
 /// # Errors
 /// Returns an error if a volume is in use (the error lists the users), or LVM fails.
@@ -133,7 +135,7 @@ fn build_volume_args(volume: &CreateVolume) -> Vec<String> {
     words.map(str::to_owned).collect()
 }
 
-/// Runs an LVM command that is restricted to these devices. The option `--yes` answers every question with yes.
+/// Runs an LVM command that is restricted to these devices. With the option `--yes`, LVM does not ask questions.
 fn run_lvm(command: &str, devices: &[DevicePath], args: impl IntoIterator<Item = impl AsRef<str>>) -> Result<String> {
     let args: Vec<String> = args.into_iter().map(|arg| arg.as_ref().to_owned()).collect();
     let seen = devices.iter().flat_map(|device| ["--devices", device.as_str()]);

@@ -82,7 +82,7 @@ pub fn assemble_array(device: &DevicePath, uuid: Uuid, members: &[DevicePath]) -
     let found = ArrayDetail::read(device).context(Phase::Storage, || format!("read back {device}"))?;
     if found.uuid != Some(uuid) {
         let is = found.uuid.map_or("none".to_owned(), text);
-        return Err(Error::new(Phase::Storage, format!("{device} has the UUID {is}, not {}", text(uuid))));
+        return Err(Error::new(Phase::Storage, format!("{device} has the UUID {is} instead of {}", text(uuid))));
     }
     Ok(())
 }
@@ -115,7 +115,7 @@ fn remove_array_links(array: &OsStr) -> Result<()> {
 /// the devices that follow them.
 fn build_argv(array: &CreateArray) -> Vec<String> {
     let active = array.devices.len().saturating_sub(array.spares as usize);
-    // `--run` answers every question with yes. With the home host "any", every host treats the array as its own.
+    // With `--run`, mdadm does not ask questions. With the home host "any", every host treats the array as local.
     let mut args = ["--create", array.device.as_str(), "--run", "--homehost=any"].map(str::to_owned).to_vec();
     args.push(format!("--metadata={}", array.metadata));
     args.push(format!("--level={}", array.level.number()));
@@ -158,9 +158,9 @@ fn run_mdadm(args: Vec<String>) -> Result<String, CommandError> {
 /// Synchronization starts when the array is assembled the next time.
 fn freeze_synchronization(device: &DevicePath) -> Result<()> {
     let file = block_device::sysfs_path(device)?.join("md/sync_action");
-    // Not fs::write(), which would request sysfs to create a missing file.
+    // fs::write() is not used, because it would try to create a missing file in sysfs.
     match File::options().write(true).open(&file).and_then(|mut file| file.write_all(b"frozen")) {
-        // Levels without redundancy have nothing to synchronize.
+        // Levels without redundancy are not synchronized.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result.context(Phase::Storage, || format!("suspend the synchronization of {device}")),
     }

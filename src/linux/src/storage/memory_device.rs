@@ -6,7 +6,7 @@ use common::error::{Context, Phase, Result};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::fs::File;
 
-/// Creates a device of this size. The device takes memory only for data that is written to it.
+/// Creates a device of this size. The device uses memory only for data that is written to it.
 ///
 /// # Errors
 /// Returns an error if the kernel does not support loop devices, or memory is exhausted.

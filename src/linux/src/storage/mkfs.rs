@@ -99,7 +99,7 @@ fn build_argv(filesystem: &MakeFilesystem) -> io::Result<(&'static str, Vec<Stri
         }
         FilesystemFormat::Swap => ("mkswap", "-L", vec!["-f".to_owned(), "-U".to_owned(), uuid.to_owned()]),
         other @ (FilesystemFormat::Tmpfs | FilesystemFormat::None) => {
-            return Err(io::Error::other(format!("{other} cannot be created on a device")));
+            return Err(io::Error::other(format!("cannot create {other} on a device")));
         }
     };
     if let Some(label) = &filesystem.label {
@@ -111,8 +111,8 @@ fn build_argv(filesystem: &MakeFilesystem) -> io::Result<(&'static str, Vec<Stri
     Ok((tool, args))
 }
 
-/// Reads the UUID from the superblock, and returns it in blkid's format. The superblock is read from the device itself
-/// instead of a cache.
+/// Reads the UUID from the superblock, and returns it in blkid's format. The superblock is read from the device, and
+/// not from a cache.
 fn read_uuid(device: &DevicePath, format: FilesystemFormat) -> io::Result<String> {
     let file = File::open(device)?;
     if file.metadata()?.file_type().is_block_device() {
@@ -120,7 +120,8 @@ fn read_uuid(device: &DevicePath, format: FilesystemFormat) -> io::Result<String
     }
     let mut start = vec![0; SUPERBLOCKS_BYTES];
     file.read_exact_at(&mut start, 0)?;
-    parse_uuid(&start, format).ok_or_else(|| io::Error::other(format!("{device} does not contain {format} after mkfs")))
+    parse_uuid(&start, format)
+        .ok_or_else(|| io::Error::other(format!("{device} does not contain {format} although mkfs succeeded")))
 }
 
 /// Returns the UUID in the superblock of this format. The offsets match libblkid's

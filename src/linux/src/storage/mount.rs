@@ -1,5 +1,5 @@
-//! Mounts filesystems below the target's root. Unmounting completes only when all data is written, because kexec would
-//! lose unwritten data.
+//! Mounts filesystems below the target's root. An unmount is complete only after all data is written, because kexec
+//! would lose unwritten data.
 
 use super::{block_device, busy_device_users};
 use crate::kernel_log::KernelLog;
@@ -61,8 +61,8 @@ impl MountStack {
         self.mount_with(filesystem, INERT)
     }
 
-    /// Mounts a filesystem like [`MountStack::mount_inert`], but read-only. A read-only mount does not prevent the
-    /// replay of a journal; to prevent the replay, the filesystem needs an additional mount option, such as `noload`.
+    /// Mounts a filesystem like [`MountStack::mount_inert`], but read-only. A read-only mount does not prevent a replay
+    /// of the journal; this requires an additional mount option, such as `noload`.
     ///
     /// # Errors
     /// The same errors as for [`MountStack::mount_filesystem`]; in addition, returns an error if the mount point does
@@ -85,7 +85,7 @@ impl MountStack {
     /// # Errors
     /// The same errors as for [`MountStack::mount_filesystem`].
     pub fn mount_at(&mut self, source: &str, path: &str, fstype: &str, flags: MountFlags, data: &str) -> Result<()> {
-        let what = || format!("mount {source} at {path} in the target");
+        let what = || format!("mount {source} at {path} of the target");
         let point = self.create_mount_point(path).context(Phase::Storage, what)?;
         mount_device(source, &point, fstype, flags, data)
             .map_err(|why| Error::with_source(Phase::Storage, what(), why))?;
@@ -142,7 +142,7 @@ impl MountStack {
         self.mounted.iter().try_for_each(|point| sync_filesystem(point))
     }
 
-    /// Writes back all data and unmounts, newest mount first.
+    /// Writes back all data and unmounts all filesystems, newest mount first.
     ///
     /// # Errors
     /// Returns an error if data could not be written, or a mount stays busy (the error lists the users). The failed
@@ -188,14 +188,14 @@ fn mount_device(source: &str, point: &Path, fstype: &str, flags: MountFlags, dat
         let options = if data.is_empty() { "no options".to_owned() } else { format!("options {data}") };
         let name = fs::canonicalize(source).unwrap_or_default();
         let name = name.file_name().unwrap_or_default().to_string_lossy();
-        // vfat logs as FAT-fs.
+        // The kernel logs messages of vfat with the prefix FAT-fs.
         let kind = fstype.trim_start_matches('v');
-        format!("{error}, as {fstype}{read_only} with {options}{}", log.describe_matching(&[&name, kind]))
+        format!("{error} (mounted as {fstype}{read_only}, with {options}){}", log.describe_matching(&[&name, kind]))
     })
 }
 
-/// Unmounts without the flags MNT_DETACH and MNT_FORCE, because with these flags umount2(2) returns before all data is
-/// written.
+/// Unmounts a filesystem without the flags MNT_DETACH and MNT_FORCE, with which umount2(2) would return before all data
+/// is written.
 ///
 /// # Errors
 /// Returns an error if the mount stays busy (the error lists the users).
@@ -208,7 +208,7 @@ pub fn unmount_strictly(point: &Path) -> Result<()> {
     )
 }
 
-/// Flushes the disk's write cache, and drops the kernel's page cache of the disk.
+/// Flushes the disk's write cache, and drops the kernel's page cache for the disk.
 ///
 /// # Errors
 /// Returns an error if data could not be written.

@@ -1,5 +1,5 @@
-//! Writable overlays over devices that must not change. The overlays are device-mapper snapshots whose changes are kept
-//! in memory.
+//! Writable overlays over devices that must not change. The overlays are device-mapper snapshots that keep changes in
+//! memory.
 
 use super::{block_device, memory_device, teardown};
 use crate::process::ToolCommand;
@@ -8,8 +8,8 @@ use model::device_name::DevicePath;
 use model::inventory::OVERLAY;
 use std::fs::{self, File};
 
-/// Size of a chunk, in units of 512 bytes. A chunk is copied to memory when it is written for the first time. No disk
-/// has sectors that are larger than a chunk.
+/// Size of a chunk, in units of 512 bytes. A chunk is copied to memory when it is written for the first time. Sectors
+/// of disks are never larger than a chunk.
 const CHUNK: u64 = 8;
 
 /// Returns the maximum memory in bytes for all overlays that serve the same purpose: half of the available memory.
@@ -55,7 +55,7 @@ pub(crate) fn remove_overlay(overlay: &DevicePath) -> Result<()> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OverlayUsage {
     Bytes(u64),
-    /// The changes have exceeded the maximum memory, so reads of the overlay fail now.
+    /// The changes have exceeded the maximum memory, so reads of the overlay now fail.
     Over,
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn read_usage(overlay: &DevicePath) -> Result<OverlayUsage> {
     let status = ToolCommand::new("dmsetup").arg("status").arg(overlay).env("DM_DISABLE_UDEV", "1").run();
     let status = status.context(Phase::Storage, || format!("read the usage of {overlay}"))?.stdout;
     parse_status(&status)
-        .ok_or_else(|| Error::new(Phase::Storage, format!("{overlay}: cannot parse the memory usage: {status:?}")))
+        .ok_or_else(|| Error::new(Phase::Storage, format!("{overlay}: cannot parse the snapshot status: {status:?}")))
 }
 
 /// Parses the status of a snapshot, such as `0 131072 snapshot 24/20480 16`, in which 24 of 20480 sectors are used.

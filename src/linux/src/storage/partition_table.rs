@@ -54,7 +54,8 @@ fn check_sectors(disk: &File, table: &PartitionTable) -> Result<u64> {
         .context(Phase::Storage, || format!("read the sector size of {device}"))?;
     if sector_bytes != table.sector_bytes {
         let planned = table.sector_bytes;
-        let what = format!("{device}: sector size is {sector_bytes} bytes, but the plan was made for {planned}");
+        let what =
+            format!("{device}: the sector size is {sector_bytes} bytes, but the plan was made for {planned} bytes");
         return Err(Error::new(Phase::Storage, what));
     }
     let size_bytes =
@@ -116,7 +117,7 @@ fn check_partitions(partitions: &[NewPartition], gpt: &Gpt) -> io::Result<()> {
 }
 
 /// Registers the partitions with BLKPG. Unlike BLKRRPART, BLKPG works even if the kernel does not support GPT or does
-/// not scan the disk for partitions, and each error of BLKPG concerns only one partition.
+/// not scan the disk for partitions, and an error of BLKPG affects only one partition.
 fn register_partitions(disk: &File, table: &PartitionTable) -> Result<()> {
     for partition in &table.partitions {
         let (start, length) = byte_range(table, partition);
@@ -136,8 +137,8 @@ fn verify_kernel_partitions(table: &PartitionTable) -> Result<()> {
         return Ok(());
     }
     let what = format!(
-        "partitions of {} in the kernel differ from those written (number: (start, size) in bytes): found {known:?}, \
-         expected {planned:?}",
+        "the kernel's partitions of {} differ from the written partition table (number: (start, size) in bytes): found \
+         {known:?}, expected {planned:?}",
         table.device
     );
     Err(Error::new(Phase::Storage, what))
@@ -162,7 +163,7 @@ pub(super) fn wait_for_node(disk: &DevicePath, number: u32, path: &DevicePath) -
         }
         if Instant::now() > end {
             let seconds = NODE_PATIENCE.as_secs();
-            let what = format!("{path}: device node of {name} did not appear within {seconds} s");
+            let what = format!("{path}: the device node of {name} did not appear within {seconds} s");
             return Err(Error::new(Phase::Storage, what));
         }
         thread::sleep(Duration::from_millis(20));

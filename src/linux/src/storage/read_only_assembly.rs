@@ -1,7 +1,7 @@
-//! Read-only assembly of the objects on disks, so that the inventory can inspect their contents. No byte of a disk is
-//! changed: the disks reject writes by programs, arrays are started read-only, and a logical volume is activated only
-//! if its activation writes nothing. Other volumes are made readable by read-only mappings, if LVM's metadata describes
-//! the location of their content (`volume_groups`).
+//! Read-only assembly of the objects on disks, so that the inventory can inspect their contents. The disks are not
+//! changed: they reject writes by programs, arrays are started read-only, and a logical volume is activated only if its
+//! activation writes nothing. Other volumes are made readable by read-only mappings, if LVM's metadata describes the
+//! location of their content (`volume_groups`).
 //!
 //! Every array is started over snapshots of its members, because the kernel writes even to arrays that are started
 //! read-only. Changes to the snapshots are kept in memory. `md_bitmap_load` and `md_bitmap_flush`
@@ -24,10 +24,10 @@ use std::path::Path;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Maximum number of rounds. Each round finds and starts objects that are on top of objects started in previous rounds.
+/// Maximum number of rounds. Each round starts the objects that are on top of objects started in previous rounds.
 const ROUNDS: usize = 8;
 
-/// Time limit for mdadm and lvm, because failing disks respond slowly.
+/// Time limit for mdadm and lvm. It is generous, because failing disks respond slowly.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Maximum memory for changes to a member of an array, in bytes, if the kernel writes at most the bitmap and the
@@ -50,8 +50,8 @@ pub struct ReadOnlyAssembly {
     groups: HashSet<(String, usize)>,
     /// UUIDs of groups whose volumes were activated since the last inventory.
     tried: Vec<String>,
-    /// Objects that could not be assembled, with the reason. Such an object is not an error, but its contents are
-    /// missing in the inventory.
+    /// Objects that could not be assembled, with the reason. This is not an error, but the contents of these objects
+    /// are missing from the inventory.
     pub notes: Vec<String>,
 }
 
@@ -68,7 +68,7 @@ pub fn assemble_read_only(disks: &[DevicePath]) -> Result<ReadOnlyAssembly> {
     match assembled.lock_disks().and_then(|()| assembled.assemble_all()) {
         Ok(()) => Ok(assembled),
         Err(error) => {
-            // The first error is more informative than one of unlocking.
+            // The first error is more informative than an error of unlocking.
             let _ = assembled.locks.unlock_all();
             Err(error)
         }
@@ -121,7 +121,7 @@ impl ReadOnlyAssembly {
     pub fn inspect_and_keep_locks(mut self, inventory: &mut Inventory) -> Result<WriteLocks> {
         for disk in &mut inventory.disks {
             if self.locks.contains(&disk.device) {
-                // The inventory shows the read-only flag that this program has set.
+                // The read-only flag in the inventory was set by this program.
                 disk.read_only = false;
             } else if !disk.read_only {
                 self.locks.lock_disk(&disk.device)?;
@@ -242,9 +242,9 @@ fn is_failed_array_running(inventory: &Inventory, array: &MdArray, failed: &Fail
 
 fn start_array(array: &MdArray) -> Result<(), String> {
     if array.level == "container" {
-        return Err(format!("the array is a firmware RAID ({}), and firmware RAIDs are not started", array.metadata));
+        return Err(format!("the array is a firmware RAID ({}), which is not started", array.metadata));
     }
-    // Members that were used without each other are not active. mdadm would start the array from the first of them.
+    // Members that were each used without the other are not active. mdadm would start the array from the first of them.
     if !array.members.iter().any(|member| matches!(member.role, MemberRole::Active(_))) {
         return Err("none of the array's members is known to be complete and current".to_owned());
     }
@@ -280,9 +280,9 @@ fn remove_overlays(overlays: &[DevicePath]) {
     }
 }
 
-/// Starts an array from these members. `mdadm --assemble --scan` is not used. This command starts no further arrays
-/// after it has found a member that belongs to a running array and has an outdated event count (Assemble.c, "Found some
-/// drive for an array that is already active").
+/// Starts an array from these members. `mdadm --assemble --scan` is not used, because this command does not start any
+/// further arrays after it has found a member that belongs to a running array and has an outdated event count
+/// (Assemble.c, "Found some drive for an array that is already active").
 fn run_mdadm_assemble(array: &MdArray, members: &[DevicePath]) -> Result<(), String> {
     let mdadm = ToolCommand::new("mdadm").arg("--assemble").arg(find_free_md_device()?);
     let mdadm = mdadm.args(["--run", "--readonly", "--config=none", "--homehost=any"]);
@@ -293,7 +293,7 @@ fn run_mdadm_assemble(array: &MdArray, members: &[DevicePath]) -> Result<(), Str
 /// Returns the highest free array number, which mdadm itself would also choose.
 fn find_free_md_device() -> Result<String, String> {
     let free = |number: &u32| !Path::new(&format!("/sys/block/md{number}")).exists();
-    let number = (0..128).rev().chain(128..512).find(free).ok_or("all 512 md device numbers are in use")?;
+    let number = (0..128).rev().chain(128..512).find(free).ok_or("all 512 minor numbers for md devices are in use")?;
     Ok(format!("/dev/md{number}"))
 }
 

@@ -13,7 +13,8 @@ use sys_mount::MountFlags;
 /// Parent directory; each scratch file has its own subdirectory.
 const PARENT: &str = "/run/drophammer";
 
-/// Free space of the tmpfs, in bytes, below which a failed command is assumed to have failed for lack of memory.
+/// Free space of the tmpfs, in bytes. If less space is free, a failed command is assumed to have failed for lack of
+/// memory.
 const FULL_BYTES: u64 = 1 << 20;
 
 /// File in a separate tmpfs. The file and the tmpfs are removed when this value is dropped.

@@ -26,7 +26,7 @@ pub fn wipe_ends(device: &DevicePath) -> Result<()> {
     wipe_ranges(device, |_| Vec::new())
 }
 
-/// Zeroes both ends of a device like [`wipe_ends`], and the offsets at which BlueStore stores copies of its label.
+/// Zeroes both ends of a device like [`wipe_ends`], and the ranges in which BlueStore stores copies of its label.
 /// Called before new content is written to the device.
 ///
 /// # Errors

@@ -17,7 +17,7 @@ mod tests;
 /// Tools used by this module; all must be in `PATH`.
 pub(crate) const TOOLS: &[&str] = &["dmsetup"];
 
-/// Stops one holder. Holders on top of this holder must have been stopped before.
+/// Stops one holder. All holders on top of it must already have been stopped.
 ///
 /// # Errors
 /// Returns an error if the holder does not exist, or is in use (the error lists the users).
@@ -40,7 +40,7 @@ pub fn release_above(device: &DevicePath) -> Result<()> {
     for holder in holders.iter().filter(|holder| *holder != device) {
         let name = holder.kernel_name();
         match name {
-            // Already removed together with another underlying device.
+            // The holder was already removed together with another underlying device.
             _ if !Path::new("/sys/block").join(name.as_str()).exists() => {}
             name if name.starts_with("md") => mdadm::stop_array(holder)?,
             name if name.starts_with("dm-") => remove_mapping(holder)?,
@@ -77,7 +77,7 @@ pub fn verify_unused(disks: &[DevicePath]) -> Result<()> {
     }
     Err(Error::new(
         Phase::Storage,
-        format!("disks are still in use after all holders were stopped: {}", left.join("; ")),
+        format!("disks are still in use, although all known holders were stopped: {}", left.join("; ")),
     ))
 }
 
@@ -91,7 +91,7 @@ pub(super) fn mapping_name(device: &DevicePath) -> Result<String> {
 }
 
 fn disable_swap(device: &DevicePath) -> Result<()> {
-    let what = || format!("stop swapping to {device}");
+    let what = || format!("disable swap on {device}");
     let path = CString::new(device.as_str()).context(Phase::Storage, what)?;
     // SAFETY: swapoff(2) reads one string, which lives until it returns.
     Errno::result(unsafe { nix::libc::swapoff(path.as_ptr()) }).map(drop).context(Phase::Storage, what)
@@ -107,7 +107,7 @@ pub(super) fn remove_mapping(device: &DevicePath) -> Result<()> {
         let users = busy_device_users::format_users(&busy_device_users::list_device_users(device));
         Error::with_source(Phase::Storage, format!("remove {device} ({name}){users}"), error)
     })?;
-    // dmsetup does not remove LVM's link, and vgcreate refuses a name that exists in /dev.
+    // dmsetup does not remove LVM's link, and vgcreate refuses a group name that exists in /dev.
     if let Some(link) = volume_link_path(&name)
         && fs::symlink_metadata(&link).is_ok_and(|metadata| metadata.is_symlink())
     {

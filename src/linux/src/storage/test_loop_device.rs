@@ -32,8 +32,8 @@ impl TestLoopDevice {
         TestLoopDevice { file, device }
     }
 
-    /// Replaces a device by another device of the same size and name, as if a disk had been unplugged and another disk
-    /// had got its name. Returns the identity of the removed device, and the new device.
+    /// Replaces a device by another device of the same size and name. This simulates a disk that is unplugged, and
+    /// another disk that gets its name. Returns the identity of the removed device, and the new device.
     pub fn exchanged(size_bytes: u64) -> (DiskIdentity, TestLoopDevice) {
         loop {
             let mut disk = TestLoopDevice::new(size_bytes, 512);
@@ -99,8 +99,8 @@ impl Drop for TestLoopDevice {
 /// Deletes the kernel's partitions of the device.
 ///
 /// The kernel preserves partitions when a loop device is detached, and refuses to delete a partition that another test
-/// is probing (`EBUSY`), so several attempts are made. Remaining partitions would disturb the next user of the device;
-/// for example, mkfs.vfat refuses a device with partitions.
+/// is probing (`EBUSY`), so several attempts are made. Remaining partitions would interfere with the next user of the
+/// device; for example, mkfs.vfat refuses a device with partitions.
 fn delete_partitions(device: &DevicePath) {
     for _ in 0..100 {
         let partitions = super::block_device::read_partitions(device).unwrap_or_default();

@@ -52,13 +52,13 @@ impl TestDisks {
     }
 }
 
-/// Refuses to run outside the test machine, because the filter of a test run may be too wide: on another machine, `vda`
-/// may be the system disk.
+/// Refuses to run outside of the test machine, because the filter of a test run may be too broad: on another machine,
+/// `vda` may be the system disk.
 pub fn assert_test_machine() {
     let cmdline = fs::read_to_string("/proc/cmdline").unwrap();
     assert!(
         cmdline.contains(" vm-tests"),
-        "vm_ tests destroy disks: only scripts/vm-tests runs them, in a virtual machine"
+        "vm_ tests destroy disks: they may be run only by scripts/vm-tests, in a virtual machine"
     );
 }
 
@@ -159,8 +159,8 @@ fn table(disk: &DevicePath, sizes_mib: &[u64]) -> PartitionTable {
     PartitionTable { device: disk.to_owned(), identity, guid: Uuid::new_v4(), sector_bytes, partitions }
 }
 
-/// Stops all devices on the disks, including remains of failed tests. Devices may be stacked, so several rounds are
-/// made.
+/// Stops all devices on the disks, including those left behind by failed tests. Devices may be stacked, so several
+/// rounds are made.
 fn free() {
     for swap in fs::read_to_string("/proc/swaps").unwrap_or_default().lines().skip(1) {
         let _ = ToolCommand::new("swapoff").args(swap.split_whitespace().take(1)).run();
@@ -169,7 +169,7 @@ fn free() {
         let _ = ToolCommand::new("dmsetup").args(["remove_all", "--noudevsync"]).env("DM_DISABLE_UDEV", "1").run();
         let _ = ToolCommand::new("mdadm").args(["--stop", "--scan"]).env("MDADM_NO_UDEV", "1").run();
     }
-    // Links of LVM whose volumes are gone.
+    // LVM links to volumes that no longer exist.
     for group in fs::read_dir("/dev").into_iter().flatten().flatten().filter(|entry| entry.path().is_dir()) {
         for link in fs::read_dir(group.path()).into_iter().flatten().flatten().map(|entry| entry.path()) {
             if fs::read_link(&link).is_ok_and(|to| to.starts_with("/dev/mapper")) {

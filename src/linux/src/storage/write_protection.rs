@@ -1,5 +1,5 @@
-//! Read-only flags of the block layer (BLKROSET): a second protection, in addition to the plan, for disks that must not
-//! be written.
+//! Read-only flags of the block layer (BLKROSET), which protect disks that must not be written, in addition to the
+//! checks of the plan.
 
 use super::block_device;
 use common::error::{Context, Phase, Result};
@@ -34,7 +34,7 @@ impl WriteLocks {
     pub fn lock_disk(&mut self, disk: &DevicePath) -> Result<()> {
         set_device_read_only(disk, true)?;
         self.devices.push(disk.clone());
-        // A partition has its own flag, which Linux before 5.11 does not inherit from the disk.
+        // A partition has its own flag; before Linux 5.11, it is not inherited from the disk.
         for partition in block_device::read_partitions(disk)? {
             let device = partition.name.device_path();
             set_device_read_only(&device, true)?;
@@ -48,7 +48,7 @@ impl WriteLocks {
         self.devices.contains(device)
     }
 
-    /// Records the digests of these ranges. A range that cannot be read now is not checked later, because the disk was
+    /// Records the digests of these ranges. A range that cannot be read is not checked later, because the disk was
     /// already failing before this run.
     pub fn record_digests(&mut self, disk: &DevicePath, untouched: &[ByteRange]) {
         let read = untouched.iter().filter_map(|range| {

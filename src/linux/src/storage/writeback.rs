@@ -1,5 +1,5 @@
-//! Early write-back while the image is downloaded. With the kernel's defaults, a machine with much memory would cache
-//! the whole image and write it at the end.
+//! Early write-back while the image is downloaded. With the kernel's defaults, a machine with a lot of memory would
+//! cache the whole image and write it only at the end.
 
 use common::error::{Context, Phase, Result};
 use std::fs::{self, File};
@@ -35,7 +35,7 @@ fn compute_limits(memory_bytes: u64) -> (u64, u64) {
 }
 
 fn write_limits(vm: &Path, begin: u64, most: u64) -> Result<()> {
-    // In this order, because the kernel requires the first one to be smaller.
+    // The limits are written in this order, because the kernel requires the first one to be smaller.
     for (name, bytes) in [("dirty_background_bytes", begin), ("dirty_bytes", most)] {
         let file = vm.join(name);
         fs::write(&file, bytes.to_string())
@@ -61,8 +61,8 @@ impl PeriodicWriteback {
             while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
                 let began = Instant::now();
                 sync_filesystems(&often)?;
-                // Processes that create files are blocked while the journal is written, so limit that to a third of
-                // the time.
+                // Processes that create files are blocked while the journal is written, so the write-back is limited to
+                // a third of the time.
                 pause = PAUSE.max(2 * began.elapsed());
             }
             Ok(())

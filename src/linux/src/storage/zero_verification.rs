@@ -32,8 +32,8 @@ pub(crate) type ProgressSink<'a> = dyn Fn(&str) + Sync + 'a;
 /// Reads all ranges of all devices.
 ///
 /// # Errors
-/// Returns an error if a device contains nonzero data, cannot be read completely, or is too slow. The refusal lists all
-/// such devices. Nothing was written.
+/// Returns a refusal if a device contains nonzero data, cannot be read completely, or is too slow. The refusal lists
+/// all such devices. Nothing was written.
 pub fn verify_all_zero(proofs: &[ZeroProof], say: &ProgressSink) -> Result<()> {
     let results: Vec<Result<()>> = thread::scope(|scope| {
         let threads: Vec<_> = proofs.iter().map(|proof| scope.spawn(|| verify_device_zero(proof, say))).collect();
@@ -49,14 +49,14 @@ pub fn verify_all_zero(proofs: &[ZeroProof], say: &ProgressSink) -> Result<()> {
 
 fn verify_device_zero(proof: &ZeroProof, say: &ProgressSink) -> Result<()> {
     let ZeroProof { device, ranges, give_up } = proof;
-    let file = open_direct(device).context(Phase::Storage, || format!("{device}: cannot be opened for reading"))?;
+    let file = open_direct(device).context(Phase::Storage, || format!("open {device} for reading"))?;
     let deadline = PATIENCE + Duration::from_secs(proof.total_bytes() / SLOWEST_BYTES);
     let (total, began) = (proof.total_bytes(), Instant::now());
     let mut reading = ZeroCheck { device, give_up, total, done: 0, began, deadline, say };
     for range in ranges {
         if let Some(offset) = reading.find_first_data(&file, *range)? {
-            let found = format!("data found at byte {offset}, although all samples of the inventory are zero");
-            return Err(reading.build_refusal(&format!("is not blank: {found}")));
+            let found = format!("found data at byte {offset}, although all samples in the inventory are zero");
+            return Err(reading.build_refusal(&format!("the device is not blank: {found}")));
         }
     }
     Ok(())
@@ -67,7 +67,7 @@ fn verify_device_zero(proof: &ZeroProof, say: &ProgressSink) -> Result<()> {
 fn open_direct(device: &DevicePath) -> io::Result<File> {
     let direct = OpenOptions::new().read(true).custom_flags(O_DIRECT).open(device);
     match direct {
-        // The filesystem of the file, such as tmpfs, does not support direct I/O.
+        // The file's filesystem, such as tmpfs, does not support direct I/O.
         Err(error) if error.raw_os_error() == Some(nix::libc::EINVAL) => File::open(device),
         opened => opened,
     }
@@ -97,7 +97,7 @@ impl ZeroCheck<'_> {
             let length = (end - offset).min(BLOCK as u64) as usize;
             let block = &mut block[..length];
             file.read_exact_at(block, offset).map_err(|error| {
-                self.build_refusal(&format!("cannot be read completely: at byte {offset}: {error}"))
+                self.build_refusal(&format!("cannot read the whole device: read at byte {offset}: {error}"))
             })?;
             if *block != zeros[..length] {
                 let data = block.iter().position(|byte| *byte != 0).unwrap_or_default();
@@ -116,7 +116,7 @@ impl ZeroCheck<'_> {
         let after = tenth(self.done);
         if self.total >= REPORTED_BYTES && after > before {
             (self.say)(&format!(
-                "{}: {} of {} read, all zero",
+                "{}: {} of {} were read and are all zero",
                 self.device,
                 format_bytes(self.done),
                 format_bytes(self.total)
@@ -126,7 +126,9 @@ impl ZeroCheck<'_> {
             return Ok(());
         }
         let (done, total, minutes) = (format_bytes(self.done), format_bytes(self.total), self.deadline.as_secs() / 60);
-        Err(self.build_refusal(&format!("cannot be read completely: only {done} of {total} in {minutes} minutes")))
+        Err(self.build_refusal(&format!(
+            "cannot read the whole device: only {done} of {total} were read in {minutes} minutes"
+        )))
     }
 
     /// Returns a refusal that contains the remedy for the operator.
@@ -178,7 +180,7 @@ mod tests {
         for offset in [0, 4096, BLOCK as u64 - 1, BLOCK as u64, 6 * MIB + 17, 149 * MIB, size - 1] {
             file.as_file().write_all_at(&[1], offset).unwrap();
             let error = proven(&[proof(&path, &[(0, size)])]).unwrap_err();
-            assert!(error.contains(&format!("data found at byte {offset},")), "{error}");
+            assert!(error.contains(&format!("found data at byte {offset},")), "{error}");
             assert!(error.contains("--give-up A0"), "no remedy: {error}");
             file.as_file().write_all_at(&[0], offset).unwrap();
         }
@@ -207,9 +209,9 @@ mod tests {
     fn what_cannot_be_read_completely_is_refused() {
         let (_file, path) = file(MIB);
         let error = proven(&[proof(&path, &[(0, 2 * MIB)])]).unwrap_err();
-        assert!(error.contains("cannot be read completely: at byte 0"), "{error}");
+        assert!(error.contains("cannot read the whole device: read at byte 0"), "{error}");
         let error = proven(&[proof(&"/dev/no-such-disk".into(), &[(0, MIB)])]).unwrap_err();
-        assert!(error.contains("cannot be opened"), "{error}");
+        assert!(error.contains("open /dev/no-such-disk for reading"), "{error}");
     }
 
     #[test]
@@ -226,7 +228,7 @@ mod tests {
             // Reads of a loop device fail with EIO if its file was truncated to zero bytes.
             image.set_len(0).unwrap();
             let error = proven(&[all]).unwrap_err();
-            assert!(error.contains("cannot be read completely"), "{error}");
+            assert!(error.contains("cannot read the whole device"), "{error}");
         }
     }
 }

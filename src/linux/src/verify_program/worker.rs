@@ -10,7 +10,7 @@ use std::process::{self, Command, Stdio};
 /// Directory of the definition in the sandbox.
 const FOLDER: &str = "/definition";
 
-/// Exit code if `verify` could not be started.
+/// Exit code that indicates that `verify` could not be started.
 pub(crate) const NOT_RUN: i32 = 125;
 /// Prefix of the error message if `verify` could not be started.
 pub(crate) const TROUBLE: &str = "no sandbox: ";
@@ -36,5 +36,5 @@ fn enter_and_exec() -> io::Result<std::convert::Infallible> {
     let program = Path::new(FOLDER).join("verify");
     let error = Command::new(&program).arg("parameters").current_dir(FOLDER).stdin(Stdio::null()).exec();
     let first = files.get("verify").and_then(|file| file.text.lines().next()).unwrap_or_default();
-    Err(io::Error::other(format!("cannot start `verify`, whose first line is {first:?}: {error}")))
+    Err(io::Error::other(format!("cannot start `verify` (its first line is {first:?}): {error}")))
 }

@@ -40,7 +40,7 @@ pub fn find_key_line_error(key: &str) -> Option<&'static str> {
     let is_private = key.contains("PRIVATE KEY-----") || key.contains("PuTTY-User-Key-File");
     match key.trim() {
         _ if is_private => Some(
-            "this is a private key: replace it by the public key (the file that ends in .pub), and consider the private key disclosed",
+            "this is a private key: replace it with the public key (the file that ends in .pub), and consider the private key compromised",
         ),
         "" => Some("the public key is empty"),
         line if line.chars().any(char::is_control) => {
@@ -51,7 +51,7 @@ pub fn find_key_line_error(key: &str) -> Option<&'static str> {
 }
 
 /// Returns the reason why a text is not a line of `authorized_keys` (sshd(8)): options, the type of the key, the key in
-/// base64, and a comment. Options and comment may be missing. Returns `None` if the text is such a line.
+/// base64, and a comment. The options and the comment are optional. Returns `None` if the text is such a line.
 pub fn find_public_key_error(key: &str) -> Option<&'static str> {
     let is_type = |word: &str| {
         let word = word.strip_suffix("@openssh.com").unwrap_or(word);

@@ -1,4 +1,4 @@
-//! Ironic's settings on the kernel command line: the `ipa-…` parameters of ironic-python-agent, and `BOOTIF=`.
+//! Settings for Ironic on the kernel command line: the `ipa-…` parameters of ironic-python-agent, and `BOOTIF=`.
 
 use super::{cmdline_error, is_url};
 use crate::machine_identity::parse_mac;
@@ -23,9 +23,11 @@ pub struct ConductorSettings {
     pub inspection: Vec<String>,
     /// `ipa-listen-port=`.
     pub listen_port: u16,
-    /// `ipa-advertise-host=`: address at which the conductor reaches this machine. The default is the local address of the route to Ironic.
+    /// `ipa-advertise-host=`: address to which the conductor sends requests for this machine. The default is the local
+    /// address of the route to Ironic.
     pub advertise_host: Option<IpAddr>,
-    /// `ipa-advertise-port=`: port at which the conductor reaches this machine. The default is `listen_port`.
+    /// `ipa-advertise-port=`: port to which the conductor sends requests for this machine. The default is
+    /// `listen_port`.
     pub advertise_port: Option<u16>,
     /// `ipa-lookup-timeout=`: time within which the lookup of this machine must succeed, in seconds.
     pub lookup: Duration,

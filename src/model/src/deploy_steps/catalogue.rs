@@ -67,7 +67,7 @@ const DELETE_EXISTING: StepArgument =
     StepArgument { name: "delete_existing", about: DELETE_CONFIGURATION.about, values: &[] };
 
 /// Steps that define the layout before the plan is computed. The step `deploy.apply_layout` then creates the partitions
-/// and arrays, whatever priorities these steps have.
+/// and arrays, regardless of the priorities of these steps.
 pub const MAKE_THE_LAYOUT: [&str; 2] = ["raid.create_configuration", "raid.apply_configuration"];
 
 const fn argument(name: &'static str, about: &'static str) -> StepArgument {

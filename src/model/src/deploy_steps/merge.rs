@@ -155,7 +155,7 @@ pub(super) fn parse_step(
     let name = format!("{interface}.{step}");
     let Some(entry) = catalogue.iter().find(|entry| entry.name == name) else {
         let known: Vec<&str> = catalogue.iter().map(|entry| entry.name).collect();
-        return Err(vec![(None, format!("unknown step {name}; supported are {}", known.join(", ")))]);
+        return Err(vec![(None, format!("unknown step {name}; supported steps: {}", known.join(", ")))]);
     };
     let priority_is = check_priority(entry, *priority).map(|why| (None, why));
     let mut wrong: Vec<ArgumentProblem> = priority_is.into_iter().chain(check_arguments(entry, args)).collect();
@@ -186,7 +186,7 @@ fn check_arguments(entry: &CatalogueStep, args: &Map<String, Value>) -> Vec<Argu
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             return Some((
                 Some(given.clone()),
-                format!("{}: unknown argument {given}; supported are {known}", entry.name),
+                format!("{}: unknown argument {given}; supported arguments: {known}", entry.name),
             ));
         };
         let fits = argument.values.is_empty() || value.as_str().is_some_and(|value| argument.values.contains(&value));
@@ -280,8 +280,8 @@ mod tests {
             [
                 "templates[1].steps[0]: deploy.often does not run by default; set a priority to run it",
                 "templates[1].steps[1]: deploy.first is a core step: its priority must be 90, or 0 to disable it; found 80",
-                "templates[1].steps[2]: unknown step bios.apply; supported are deploy.first, deploy.last, deploy.often, raid.between",
-                "templates[1].steps[3].args.level: raid.between: unknown argument level; supported are size",
+                "templates[1].steps[2]: unknown step bios.apply; supported steps: deploy.first, deploy.last, deploy.often, raid.between",
+                "templates[1].steps[3].args.level: raid.between: unknown argument level; supported arguments: size",
             ]
         );
     }
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!((again.erase_mode(), again.problems()), (EraseMode::Secure, &[][..]));
         assert_eq!(again.list.iter().map(PlannedStep::as_template_step).collect::<Vec<_>>(), told);
         let bad = StepList::from_received(&[wanted("deploy.later=7")]);
-        assert!(bad.problems()[0].starts_with("unknown step deploy.later; supported are"), "{:?}", bad.problems());
+        assert!(bad.problems()[0].starts_with("unknown step deploy.later; supported steps: "), "{:?}", bad.problems());
     }
 
     #[test]

@@ -64,10 +64,11 @@ const RAID_CONFIG: OfferedArgument =
 const DELETE_EXISTING: OfferedArgument = optional_argument("delete_existing", DELETE_CONFIGURATION.about);
 const IMAGE_INFO: OfferedArgument =
     required_argument("image_info", "The image, in the format of Ironic's deploy interface `direct`.");
-const CONFIG_DRIVE: OfferedArgument = optional_argument("configdrive", "The config drive, as gzip in base64.");
+const CONFIG_DRIVE: OfferedArgument =
+    optional_argument("configdrive", "The config drive, compressed with gzip and encoded in base64.");
 const FILES: OfferedArgument = optional_argument(
     "files",
-    "A list of files, each with `path`, with either `content` (base64 or a URL) or `deleted`, and optionally with `partition`, `mode`, `owner` and `group`.",
+    "A list of files. Each file has a `path`, either `content` (base64 or a URL) or `deleted`, and optionally `partition`, `mode`, `owner` and `group`.",
 );
 const ALONE: OfferedArgument = optional_argument(
     "alone",
@@ -96,7 +97,7 @@ const fn raid_step(
 pub static OFFERED: [OfferedStep; 15] = [
     deploy_step(
         "install",
-        "Does everything: layout, image, installer and boot entries, in one plan with one point of no return.",
+        "Performs the whole installation (layout, image, installer and boot entries), in one plan with one point of no return.",
         &[LAYOUT, IMAGE, ERASE, MODE, WITHOUT_MARKER],
     ),
     deploy_step(
@@ -143,7 +144,7 @@ pub static OFFERED: [OfferedStep; 15] = [
         arguments: &[FILES],
     },
     erase_step("erase_devices_metadata", "Zeroes all partition tables and signatures.", 99),
-    erase_step("erase_devices", "Erases every disk unrecoverably, and reports a proof for each disk.", 10),
+    erase_step("erase_devices", "Erases every disk irrecoverably, and reports a proof of erasure for each disk.", 10),
     raid_step("delete_configuration", "Removes every array, and leaves its disks empty.", &[StepKind::Clean], &[]),
     raid_step("create_configuration", "Creates the arrays of the node's target_raid_config.", &[StepKind::Clean], &[]),
 ];

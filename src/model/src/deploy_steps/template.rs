@@ -140,7 +140,7 @@ impl DeployTemplate {
         if again.equals_ignoring_locations(self) {
             Ok(text)
         } else {
-            Err("the template cannot be represented in YAML".to_owned())
+            Err("the template cannot be written as YAML".to_owned())
         }
     }
 }

@@ -13,11 +13,11 @@ pub(crate) use placeholder_links::names_placeholder;
 
 /// Number of hexadecimal digits of the shortest world wide name (64 bits).
 const WWN_DIGITS: usize = 16;
-/// Prefixes that sysfs, udev and lsblk put before world wide names.
+/// Prefixes of world wide names in sysfs, udev and lsblk.
 const WWN_PREFIXES: [&str; 5] = ["wwn-", "naa.", "eui.", "0x", "0X"];
 /// Minimum number of ATA words that consist of two different characters. A serial number with fewer such words is not
-/// treated as equal to its byte-swapped form. If the minimum were lower, two disks with the serial numbers `00000012`
-/// and `00000021` would be considered the same disk.
+/// treated as equal to its byte-swapped form. With a lower minimum, two disks with the serial numbers `00000012` and
+/// `00000021` would be considered the same disk.
 const SWAPPED_PAIRS: usize = 4;
 /// Minimum length at which a serial number is treated as a placeholder if its byte-swapped form is a placeholder.
 const SWAPPED_WORD: usize = 4;

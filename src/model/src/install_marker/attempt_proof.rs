@@ -41,7 +41,7 @@ impl<'de> Deserialize<'de> for AttemptSecret {
     }
 }
 
-/// Conceals the secret in logs.
+/// Does not show the secret, because debug output is written to logs.
 impl fmt::Debug for AttemptSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("AttemptSecret(concealed)")

@@ -1,5 +1,5 @@
-//! Fencing tokens, which define the order of the installations by one server. A token identifies the history of the
-//! server's database, and the position of an installation in that history.
+//! Fencing tokens, which define the order of the installations that one server has started. A token identifies the
+//! history of the server's database, and the position of an installation in that history.
 //!
 //! A server issues a token for each reinstall order, first installation and migration. The install marker records the
 //! token. If the token of a reinstall is older than the token in the install marker, a server with an outdated database

@@ -22,8 +22,8 @@ pub enum AttemptTarget {
     Filesystem(DevicePath),
     /// LUKS container on this device that is not open, or that the supplied key does not open.
     Container(DevicePath),
-    /// LUKS container on this device that the machine's TPM does not unlock. The container's second key unlocks the
-    /// container.
+    /// LUKS container on this device that the machine's TPM does not unlock, but that the container's second key
+    /// unlocks.
     Sealed(DevicePath),
 }
 

@@ -9,7 +9,7 @@ pub const GLOBAL_VENDOR: Uuid = Uuid::from_u128(0x8be4df61_93ca_11d2_aa0d_00e098
 /// Boot variables of the firmware. At most [`FirmwareVariables::MAXIMUM_LISTED`] of each type are listed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirmwareVariables {
-    /// Reason why no variable can be read. If this reason is present, all other fields are empty.
+    /// Reason why the variables cannot be read. If there is a reason, all other fields are empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
     /// Number of the boot entry from which the current boot was started.
@@ -153,11 +153,11 @@ pub struct OtherFirmwareVariable {
 pub enum VariablePurpose {
     /// Hotkey that starts a load option: `Key0001`.
     HotKey,
-    /// A request that the firmware carries out at the next boot: `OsIndications`.
+    /// A request that the firmware executes at the next boot: `OsIndications`.
     FirmwareRequest,
     /// A setting of systemd-boot.
     SystemdBoot,
-    /// A request that shim carries out at the next boot: `MokNew`.
+    /// A request that shim executes at the next boot: `MokNew`.
     ShimRequest,
     /// Keys that shim trusts in addition to the keys of the firmware. The running system cannot remove them.
     ShimKeys,

@@ -51,10 +51,10 @@ pub struct Nic {
     /// Whether the NIC is a USB device.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub usb: bool,
-    /// Whether the link has a carrier.
+    /// Whether a carrier is detected on the link.
     #[serde(default)]
     pub link: bool,
-    /// Neighbours at the other end of the cable; empty if no LLDP frame was received.
+    /// LLDP neighbors at the other end of the cable; empty if no LLDP frame was received.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub neighbours: Vec<LldpNeighbour>,
 }

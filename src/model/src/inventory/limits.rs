@@ -1,5 +1,5 @@
 //! Limits for an inventory that a server accepts and the planner processes. Within the limits, all computations are
-//! fast. The limits are higher than the numbers that large storage servers reach.
+//! fast. Large storage servers do not reach the limits.
 
 mod stacking_depth;
 
@@ -45,14 +45,16 @@ impl Inventory {
         let counts = self.count_devices().into_iter().chain(self.count_findings());
         let over = counts.into_iter().find(|(_, _, count, maximum)| count > maximum);
         if let Some((what, remedy, count, maximum)) = over {
-            return Some(format!("the inventory has {count} {what}; at most {maximum} are supported: {remedy}"));
+            return Some(format!(
+                "the inventory contains {count} {what}, but at most {maximum} are supported: {remedy}"
+            ));
         }
         let long = self.all_names().find(|name| name.len() > NAME_BYTES);
         if let Some(long) = long {
             let start: String = long.chars().filter(|c| !c.is_control()).take(32).collect();
             let length = long.len();
             return Some(format!(
-                "the inventory has a name of {length} bytes ({start}…); at most {NAME_BYTES} are supported: shorten the name on the device"
+                "the inventory contains a name of {length} bytes ({start}…), but at most {NAME_BYTES} are supported: shorten the name on the device"
             ));
         }
         stacking_depth::find_stacking_problem(self, NESTED)
@@ -82,7 +84,7 @@ impl Inventory {
                 allocations.fold(0, usize::saturating_add),
                 ALLOCATIONS,
             ),
-            ("devices that are in use and not listed", stop, self.find_unlisted_devices().len(), UNLISTED),
+            ("unlisted devices that are in use", stop, self.find_unlisted_devices().len(), UNLISTED),
         ]
     }
 
@@ -105,14 +107,14 @@ impl Inventory {
             ),
             ("filesystems", erase, self.filesystems.len(), FINDINGS),
             ("components of filesystems", erase, self.parts.len(), FINDINGS),
-            ("devices that cannot be assigned", erase, unknown.sum(), FINDINGS),
-            ("failed attempts", erase, self.failed.len(), FINDINGS),
+            ("devices that cannot be assigned to an array or volume group", erase, unknown.sum(), FINDINGS),
+            ("failed attempts to inspect an object", erase, self.failed.len(), FINDINGS),
             ("install markers", erase, markers().count(), MARKERS),
             ("entries in install markers", erase, records.sum(), RECORDS),
             ("files of sparse volumes", "delete volumes that are not needed", sparse.sum(), SPARSE_FILES),
             ("links to one disk", "disconnect the disk", links.max().unwrap_or_default(), LINKS_OF_ONE_DISK),
             ("NICs", "remove virtual functions that are not needed", self.nics.len(), NICS),
-            ("LLDP neighbours", "disable LLDP on ports that do not need it", neighbours.sum(), NEIGHBOURS),
+            ("LLDP neighbors", "disable LLDP on ports that do not need it", neighbours.sum(), NEIGHBOURS),
             ("CPUs", "report this to the developers of drophammer", self.cpus.len(), CPUS),
             ("physical volumes with free space", erase, self.count_free_spaces(), LINKS),
         ]
@@ -234,11 +236,11 @@ mod tests {
             ..LvmVolumeGroup::default()
         };
         for (inventory, words) in [
-            (with(&|all| all.disks = vec![large_inventories::disk("sda"); DISKS + 1]), "4097 disks; at most 4096"),
+            (with(&|all| all.disks = vec![large_inventories::disk("sda"); DISKS + 1]), "4097 disks, but at most 4096"),
             (with(&|all| all.stacked = vec![StackedDevice::default(); BLOCK_DEVICES]), "16386 block devices"),
             (large_inventories::towers(900), "links between block devices"),
-            (large_inventories::holders(5000), "5000 devices that are in use and not listed"),
-            (large_inventories::holders(250_000), "250000 devices that are in use and not listed"),
+            (large_inventories::holders(5000), "5000 unlisted devices that are in use"),
+            (large_inventories::holders(250_000), "250000 unlisted devices that are in use"),
             (large_inventories::holders(LINKS + 1), "links between block devices"),
             (large_inventories::chain(1100), "1101 levels of stacked devices"),
             (large_inventories::markers(MARKERS + 1), "65 install markers"),

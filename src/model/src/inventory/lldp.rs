@@ -1,4 +1,4 @@
-//! LLDP neighbours (IEEE 802.1AB). Only the fields that metal-stack evaluates are parsed.
+//! LLDP neighbors (IEEE 802.1AB). Only the fields that metal-stack evaluates are parsed.
 use common::encoding::join_hex;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -21,16 +21,16 @@ const TEXT: usize = 255;
 /// Port at the other end of a cable, usually that of a switch.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LldpNeighbour {
-    /// Name of the neighbour's system.
+    /// System name of the neighbor.
     pub hostname: String,
-    /// Chassis ID: a MAC address with colons, or else the text as it was sent.
+    /// Chassis ID: a MAC address with colons; an ID of another type is stored as it was sent.
     pub chassis: String,
-    /// Port ID: a MAC address with colons, or else the text as it was sent.
+    /// Port ID: a MAC address with colons; an ID of another type is stored as it was sent.
     pub port: String,
-    /// Port description; empty if the neighbour sends none.
+    /// Port description; empty if the neighbor does not send one.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// Whether the neighbour is a leaf switch. Switches managed by metal-stack send a system name, identify the chassis
+    /// Whether the neighbor is a leaf switch. Switches managed by metal-stack send a system name, identify the chassis
     /// by a MAC address, and identify the port by a MAC address or a locally assigned name.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaf: bool,
@@ -43,7 +43,7 @@ impl LldpNeighbour {
     }
 }
 
-/// LLDP neighbours of a NIC, from which the NIC has received frames.
+/// LLDP neighbors of a NIC: the systems from which the NIC has received LLDP frames.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NicNeighbours {
     pub nic: String,
@@ -55,7 +55,7 @@ pub struct NicNeighbours {
 /// Result of the search for the two leaf switches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeafSearch {
-    /// Exactly two leaves, each connected to a different NIC. Neighbours that are not leaves are omitted.
+    /// Exactly two leaves, each connected to a different NIC. Neighbors that are not leaves are omitted.
     Both(Vec<NicNeighbours>),
     /// Fewer than two leaves. Contains the names of the NICs without a leaf, and the names of the leaves that were found.
     TooFew { silent: Vec<String>, leaves: Vec<String> },

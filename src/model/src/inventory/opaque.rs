@@ -2,17 +2,17 @@
 //! component of a preserved object. The planner, fleet mode and `drophammer inventory` all use the list that this
 //! module returns.
 //!
-//! | object | opaque unless |
+//! | object | condition under which the object is not opaque |
 //! |---|---|
-//! | volume group that is exported or belongs to another host | each of its volumes is shown |
-//! | logical volume | it is active, or a read-only mapping shows it |
-//! | md array, container of a firmware RAID | it runs |
+//! | volume group that is exported or belongs to another host | each of its volumes is readable through a mapping |
+//! | logical volume | it is active, or its content is readable through a read-only mapping |
+//! | md array, container of a firmware RAID | it is running |
 //! | encrypted container | it is open |
-//! | bcache device | its bcache runs |
-//! | member of a zpool, DRBD, firmware RAID or another RAID that is not supported | (always opaque) |
-//! | RAID member or physical volume that mdadm or lvm cannot assign | (always opaque) |
-//! | filesystem of a format that may carry `/` | it is in use or was mounted read-only, and its marker is readable or absent |
-//! | region of a disk that cannot be read | (always opaque) |
+//! | bcache device | its bcache is running |
+//! | member of a zpool, DRBD, firmware RAID or another RAID that is not supported | none |
+//! | RAID member or physical volume that mdadm or lvm cannot assign | none |
+//! | filesystem of a format that is supported for `/` | it is in use or was mounted read-only, and its marker is readable or absent |
+//! | region of a disk that cannot be read | none |
 
 mod components;
 mod device_index;
@@ -39,7 +39,7 @@ pub struct OpaqueObject {
     /// Underlying devices, spelled as in the entries of the disks, partitions and stacked devices.
     pub devices: Vec<DevicePath>,
     pub reason: String,
-    /// Action by which the operator can make the content readable, or can remove the object without the loss of needed
+    /// Action with which the operator can make the content readable, or can remove the object without losing needed
     /// data.
     pub remedy: String,
     /// True if the agent has not yet tried to make the content readable, but may succeed if it runs on the machine.
@@ -114,7 +114,7 @@ impl DeviceIndex<'_> {
         };
         let remedy = match is_firmware {
             true => {
-                "delete the RAID volume in the firmware setup; if the content of the volume is needed, back it up first in the system that uses it"
+                "delete the RAID volume in the firmware setup; if its content is needed, first back up the content in the system that uses the volume"
             }
             false => "connect the missing members of the array, or repair the array in the system that uses it",
         };
@@ -129,14 +129,14 @@ impl DeviceIndex<'_> {
         })
     }
 
-    /// Returns arrays that failed to start, and whose members have become unreadable after that failure.
+    /// Returns the arrays that failed to start and whose members became unreadable after that failure.
     fn lost_arrays(&self) -> impl Iterator<Item = OpaqueObject> + '_ {
         self.inventory.failed.iter().filter_map(|failed| match &failed.tried {
             AttemptTarget::Array(uuid) if !self.has_array(*uuid) => Some(OpaqueObject {
                 kind: OpaqueKind::Array,
                 name: format!("array {uuid}"),
                 devices: Vec::new(),
-                reason: format!("the array did not start, and its members can no longer be read: {}", failed.why),
+                reason: format!("the array did not start, and its members have become unreadable: {}", failed.why),
                 remedy: "connect the members of the array".to_owned(),
                 untried: false,
             }),

@@ -76,8 +76,8 @@ impl<'a> ComparableDiskIndex<'a> {
         ComparableDiskIndex { disks, serials, wwns }
     }
 
-    /// Returns the first disk that has all identifiers in the arguments. Returns `None` if there is no such disk, or if
-    /// the arguments contain no identifier.
+    /// Returns the first disk that has all specified identifiers. Returns `None` if there is no such disk, or if no
+    /// identifier is specified.
     pub fn find_disk(&self, serial: Option<&String>, wwn: Option<&String>) -> Option<&'a InventoryDisk> {
         let with = |all: &'_ BTreeMap<String, Vec<usize>>, key: Option<&String>| {
             key.map(|key| all.get(key).cloned().unwrap_or_default())

@@ -3,9 +3,9 @@
 use crate::device_name::{DevicePath, KernelName};
 use serde::{Deserialize, Serialize};
 
-/// Value of [`LvmLogicalVolume::entangled`] for the origin of a snapshot. The content of the origin is current, and a
-/// read-only mapping can show this content.
-pub const HAS_SNAPSHOT: &str = "has a snapshot, which would be activated with it";
+/// Value of [`LvmLogicalVolume::entangled`] for the origin of a snapshot. The content of the origin is current, and can
+/// be read through a read-only mapping.
+pub const HAS_SNAPSHOT: &str = "has a snapshot, which would be activated together with the volume";
 
 /// Prefix of [`LvmVolumeGroup::closed`] for a group that several hosts share through a lock manager.
 pub const SHARED_GROUP: &str = "it is shared with other hosts";
@@ -89,13 +89,13 @@ pub struct LvmLogicalVolume {
     /// LVM segment type: `linear`, `striped`, `raid1`, `thin-pool`.
     pub kind: String,
     pub stripes: u32,
-    /// Kernel name of the active volume, or of a read-only mapping that shows its content; `None` if there is neither.
+    /// Kernel name of the active volume, or of a read-only mapping with its content; `None` if there is neither.
     #[serde(default)]
     pub running: Option<KernelName>,
     #[serde(default, skip_serializing_if = "VolumeHealth::is_whole")]
     pub health: VolumeHealth,
-    /// Reason why activating this volume would affect other volumes, such as `is being moved, and its activation would
-    /// continue the move`. `None` if activating this volume affects no other volume.
+    /// Reason why activating this volume would affect other volumes, such as `is being moved, and the move would
+    /// continue if the volume was activated`. `None` if activating this volume affects no other volume.
     #[serde(default, with = "common::serde_empty", skip_serializing_if = "Option::is_none")]
     pub entangled: Option<String>,
 }

@@ -22,7 +22,7 @@ pub(crate) fn select_members<'a>(
                 Some(disk) => found.push(disk),
                 None => problems.push(Diagnostic::new(
                     format!("logical_disks[{index}].physical_disks[{number}]"),
-                    "no unused disk of the machine matches",
+                    "the hints match no unused disk of the machine",
                 )),
             }
         }

@@ -284,7 +284,7 @@ impl ResourceParser {
             _ => {
                 self.add_problem(
                     &at.place,
-                    "must have `devicePath`, or `discover` with hints that select a blank disk",
+                    "must contain either `devicePath`, or `discover` with hints that select a blank disk",
                 );
                 None
             }

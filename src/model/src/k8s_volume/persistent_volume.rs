@@ -1,6 +1,5 @@
 //! PersistentVolumes for prepared volumes. They are equal to the PersistentVolumes that the operator of MetalK8s
-//! creates, but without the finalizer of that operator: if that operator is not running, no process removes the
-//! finalizer.
+//! creates, but without the finalizer of that operator: if that operator is not running, nothing removes the finalizer.
 
 use super::parser::{VOLUME, VOLUME_VERSION};
 use super::{K8sVolume, VolumeContent};

@@ -124,7 +124,7 @@ fn all_that_is_wrong_is_told_at_once_with_its_place() {
         "volumes[1].spec.sparseLoopDevice.size: must be a whole number with a unit, such as 10Gi or 500M, found \"0\"",
         "volumes[1].spec.storageClassName: parameters.fsType of the storage class fast is missing",
         "volumes[2].spec: must have exactly one of rawBlockDevice, lvmLogicalVolume, sparseLoopDevice, found none",
-        "volumes[3].spec.rawBlockDevice: must have `devicePath`, or `discover`",
+        "volumes[3].spec.rawBlockDevice: must contain either `devicePath`, or `discover`",
         "volumes[3].spec.mode: must be Filesystem or Block, found \"Raw\"",
         "volumes[4].spec: must have exactly one of rawBlockDevice, lvmLogicalVolume, sparseLoopDevice, found several",
         "volumes[5].spec.rawBlockDevice.discover.weight: ",

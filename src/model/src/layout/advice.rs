@@ -10,11 +10,11 @@ use common::diagnostic::Diagnostic;
 
 /// Size in MiB (64 TiB) that exceeds every existing disk.
 const HUGE_MIB: u64 = 64 << 20;
-/// Size of an ESP, in MiB, from which the size was probably written in KiB by mistake. For example, 512 MiB written as
-/// 524288 (KiB) is read as 524288 MiB, which is 512 GiB.
+/// Size of an ESP, in MiB. A size of at least this value was probably written in KiB by mistake. For example, 512 MiB
+/// written as 524288 (KiB) is read as 524288 MiB, which is 512 GiB.
 const HUGE_ESP_MIB: u64 = 32 << 10;
-/// Size of a root filesystem, in MiB, below which the size was probably written in GiB by mistake, because no image
-/// would fit into so few MiB.
+/// Size of a root filesystem, in MiB. A smaller size was probably written in GiB by mistake, because no image fits into
+/// so few MiB.
 const TINY_ROOT_MIB: u64 = 64;
 
 impl Layout {
@@ -153,7 +153,7 @@ impl Layout {
             _ => return,
         };
         let message = format!(
-            "the list is empty, so constraints.{without_effect} has no effect: the layout is used only by allocations that name it; list {missing}, or remove constraints.{without_effect}"
+            "the list is empty, so constraints.{without_effect} has no effect: only allocations that specify this layout use it; list {missing}, or remove constraints.{without_effect}"
         );
         said.push(Diagnostic::new(format!("constraints.{missing}"), message));
     }

@@ -3,7 +3,7 @@
 
 use super::{FilesystemFormat, FilesystemSpec};
 
-/// Maximum number of blocks, sectors or pages, which the formats count in 32 bits.
+/// Maximum number of blocks, sectors or pages, which the formats store in 32 bits.
 const MAX_COUNT: u64 = u32::MAX as u64;
 /// Size in bytes of a block in ext filesystems of more than 512 MiB (mke2fs.conf(5)). It is also the size of a memory
 /// page.

@@ -143,7 +143,7 @@ impl<'a> LayoutGraph<'a> {
         }
     }
 
-    /// Links a node to the device below it.
+    /// Links a node to the node of the device below it.
     fn place_on_device(&mut self, upper: usize, device: &LayoutPath) {
         let lower = match self.find_device(device) {
             Some(lower) if !self.reach_below([lower]).contains(&upper) => lower,

@@ -9,8 +9,8 @@ pub use version::{ImageId, ImageVersion, VersionPattern};
 /// Operators that metal-api supports. A version without an operator is also a valid constraint.
 const OPERATORS: [&str; 11] = ["=", "!=", ">", "<", ">=", "=>", "<=", "=<", "~", "~>", "^"];
 
-/// Inserts the blank that metal-api requires between operator and version into a constraint such as `>=10`, which is
-/// the spelling in metal-stack's first proposal. Returns `None` for any other text.
+/// Inserts the blank that metal-api requires between operator and version. Constraints without this blank, such as
+/// `>=10`, occur in metal-stack's first proposal. Returns `None` for any other text.
 pub(super) fn insert_blank(constraint: &str) -> Option<String> {
     let version = constraint.trim_start_matches(['=', '!', '>', '<', '~', '^']);
     let operator = constraint.strip_suffix(version)?;

@@ -144,7 +144,7 @@ impl LayoutSet {
 
     /// Checks all combinations of these sizes and images. Returns at most a thousand errors, one for each combination
     /// that no layout or more than one layout matches. Returns no errors if no layout has constraints on both sizes and
-    /// images, because a layout is then used only by an allocation that names this layout.
+    /// images, because a layout is then used only if an allocation specifies this layout.
     pub fn find_undecided<'a>(
         &self,
         sizes: impl IntoIterator<Item = &'a str>,
@@ -165,7 +165,10 @@ impl LayoutSet {
         let sizes: BTreeSet<&str> =
             self.members.iter().flat_map(|member| member.sizes.iter().map(String::as_str)).collect();
         let sizes = sizes.into_iter().collect::<Vec<_>>().join(", ");
-        vec![format!("no layout lists this size; listed sizes: {}", if sizes.is_empty() { "none" } else { &sizes })]
+        vec![format!(
+            "none of the layouts lists this size; listed sizes: {}",
+            if sizes.is_empty() { "none" } else { &sizes }
+        )]
     }
 }
 
@@ -203,7 +206,7 @@ impl SetMember {
         let takes = match self.images.get(os) {
             Some(claim) => format!("accepts {os} {:?}", claim.written),
             None if self.images.is_empty() => {
-                "accepts no image: the layout is only used if an allocation specifies it".to_owned()
+                "does not accept any image, so it is used only by allocations that specify it".to_owned()
             }
             None => {
                 let all = self.images.iter().map(|(os, claim)| format!("{os} {:?}", claim.written));

@@ -1,7 +1,7 @@
 //! Validation of mkfs options. They are parsed as the tool itself parses them: clusters of getopt (`-Fn`), values (`-b 4096`, `-b4096`,
 //! `--label=x`), abbreviations (`--lab x`), and values with several parts (`-J size=16,device=…`).
 //!
-//! The options are validated here, because the tool would report an invalid option only after the disks were wiped.
+//! The options are validated here, because the tool would report an invalid option only after the disks had been wiped.
 //! Some valid options must be rejected too, because they use devices or files that are not in the layout.
 
 mod option_tables;

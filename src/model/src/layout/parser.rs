@@ -193,7 +193,7 @@ fn read_layout(reader: &mut LayoutReader, root: &DocumentNode) -> Option<Layout>
         constraints: match fields.get("constraints") {
             Some(node) => read_constraints(reader, node).unwrap_or_default(),
             None => {
-                let message = "no constraints: the layout is only used if an allocation specifies it";
+                let message = "there are no constraints, so the layout is used only by allocations that specify it";
                 reader.notes.push(located_problem("constraints", root.mark, message));
                 LayoutConstraints::default()
             }
@@ -233,7 +233,7 @@ fn read_image_constraint(reader: &mut LayoutReader, node: &DocumentNode, place: 
     let constraint = reader.read_text(node, place)?;
     Some(match image_version_constraints::insert_blank(&constraint) {
         Some(canonical) => {
-            let message = format!("write a blank between operator and version: \"{canonical}\"");
+            let message = format!("insert a space between operator and version: \"{canonical}\"");
             reader.note_respelling(node, EditReplacement::Raw(format!("{canonical:?}")), message);
             canonical
         }

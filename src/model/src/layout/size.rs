@@ -22,7 +22,7 @@ impl RequestedSize {
     }
 }
 
-/// In a JSON Schema, a `RequestedSize` is a number type, written inline instead of as a definition.
+/// In a JSON Schema, a `RequestedSize` is an inline number type, not a reference to a definition.
 #[cfg(feature = "schema")]
 impl schemars::JsonSchema for RequestedSize {
     fn inline_schema() -> bool {

@@ -102,9 +102,9 @@ fn the_default_layout_as_it_is_spelt() {
     assert_eq!(
         said(&parsed.notes),
         [
-            "8:13: constraints.images.debian: write a blank between operator and version: \">= 10\"",
-            "9:13: constraints.images.ubuntu: write a blank between operator and version: \">= 20.04\"",
-            "10:13: constraints.images.centos: write a blank between operator and version: \">= 7\"",
+            "8:13: constraints.images.debian: insert a space between operator and version: \">= 10\"",
+            "9:13: constraints.images.ubuntu: insert a space between operator and version: \">= 20.04\"",
+            "10:13: constraints.images.centos: insert a space between operator and version: \">= 7\"",
             "15:5: filesystems[0].options: the canonical name of this field is createoptions",
             "15:14: filesystems[0].options: write a list with one word per item: [\"-F\", \"32\"]",
             "31:5: disks[0].wipe: the canonical name of this field is wipeonreinstall",
@@ -197,7 +197,7 @@ fn layouts_for_explicit_use_and_swap_as_in_fstab() {
     assert_eq!(
         said(&parsed.notes),
         [
-            "1:1: constraints: no constraints: the layout is only used if an allocation specifies it",
+            "1:1: constraints: there are no constraints, so the layout is used only by allocations that specify it",
             "4:10: filesystems[1].path: remove `path`: a filesystem that is not mounted must not have a path",
         ]
     );

@@ -22,7 +22,7 @@ pub(super) enum EditReplacement {
     /// Several items that replace one item of a list.
     Items(Vec<String>),
     /// Removal of a field with its value. [`apply_edits`] does not support removals, because the end of the value in
-    /// the text is not known. The whole document is then rewritten instead.
+    /// the text is not known. Instead, the whole document is then rewritten.
     Removal,
 }
 

@@ -1,8 +1,8 @@
 //! Validation of layouts, independent of a machine.
 //!
 //! Violations of metal-api's rules are reported with metal-api's messages, because users and scripts rely on these
-//! messages. metal-api accepts many layouts whose installation would fail halfway. Additional rules reject these
-//! layouts.
+//! messages. metal-api accepts many layouts whose installation would fail halfway. The additional rules of this module
+//! reject these layouts.
 
 mod disks;
 mod encrypted;

@@ -45,8 +45,8 @@ pub(super) fn normalize_name(name: &str) -> String {
     name.replace(['_', '-', ' '], "").to_lowercase()
 }
 
-/// Returns the name that a misspelt name probably means: the one whose known spelling is most similar. Returns `None`
-/// if no spelling is similar. `known` contains pairs of a known spelling and the name that this spelling means.
+/// Returns the intended name of a misspelt name: the one whose known spelling is most similar. Returns `None` if no
+/// spelling is similar. `known` contains pairs of a known spelling and the name that this spelling means.
 pub(super) fn find_nearest<T>(name: &str, known: impl IntoIterator<Item = (&'static str, T)>) -> Option<T> {
     let name = normalize_name(name);
     if name.len() > 40 {

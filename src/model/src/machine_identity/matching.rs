@@ -1,18 +1,18 @@
 //! Selection of the machine file that applies when a machine boots or registers.
 //!
-//! | UUID reported by the firmware | file with this `id` | files with the MAC of the boot | known about that file's machine | result |
+//! | UUID reported by the firmware | files whose `id` is this UUID | files with the MAC of the boot | known about the machine of the file with the MAC | result |
 //! |---|---|---|---|---|
 //! | usable | one, without `macs` or with this MAC | any | | this file; another file with the MAC is reported |
-//! | usable | one, with other `macs` | any | | nothing is served |
+//! | usable | one, with other `macs` | any | | the machine is not served |
 //! | usable | none | one | `smbios_uuid` of the file is this UUID | this file |
-//! | usable | none | one | `smbios_uuid` is another UUID, or it registered with another UUID | nothing is served: another machine |
+//! | usable | none | one | `smbios_uuid` is another UUID, or it registered with another UUID | the machine is not served: another machine |
 //! | usable | none | one | it registered with this UUID, with none, or never | this file, unproven: installed over blank disks only |
-//! | usable | none | several | | nothing is served: ambiguous |
+//! | usable | none | several | | the machine is not served: ambiguous |
 //! | usable | none | none | | unknown machine |
 //! | not usable | | one | `smbios_uuid` is specified, or it registered with a usable UUID | this file, unproven: installed over blank disks only |
 //! | not usable | | one | neither | this file |
-//! | not usable | | several | | nothing is served: ambiguous |
-//! | not usable | | none | | nothing is served: no identity |
+//! | not usable | | several | | the machine is not served: ambiguous |
+//! | not usable | | none | | the machine is not served: no identity |
 //!
 //! UUIDs are equal if they match in either byte order. If the ids of two files match the UUID, the file whose id has
 //! the identical spelling applies. When a machine registers, the file that applied to its boot still applies. The
@@ -57,8 +57,8 @@ pub struct RegisteredIdentity {
 pub enum UuidProof {
     /// The UUID equals the UUID of the known machine, or neither of the two machines has a UUID.
     Proven,
-    /// The UUID neither proves nor disproves that the machine is the known one. Contains a message with both identities
-    /// and the remedy.
+    /// The UUID does not prove whether the machine is the known one. Contains a message with both identities and the
+    /// remedy.
     Unproven(String),
     /// The UUID proves that the machine is not the known one. Contains a message with both UUIDs and the remedies.
     Contradicted(String),
@@ -74,11 +74,12 @@ pub enum MachineMatch {
     Unproven { id: String, why: String },
     /// No file applies. The machine registers under its UUID and waits.
     Unknown(Uuid),
-    /// The file with this id contradicts the identity of the machine, so nothing is served. Contains the reason.
+    /// The file with this id contradicts the identity of the machine, so the machine is not served. Contains the
+    /// reason.
     Withheld { id: String, why: String },
-    /// Several files list the MAC, so nothing is served. Contains a message with these files.
+    /// Several files list the MAC, so the machine is not served. Contains a message with these files.
     Ambiguous(String),
-    /// The machine has neither a usable UUID nor a known MAC, so nothing is served.
+    /// The machine has neither a usable UUID nor a known MAC, so it is not served.
     Unidentified,
 }
 
@@ -126,9 +127,9 @@ pub fn describe_other_macs(machine: &KnownMachine, seen: &str) -> String {
 /// Returns the same message as [`describe_other_macs`], but takes id, name and listed MACs of the machine.
 pub fn describe_other_macs_of(id: &str, name: &str, macs: &[String], seen: &str) -> String {
     format!(
-        "a machine with the id {id} of {name:?} has MAC {seen}, which is not among those of its file ({}): nothing is \
-         served. If two machines share a UUID, assign each its own id; if it is the same machine, add the MAC to its \
-         file",
+        "a machine with the id {id} of {name:?} has the MAC {seen}, which is not among the MACs in the file of \
+         {name:?} ({}): the machine is not served. If two machines share a UUID, assign a separate id to each; if it \
+         is the same machine, add the MAC to its file",
         macs.join(" ")
     )
 }
@@ -153,9 +154,9 @@ pub fn prove_uuid(machine: &KnownMachine, reported: Option<Uuid>) -> UuidProof {
         // If the firmware has never reported a UUID, the absence of one is expected.
         return expected.map_or(UuidProof::Proven, |expected| {
             UuidProof::Unproven(format!(
-                "a machine whose firmware reports no usable UUID matches {own} ({name:?}) by a MAC, but that machine \
-                 reported {expected}: only blank disks are overwritten; if its mainboard was replaced, assign \
-                 another id to the machine: drophammer machine rename {own} NEW"
+                "a machine whose firmware does not report a usable UUID matches {own} ({name:?}) by a MAC, but {own} \
+                 has reported the UUID {expected}: only blank disks are overwritten; if the mainboard was replaced, \
+                 assign another id to the machine: drophammer machine rename {own} NEW"
             ))
         });
     };
@@ -165,8 +166,8 @@ pub fn prove_uuid(machine: &KnownMachine, reported: Option<Uuid>) -> UuidProof {
     }
     match expected {
         Some(expected) if !is_same_uuid(expected, reported) => UuidProof::Contradicted(format!(
-            "a machine with UUID {reported} has a MAC of {own} ({name:?}), whose firmware reports {expected}: it is \
-             another machine, and nothing is served. If it is the same machine with a new mainboard, write id: \
+            "a machine with UUID {reported} has a MAC of {own} ({name:?}), whose firmware reports {expected}: it is a \
+             different machine, and is not served. If it is the same machine with a new mainboard, write id: \
              {reported} into its file and run `drophammer machine rename {own} {reported}`; if the NIC was moved, \
              remove its MAC from the file of {name:?}"
         )),

@@ -16,7 +16,7 @@ const VARIANTS: &str = "variants.list";
 pub(crate) const CREATE: &str = "create";
 /// Name of the file that lists the programs that `create` calls. The file is an extension of Ganeti's OS interface. It
 /// exists because the ramdisk contains far fewer programs than a Ganeti node, and a missing program must be detected
-/// before the first write.
+/// before anything is written.
 pub(crate) const NEEDS: &str = "needs";
 const UNTRUSTED: &str = "create_untrusted";
 const IMAGE: &str = "image";

@@ -14,8 +14,9 @@ impl SelectedDefinition {
         let os = self.selector();
         let Some(needs) = self.files.get(NEEDS) else {
             return Err(format!(
-                "{os} has its own create program, but no file {NEEDS}; create that file with the names \
-                 of the programs that `create` runs, one per line: these programs are checked before anything is written"
+                "{os} has a create program, but lacks the file {NEEDS}; create this file, and list in it the programs \
+                 that `create` runs, one per line: the presence of these programs is checked before anything is \
+                 written"
             ));
         };
         let named = parse_list(&needs.text);

@@ -111,7 +111,7 @@ fn a_create_says_what_it_needs() {
     assert_eq!(said.unwrap(), ["/bin/bash", "sfdisk", "mkfs.ext4"]);
     assert_eq!(needs(&[("create", "#! /usr/bin/env python3\n"), ("needs", "")]).unwrap(), ["/usr/bin/env", "python3"]);
     for (files, why) in [
-        (&[("create", "#!/bin/sh\n")][..], "raw has its own create program, but no file needs"),
+        (&[("create", "#!/bin/sh\n")][..], "raw has a create program, but lacks the file needs"),
         (&[("create", "#!/bin/sh\n"), ("needs", "a b\n")], "needs of raw: \"a b\" is not the name of a program"),
         (&[("create", "#!/bin/sh\n"), ("needs", "/bin/a\n")], "is not the name of a program"),
         (

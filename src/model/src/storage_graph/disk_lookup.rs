@@ -44,7 +44,10 @@ pub fn is_absent(wanted: &layout::DiskSpec, inventory: &Inventory) -> bool {
 fn selected_by_placeholder(wanted: &layout::DiskSpec) -> Option<String> {
     let remedy = "select the disk by another hint: wwn, serial, by_path, size";
     if let Some(found) = hints::find_placeholder(&wanted.hints) {
-        return Some(format!("device:{} cannot be found by its hint {}: {found}; {remedy}", wanted.device, found.hint));
+        return Some(format!(
+            "device:{} cannot be identified by its hint {}: {found}; {remedy}",
+            wanted.device, found.hint
+        ));
     }
     (wanted.hints.is_empty() && names_placeholder(wanted.device.as_str())).then(|| {
         format!(

@@ -35,14 +35,14 @@ fn what_is_wrong_is_told_with_its_place() {
         (
             lan(json!({"match": {"macaddress": "01:00:5e:00:00:01"}})),
             "ethernets.lan0.match.macaddress",
-            "group address",
+            "multicast address",
         ),
         (lan(json!({"match": {"macaddress": mac(1), "name": "x"}})), "ethernets.lan0.match.name", "remove `name`"),
         (lan(json!({"match": {"name": "en*"}})), "ethernets.lan0.match.name", "is a pattern"),
         (
             json!({"ethernets": {"a": card(1), "b": card(1)}}),
             "ethernets.b.match.macaddress",
-            "matched twice, first at ethernets.a.match.macaddress",
+            "two devices match the NIC 52:54:00:00:00:01, first at ethernets.a.match.macaddress",
         ),
         (
             json!({"ethernets": {"a": card(1), "b": {"match": {"macaddress": mac(2)}, "set-name": "a"}}}),
@@ -138,7 +138,7 @@ fn what_is_wrong_is_told_with_its_place() {
             "VLAN 5 on lan0 already exists: v",
         ),
         (vlans(json!({"v": {"id": 5, "link": "lan0", "mtu": 1500}})), "vlans.v.mtu", "the MTU of lan0, which is 1400"),
-        (vlans(json!({"lan0.6": {"id": 5, "link": "lan0"}})), "vlans.lan0.6.id", "the name denotes VLAN 6 on lan0"),
+        (vlans(json!({"lan0.6": {"id": 5, "link": "lan0"}})), "vlans.lan0.6.id", "the name suggests VLAN 6 on lan0"),
         // Bonds.
         (json!({"bonds": {"bond0": {}}}), "bonds.bond0.interfaces", "does not work"),
         (

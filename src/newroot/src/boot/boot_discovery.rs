@@ -37,8 +37,8 @@ pub enum BootSource {
 }
 
 /// Writes boot-info.yaml, as an installer would, if the file does not exist yet. `has_loader` is set if the firmware
-/// can start the system by a boot loader of the image. The boot loader is then used whenever the image does not specify
-/// the boot parameters completely.
+/// can start the system through a boot loader from the image. That boot loader is then used if the image does not
+/// specify the boot parameters completely.
 ///
 /// # Errors
 /// Fails if the file cannot be written. Without a boot loader, also fails if the image contains no supported boot loader
@@ -67,8 +67,8 @@ pub fn write_missing_boot_info(root: &NewRoot, has_loader: bool) -> Result<BootS
 
 fn find_boot_config(root: &NewRoot, has_loader: bool) -> Result<(BootSource, BootInfo)> {
     for directory in ENTRIES {
-        // The entry of the newest kernel usually has the last name. The specification's own order also depends on the
-        // contents of the entries.
+        // The entry of the newest kernel is usually the last one by name. The order that the specification defines also
+        // depends on the contents of the entries.
         let names = root.list_names(directory).unwrap_or_default();
         let newest =
             names.iter().filter_map(|name| name.strip_suffix(".conf")).max_by_key(|&name| natural_sort_key(name));
@@ -83,7 +83,7 @@ fn find_boot_config(root: &NewRoot, has_loader: bool) -> Result<(BootSource, Boo
     }
     let looked = [&ENTRIES[..], &GRUB].concat().join(", ");
     let what = format!(
-        "the image does not specify a kernel to boot: it contains neither {PATH} nor an installer that writes it, and none of {looked}"
+        "the image does not specify a kernel to boot: it contains neither {PATH} nor an installer that writes this file, nor any of {looked}"
     );
     Err(Error::new(Phase::Boot, what))
 }
@@ -94,8 +94,8 @@ fn read_boot_config(
     from: String,
     parse: fn(&str, &ShellVariables) -> Option<BlsEntry>,
 ) -> Result<(BootSource, BootInfo)> {
-    let text = root.read_text(&from).context(Phase::Boot, || format!("{from} of the image"))?;
-    let no_kernel = || Error::new(Phase::Boot, format!("{from} of the image does not specify a kernel"));
+    let text = root.read_text(&from).context(Phase::Boot, || format!("read the image's {from}"))?;
+    let no_kernel = || Error::new(Phase::Boot, format!("the image's {from} does not specify a kernel"));
     let entry = parse(&text, &read_grub_variables(root)).ok_or_else(no_kernel)?;
     let reason = describe_missing_values(&entry, &from, has_loader);
     let BlsEntry { kernel, initrd, words, .. } = entry;
@@ -105,7 +105,7 @@ fn read_boot_config(
             Error::new(
                 Phase::Boot,
                 format!(
-                    "{from} of the image refers to {path}, which does not exist in the mounted filesystems of the \
+                    "the image's {from} refers to {path}, which does not exist on the mounted filesystems of the \
                 layout"
                 ),
             )
@@ -121,29 +121,29 @@ fn read_boot_config(
     Ok((BootSource::Config(from), boot))
 }
 
-/// Returns the reason why a system can be booted only by its own boot loader; `None` if there is no such reason. The
-/// reason may be that a path, the root filesystem, or the arguments for the first boot of Ignition depend on variables
-/// that are not set in the image. A second possible reason is an unquoted semicolon. A third possible reason is that
-/// the entry does not specify the root filesystem at all; the system then depends on values that its boot loader sets,
-/// such as the EFI variables of systemd-boot.
+/// Returns the reason why only a system's own boot loader can boot the system; `None` if there is no such reason. There
+/// are three possible reasons. First, a path, the root filesystem, or Ignition's arguments for the first boot may
+/// depend on variables that are not set in the image. Second, the entry may contain an unquoted semicolon. Third, the
+/// entry may not specify the root filesystem at all; the system then depends on values that its boot loader sets, such
+/// as the EFI variables of systemd-boot.
 fn describe_missing_values(entry: &BlsEntry, from: &str, has_loader: bool) -> Option<String> {
     let has_root = entry.words.iter().any(|word| ROOT_PARAMETERS.contains(&parameter_name(word)));
     let needs_loader =
         entry.has_unknown_path || !has_root || entry.unset.iter().any(|name| name.starts_with("ignition_"));
     if needs_loader && !entry.unset.is_empty() {
         let names: Vec<String> = entry.unset.iter().map(|name| format!("${name}")).collect();
-        return Some(format!("{from} of the image uses {}, which is not set", names.join(", ")));
+        return Some(format!("the image's {from} uses {}, which is not set", names.join(", ")));
     }
     if entry.has_separator {
         return Some(format!(
-            "{from} of the image contains an unquoted semicolon, which boot loaders treat differently"
+            "the image's {from} contains an unquoted semicolon, which boot loaders interpret differently"
         ));
     }
-    (has_loader && !has_root).then(|| format!("{from} of the image does not specify the root filesystem (root=)"))
+    (has_loader && !has_root).then(|| format!("the image's {from} does not specify the root filesystem (root=)"))
 }
 
-/// Returns `ID` of os-release, which distributions use as the name of their boot entry; `image` if the file or its `ID`
-/// is missing.
+/// Returns `ID` from os-release, which distributions use as the name of their boot entry; `image` if the file or its
+/// `ID` is missing.
 fn read_os_id(root: &NewRoot) -> String {
     let text = root.read_text("/etc/os-release").unwrap_or_default();
     let id = text.lines().find_map(|line| line.strip_prefix("ID="));
@@ -337,20 +337,20 @@ mod tests {
         let cases: [Case; 6] = [
             (&[("etc/hostname", "x")], "the image does not specify a kernel to boot", ""),
             (&[(uki, "MZ")], "the image does not specify a kernel to boot", "/boot/efi/EFI/Linux/arch-linux.efi"),
-            (&[uki_entry], "/boot/loader/entries/a.conf of the image does not specify a kernel", ""),
+            (&[uki_entry], "the image's /boot/loader/entries/a.conf does not specify a kernel", ""),
             (
                 &[("boot/grub/grub.cfg", "configfile x")],
-                "/boot/grub/grub.cfg of the image does not specify a kernel",
+                "the image's /boot/grub/grub.cfg does not specify a kernel",
                 "",
             ),
             (
                 &[("boot/grub/grub.cfg", DEBIAN)],
-                "refers to /boot/initrd.img-6.1, which does not exist in the mounted filesystems",
+                "refers to /boot/initrd.img-6.1, which does not exist on the mounted filesystems",
                 "",
             ),
             (
                 &[("boot/grub/grub.cfg", DEBIAN), ("boot/initrd.img-6.1", "i")],
-                "refers to /boot/vmlinuz-6.1, which does not exist in the mounted filesystems",
+                "refers to /boot/vmlinuz-6.1, which does not exist on the mounted filesystems",
                 "",
             ),
         ];

@@ -19,15 +19,15 @@ use operations::BootEntries;
 use std::path::Path;
 
 /// Consequence of missing boot entries if the disks contain a boot loader (UEFI specification 3.5.1.1).
-const FALLBACK: &str = r"the machine still boots through the fallback path \EFI\BOOT of its disks";
+const FALLBACK: &str = r"the machine still boots from the fallback path \EFI\BOOT on its disks";
 
-/// Consequence of missing boot entries if the firmware starts the kernel, which then gets its command line only from
-/// its boot entry.
+/// Consequence of missing boot entries if the firmware starts the kernel directly. The kernel then receives its command
+/// line only through its boot entry.
 const NO_FALLBACK: &str =
     "without boot entries, the machine cannot boot from its disks, because the image lacks a boot loader";
 
-/// Writes the boot entries of this installation. Logs the changes and all resulting entries. A failure is only logged
-/// as a warning, because a machine with a boot loader boots even without boot entries.
+/// Writes the boot entries of this installation. Logs the changes and all resulting entries. Failures are only logged
+/// as warnings, because a machine with a boot loader boots even without boot entries.
 pub fn write_boot_entries(directory: &Path, planned: &BootEntries, wanted: &[BootEntryRequest], say: &dyn Fn(&str)) {
     let needs_them = wanted.iter().any(|entry| !entry.arguments.is_empty());
     let otherwise = if needs_them { NO_FALLBACK } else { FALLBACK };
@@ -35,7 +35,7 @@ pub fn write_boot_entries(directory: &Path, planned: &BootEntries, wanted: &[Boo
     // An unmounted efivarfs is an empty or missing directory.
     if !std::fs::read_dir(directory).is_ok_and(|mut files| files.next().is_some()) {
         let mount = "mount -t efivarfs efivarfs";
-        return warn(&format!("no EFI variables in {0}: try `{mount} {0}`", directory.display()));
+        return warn(&format!("found no EFI variables in {0}; try `{mount} {0}`", directory.display()));
     }
     let before = match BootVariables::read(directory) {
         Ok(BootVariables { unreadable_order: Some(why), .. }) => return warn(&why),
@@ -61,7 +61,7 @@ fn build_load_options(planned: &BootEntries, wanted: &[BootEntryRequest]) -> (Ve
     for BootEntryRequest { esp, loader, arguments } in wanted {
         let Some(esp) = planned.esps.get(*esp) else {
             refused.push(format!(
-                "cannot create an entry for {loader}: ESP {} of {} does not exist",
+                "cannot create an entry for {loader}: the entry is for ESP number {}, but the number of ESPs is {}",
                 esp + 1,
                 planned.esps.len()
             ));
@@ -69,7 +69,7 @@ fn build_load_options(planned: &BootEntries, wanted: &[BootEntryRequest]) -> (Ve
         };
         match LoadOption::for_file(&label, esp, loader, arguments) {
             Some(option) => options.push(option),
-            None => refused.push(format!("cannot create an entry for {loader} on ESP {}: the path of the loader is empty, too long, or contains control characters", esp.device)),
+            None => refused.push(format!("cannot create an entry for {loader} on ESP {}: the loader's path is empty, too long, or contains control characters", esp.device)),
         }
     }
     (options, refused)

@@ -1,5 +1,5 @@
-//! Boot of the installed system after a reinstall that ended before it wrote to a disk. The disks are not changed: all
-//! filesystems are mounted read-only, and no journal is replayed.
+//! Boot of the installed system after a reinstall that failed before any disk was written. This boot does not change
+//! the disks either: all filesystems are mounted read-only, and journals are not replayed.
 
 use super::boot_info::read_boot_info;
 use super::{BootInfo, fstab_device_lookup, kexec};
@@ -26,9 +26,9 @@ pub struct InstalledSystem {
     pub boot: BootInfo,
 }
 
-/// Loads the kernel of the system that was installed for this allocation on the machine with one of these ids. The
-/// caller then boots it with [`kexec::boot_loaded_kernel`]. The inventory must have been read after arrays and volumes
-/// were assembled.
+/// Loads the kernel of the system that was installed for this allocation; the marker must contain one of these machine
+/// ids. The caller then boots the kernel with [`kexec::boot_loaded_kernel`]. The inventory must have been read after
+/// arrays and volumes were assembled.
 ///
 /// # Errors
 /// Fails if there is no such installation or its boot files cannot be read. In this case, nothing is loaded, and
@@ -42,11 +42,11 @@ pub fn load_installed_kernel(inventory: &Inventory, machines: &[String], allocat
     let boot = read_boot_info(&tree)?;
     let fstab = match tree.read_text("/etc/fstab") {
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-        fstab => fstab.context(Phase::Boot, || "read /etc/fstab of the installed system")?,
+        fstab => fstab.context(Phase::Boot, || "read the installed system's /etc/fstab")?,
     };
     for line in find_boot_mounts(&fstab, &boot) {
         let device = fstab_device_lookup::find_device(&line.source, inventory);
-        let what = || format!("{} in the fstab of the installed system", line.path);
+        let what = || format!("{} in the installed system's fstab", line.path);
         let device = device.map_err(|why| Error::new(Phase::Boot, format!("{}: {why}", what())))?;
         mount_read_only(&mut mounts, &device, &line.path, inventory).context(Phase::Boot, what)?;
     }
@@ -66,17 +66,20 @@ fn find_root<'a>(inventory: &'a Inventory, machines: &[String], allocation: &str
     let found: Vec<&FilesystemContents> = found.collect();
     let message = match found.as_slice() {
         [root] => return Ok(root),
-        [] => format!("no filesystem contains the marker {} of this machine and allocation", install_marker::PATH),
+        [] => format!(
+            "no filesystem contains an install marker ({}) of this machine and allocation",
+            install_marker::PATH
+        ),
         several => {
             let devices: Vec<&str> = several.iter().map(|filesystem| filesystem.device.as_str()).collect();
-            format!("more than one filesystem has the marker of this allocation: {}", devices.join(", "))
+            format!("more than one filesystem contains an install marker of this allocation: {}", devices.join(", "))
         }
     };
     Err(Error::new(Phase::Boot, message))
 }
 
 /// Returns the fstab lines of `/boot` and of other mount points that contain the boot files, parents first. Without
-/// these mounts, an older kernel in the directory below a mount point might be found instead.
+/// these mounts, an older kernel in the underlying directory might be found instead.
 fn find_boot_mounts(fstab: &str, boot: &BootInfo) -> Vec<FstabLine> {
     let leads_to = |line: &FstabLine, path: &str| path.starts_with(&format!("{}/", line.path.trim_end_matches('/')));
     let is_needed = |line: &FstabLine| {

@@ -23,7 +23,8 @@ pub fn load_from_root(root: &NewRoot, boot: &BootInfo) -> Result<()> {
     };
     let kernel = open(&boot.kernel)?;
     let initrd = if boot.initrd.is_empty() { None } else { Some(open(&boot.initrd)?) };
-    nix::unistd::syncfs(root.fd()).context(Phase::Boot, || "write back the target before loading its kernel")?;
+    nix::unistd::syncfs(root.fd())
+        .context(Phase::Boot, || "flush the target's filesystems before loading its kernel")?;
     load_kernel_files(&boot.kernel, &kernel, initrd.as_ref(), &boot.cmdline)
 }
 
@@ -62,7 +63,7 @@ pub fn boot_loaded_kernel() -> Result<Infallible> {
 }
 
 /// Frees the page cache, which fills the memory after an image was written. kexec requires free pages at certain
-/// addresses; with a full page cache, loading has taken 50 s instead of 2 s.
+/// addresses; with a full page cache, loading took 50 s instead of 2 s.
 fn drop_page_cache() {
     if let Err(error) = fs::write("/proc/sys/vm/drop_caches", "3") {
         tracing::warn!("drop the page cache: {error}");
@@ -89,11 +90,13 @@ fn kexec_file_load(kernel: &File, initrd: Option<&File>, cmdline: &CString) -> n
     Errno::result(result).map(drop)
 }
 
-/// Returns the probable cause of an error. The causes are those in the section ERRORS of kexec_file_load(2), and causes
-/// known from experience.
+/// Returns the probable cause of an error. The causes are taken from the section ERRORS of kexec_file_load(2) and from
+/// experience.
 fn explain_error(error: Errno) -> &'static str {
     match error {
-        Errno::EPERM => "not allowed; kernel lockdown (Secure Boot) or kexec_load_disabled is set, or the UID is not 0",
+        Errno::EPERM => {
+            "not permitted: kernel lockdown (Secure Boot) is active, kexec_load_disabled is set, or the process does not run as root"
+        }
         Errno::ENOEXEC => "the file is damaged, or is not a kernel for the architecture of this machine",
         Errno::ENOSYS => "this kernel lacks CONFIG_KEXEC_FILE",
         Errno::EBUSY => "another kexec is in progress",
@@ -104,7 +107,7 @@ fn explain_error(error: Errno) -> &'static str {
         Errno::EINVAL => {
             "the running kernel refuses the new kernel, its initrd or its command line, which may be too long"
         }
-        _ => "the kernel refuses",
+        _ => "the kernel refused the call",
     }
 }
 

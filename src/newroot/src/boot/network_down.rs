@@ -1,5 +1,5 @@
 //! Shutdown of network interfaces before kexec, as in kexec(8). An active NIC would write to memory that belongs to the
-//! new kernel. In addition, drivers of active NICs have hung in the shutdown of the old kernel.
+//! new kernel. In addition, some drivers of active NICs have hung during the shutdown of the old kernel.
 
 use nix::errno::Errno;
 use nix::libc;
@@ -39,7 +39,7 @@ fn take_interface_down(name: &str) -> io::Result<()> {
 }
 
 fn interface_ioctl(socket: &UnixDatagram, call: libc::c_ulong, request: &mut libc::ifreq) -> nix::Result<()> {
-    // SAFETY: the socket is open, and both calls take a pointer to an ifreq, which lives longer than they do.
+    // SAFETY: the socket is open, and both calls take a pointer to an ifreq, which outlives them.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), call as libc::Ioctl, request) };
     Errno::result(result).map(drop)
 }

@@ -105,7 +105,7 @@ fn a_kept_file_that_is_not_there_is_an_error() {
     let other = SparseVolume { size_bytes: 4096, ..sparse(false) };
     write_volumes(&root, &of(sparse(true)), &|_| ()).unwrap();
     let error = write_volumes(&root, &of(other), &|_| ()).unwrap_err().to_string();
-    assert!(error.contains("has 8388608 bytes, but 4096 are expected"), "{error}");
+    assert!(error.contains("has 8388608 bytes, but must have 4096 bytes"), "{error}");
 }
 
 /// The image may contain a symlink in the path of the file.

@@ -30,7 +30,7 @@ pub(crate) fn write_array_config(root: &NewRoot, wants: &BootRequirements) -> Re
     let path = &wants.mdadm_conf;
     let own = match root.read_text(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-        own => own.context(Phase::Target, || format!("read {path} of the image"))?,
+        own => own.context(Phase::Target, || format!("read the image's {path}"))?,
     };
     root.write_file(path, 0o644, replace_arrays(&own, &wants.arrays).as_bytes())
 }
@@ -47,7 +47,7 @@ pub(crate) fn expose_groups(root: &NewRoot, groups: &[String], say: LogSink) -> 
     let groups = groups.join(", ");
     if root.path_exists(LVM_DEVICES) {
         root.remove(LVM_DEVICES)?;
-        say(&format!("removed {LVM_DEVICES}: it restricted LVM to disks of another machine"));
+        say(&format!("removed {LVM_DEVICES}, which restricted LVM to the disks of another machine"));
     }
     for path in LVM_CONFIGS {
         let settings = find_filters(&root.read_text(path).unwrap_or_default()).join(", ");
@@ -127,7 +127,7 @@ pub(super) mod tests {
         assert_eq!(listed_uuids("# ARRAY /dev/md0 UUID=1\n"), Vec::<String>::new());
     }
 
-    /// Settings as in lvm.conf of EL 9, in which most are comments, and as OpenStack and Ceph recommend them.
+    /// Settings from EL 9's lvm.conf, which comments out most of them, and settings that OpenStack and Ceph recommend.
     #[test]
     fn settings_that_hide_devices_are_found() {
         for (text, found) in [

@@ -4,7 +4,7 @@ use super::grub_variables::{strip_grub_device, to_kernel_words};
 use super::shell_reader::{ShellReader, ShellSyntax, ShellVariables, ShellWord, UNKNOWN};
 use std::collections::BTreeSet;
 
-/// Variables that are not required to boot: the variables of tuned, and `root`, the device on which GRUB looks up
+/// Variables that need not be set in the image: the variables of tuned, and `root`, the device on which GRUB looks up
 /// paths. GRUB sets `root` itself.
 const OPTIONAL_VARIABLES: [&str; 3] = ["tuned_params", "tuned_initrd", "root"];
 
@@ -36,8 +36,8 @@ impl BlsEntry {
         self.kernel = path.to_owned();
     }
 
-    /// Sets the initrd to the last argument of an `initrd` command. A file whose name comes from a variable is used
-    /// only if there is no other file, because such files normally supplement the initramfs.
+    /// Sets the initrd to the last argument of an `initrd` command. A file that is named by a variable is used only if
+    /// there is no other file, because such files normally supplement the initramfs.
     pub(crate) fn set_initrd(&mut self, arguments: &[ShellWord]) {
         let paths = arguments.iter().map(|word| (strip_grub_device(&word.text), word.is_expanded));
         let known: Vec<(&str, bool)> = paths.filter(|(path, _)| !path.contains(UNKNOWN)).collect();

@@ -31,8 +31,8 @@ const IMAGES: [&str; 4] = ["/boot/vmlinuz-*", "/usr/lib/modules/*/vmlinuz", "/li
 
 pub(super) const MODULES: [&str; 2] = ["/usr/lib/modules", "/lib/modules"];
 
-/// Paths at which distributions store the initramfs of a kernel, by its version or by its name (`linux` of Arch, `lts`
-/// of Alpine). The first existing file is used.
+/// Paths at which distributions store the initramfs of a kernel. The file name contains the kernel's version or name
+/// (`linux` on Arch, `lts` on Alpine). The first existing file is used.
 const INITRDS: [&str; 9] = [
     "/boot/initrd.img-{version}",
     "/boot/initramfs-{version}.img",
@@ -69,7 +69,10 @@ pub(crate) fn require_init(root: &NewRoot) -> Result<()> {
     if find_init(root).is_some() {
         return Ok(());
     }
-    let what = format!("the image does not contain an init program and cannot boot: searched {}", INITS.join(", "));
+    let what = format!(
+        "the image cannot boot, because it does not contain an init program; paths searched: {}",
+        INITS.join(", ")
+    );
     Err(Error::new(Phase::Target, what))
 }
 
@@ -85,12 +88,19 @@ pub(crate) fn find_kernel(root: &NewRoot, say: &dyn Fn(&str)) -> Result<BootKern
     found.sort_by(|one, other| one.sort_key(root).cmp(&other.sort_key(root)));
     let newest = found.pop().ok_or_else(|| {
         let looked = [&ENTRIES[..], &IMAGES].concat().join(", ");
-        Error::new(Phase::Target, format!("the image does not contain a kernel and cannot boot: searched {looked}"))
+        Error::new(
+            Phase::Target,
+            format!("the image cannot boot, because it does not contain a kernel; paths searched: {looked}"),
+        )
     })?;
     found.retain(|other| other.version != newest.version);
     if !found.is_empty() {
         let others: Vec<&str> = found.iter().map(|other| other.version.as_str()).collect();
-        say(&format!("the image contains several kernels: booting {}, not {}", newest.version, others.join(", ")));
+        say(&format!(
+            "the image contains several kernels: {} will be booted, not {}",
+            newest.version,
+            others.join(", ")
+        ));
     }
     let mut kernel = add_boot_entry(root, newest.into_kernel(root));
     if !kernel.image.starts_with("/boot/") {
@@ -103,7 +113,7 @@ pub(crate) fn find_kernel(root: &NewRoot, say: &dyn Fn(&str)) -> Result<BootKern
 }
 
 fn copy_file(root: &NewRoot, from: &str, to: &str) -> Result<()> {
-    let mut file = root.open_file(from).context(Phase::Target, || format!("read {from} of the image"))?;
+    let mut file = root.open_file(from).context(Phase::Target, || format!("read the image's {from}"))?;
     root.write_file_from(to, 0o644, &mut file)
 }
 

@@ -24,7 +24,7 @@ use model::inventory::FirmwareType;
 /// 3.5.1.1).
 const FALLBACK: &str = "/EFI/BOOT/BOOTX64.EFI";
 
-/// Type of boot loader, including boot without a boot loader.
+/// Boot loader, or boot without a boot loader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BootLoader {
     GrubUefi,
@@ -40,7 +40,7 @@ struct EspInstallation {
     files: Vec<EspFile>,
     /// Path of the file that the firmware starts, from the root of the ESP.
     loader: String,
-    /// Kernel command line for the boot entry if the firmware starts the kernel; else empty.
+    /// Kernel command line for the boot entry if the firmware starts the kernel directly; otherwise empty.
     arguments: String,
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn choose_loader(root: &NewRoot, wants: &BootRequirements) -> Result<
         FirmwareType::Bios => {
             let looked = grub_bios::MODULES.join(", ");
             let what = format!(
-                "this machine boots in BIOS mode, but the image does not contain GRUB for BIOS: searched {looked}"
+                "this machine boots in BIOS mode, but the image does not contain GRUB for BIOS; paths searched: {looked}"
             );
             Err(Error::new(Phase::Target, what))
         }

@@ -1,4 +1,4 @@
-//! cloud-init's seed on a separate filesystem, which cloud-init finds by its label CIDATA.
+//! cloud-init's seed on a separate filesystem with the label CIDATA, by which cloud-init finds the filesystem.
 
 use super::esp::{self, EspFile};
 use super::machine_boot_requirements::BootEsp;
@@ -21,13 +21,15 @@ pub(crate) fn move_seed(root: &NewRoot, seed: Option<&SeedFilesystem>, say: LogS
     let there = FILES.into_iter().filter(|name| root.path_exists(&in_tree(name)));
     let files: Vec<EspFile> = there.map(|name| EspFile::from_file(format!("/{name}"), in_tree(name))).collect();
     if files.is_empty() {
-        say(&format!("WARNING: the image does not contain cloud-init: no seed was written to {device}"));
+        say(&format!(
+            "WARNING: no cloud-init seed was written to {device}, because the image does not contain cloud-init"
+        ));
         return Ok(());
     }
     let on = BootEsp { device: device.clone(), path: path.clone() };
-    esp::write_files(root, &[on], &files, "write cloud-init's seed to")?;
+    esp::write_files(root, &[on], &files, "write the cloud-init seed to")?;
     FILES.into_iter().try_for_each(|name| root.remove(&in_tree(name)))?;
-    say(&format!("cloud-init's seed was written to {device}"));
+    say(&format!("the cloud-init seed was written to {device}"));
     Ok(())
 }
 
@@ -44,7 +46,7 @@ mod tests {
         root.write_file(&format!("{SEED}/user-data"), 0o600, &user_data).unwrap();
         let (done, lines) = said(|say| move_seed(&root, Some(&seed), say));
         done.unwrap();
-        assert_eq!(lines, ["cloud-init's seed was written to /dev/sda3"]);
+        assert_eq!(lines, ["the cloud-init seed was written to /dev/sda3"]);
         assert_eq!(root.read_text("/seed/meta-data").unwrap(), "instance-id: a-1\n");
         // User data may have any size, and may be compressed.
         assert_eq!(std::fs::read(dir.path().join("seed/user-data")).unwrap(), user_data);
@@ -55,11 +57,14 @@ mod tests {
 
         let (_dir, root) = tree(&[("var/lib/cloud/seed/nocloud/meta-data", ""), ("seed", "a file")]);
         let error = said(|say| move_seed(&root, Some(&seed), say)).0.unwrap_err().to_string();
-        assert!(error.starts_with("write cloud-init's seed to /dev/sda3: "), "{error}");
+        assert!(error.starts_with("write the cloud-init seed to /dev/sda3: "), "{error}");
 
         let (done, lines) = said(|say| move_seed(&tree(&[]).1, Some(&seed), say));
         done.unwrap();
-        assert_eq!(lines, ["WARNING: the image does not contain cloud-init: no seed was written to /dev/sda3"]);
+        assert_eq!(
+            lines,
+            ["WARNING: no cloud-init seed was written to /dev/sda3, because the image does not contain cloud-init"]
+        );
         said(|say| move_seed(&root, None, say)).0.unwrap();
     }
 }

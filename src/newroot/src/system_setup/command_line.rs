@@ -13,7 +13,8 @@ use common::error::{Error, Phase, Result};
 use model::kernel_command_line::{parameter_name, parameter_value};
 use std::collections::BTreeMap;
 
-/// Tools whose initramfs mounts the root filesystem only if the command line contains the type of this filesystem.
+/// Tools that build an initramfs that can mount the root filesystem only if the command line contains the type of this
+/// filesystem.
 const WANTS_TYPE: [&str; 1] = ["mkinitfs"];
 
 /// Kernel command line in two parts: arguments for the root filesystem, and all other arguments.
@@ -34,8 +35,9 @@ impl KernelCommandLine {
     }
 }
 
-/// Composes the command line: arguments of the image, of this machine, and of the allocation. Order and repetition are preserved, because
-/// some parameters depend on them. Arguments of this machine are omitted if the image or the allocation already contains them.
+/// Composes the command line from arguments of the image, of this machine, and of the allocation. Order and duplicates
+/// are preserved, because they matter for some parameters. Arguments of this machine are omitted if the image or the
+/// allocation already contains them.
 ///
 /// # Errors
 /// Returns an error if an argument of the allocation contains a control character.
@@ -91,7 +93,7 @@ fn select_image_arguments(mut words: Vec<String>, wants: &BootRequirements, say:
         kept.retain(|word| !is_needless(word));
     }
     for (reason, words) in removed.into_iter().filter(|(reason, _)| reason.contains("another machine")) {
-        say(&format!("kernel arguments of the image are omitted: {}: {reason}", words.join(" ")));
+        say(&format!("omitted the image's kernel arguments that {reason}: {}", words.join(" ")));
     }
     kept
 }
@@ -103,8 +105,8 @@ fn dracut_arguments(wants: &BootRequirements) -> Vec<String> {
     arrays.chain(wants.group.iter().map(|group| format!("rd.lvm.vg={}", group.name))).collect()
 }
 
-/// Returns the argument that names a separate `/boot` filesystem. With `fips=1`, the initramfs verifies the kernel in
-/// this filesystem. The name of the parameter differs between Ubuntu's initramfs-tools and dracut.
+/// Returns the argument that specifies a separate `/boot` filesystem. With `fips=1`, the initramfs verifies the kernel
+/// on this filesystem. The name of the parameter differs between Ubuntu's initramfs-tools and dracut.
 fn fips_argument(own: &[String], wants: &BootRequirements, is_dracut: bool) -> Option<String> {
     let words = || own.iter().chain(&wants.arguments);
     let fips = words().rfind(|word| parameter_name(word) == "fips").and_then(|word| parameter_value(word));
@@ -114,7 +116,7 @@ fn fips_argument(own: &[String], wants: &BootRequirements, is_dracut: bool) -> O
     Some(format!("{name}=UUID={}", boot.uuid))
 }
 
-/// Returns whether both arguments name the same console. Linux ignores the options of the second argument.
+/// Returns whether both arguments specify the same console. Linux ignores the options in the second of them.
 fn is_same_console(one: &str, other: &str) -> bool {
     let device = |word: &str| {
         let value = parameter_value(word).filter(|_| parameter_name(word) == "console")?;
@@ -131,7 +133,7 @@ pub(crate) fn persist_for_grub(root: &NewRoot, own: &str) -> Result<()> {
         .and_then(|script| root.read_text(&script).ok())
         .is_some_and(|script| script.contains("/default/grub.d"));
     if reads_directory {
-        // The name of this file sorts after those of all files of the image.
+        // The name of this file sorts after the names of all files in the image.
         return root.write_file(
             "/etc/default/grub.d/zz-drophammer.cfg",
             0o644,

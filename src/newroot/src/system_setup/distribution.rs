@@ -1,4 +1,4 @@
-//! Detection of the target's distribution. The properties in which distributions differ are in a table.
+//! Detection of the target's distribution, and a table of the properties in which distributions differ.
 
 use crate::NewRoot;
 
@@ -114,8 +114,7 @@ impl Distribution {
     }
 }
 
-/// Returns whether the ID is valid (os-release(5)). Invalid IDs must not become directory names and words of boot
-/// entries.
+/// Returns whether the ID is valid (os-release(5)). Invalid IDs must not be used in directory names or boot entries.
 fn is_valid_id(id: &str) -> bool {
     id.len() <= 64
         && !id.starts_with('.')
@@ -134,9 +133,9 @@ fn detect_by_os_release(text: &str) -> Result<&'static DistributionFamily, Strin
     families.dedup();
     match families[..] {
         [family] => Ok(family),
-        [] if id.is_empty() => Err("os-release of the image does not contain ID".to_owned()),
+        [] if id.is_empty() => Err("the image's os-release does not contain ID".to_owned()),
         [] => Err(format!("{id} is not a supported distribution")),
-        _ => Err(format!("{id} is like {like}, which belong to several families")),
+        _ => Err(format!("{id} has ID_LIKE={like}, which refers to several families of distributions")),
     }
 }
 
@@ -147,9 +146,10 @@ fn check_marker_files(
 ) -> Result<&'static DistributionFamily, String> {
     let others = FAMILIES.iter().filter(|family| *family != said).flat_map(|family| family.markers);
     match others.into_iter().find(|marker| root.path_exists(marker)) {
-        Some(marker) => {
-            Err(format!("os-release of the image indicates {}, but {marker} indicates another distribution", said.name))
-        }
+        Some(marker) => Err(format!(
+            "the image's os-release indicates {}, but the file {marker} indicates another distribution",
+            said.name
+        )),
         None => Ok(said),
     }
 }
@@ -190,12 +190,12 @@ mod tests {
             (&[][..], "linux", "cannot read /etc/os-release or /usr/lib/os-release: "),
             (&[("etc/os-release", "ID=nixos\n")], "nixos", "nixos is not a supported distribution: "),
             (&[("etc/os-release", "ID=../x\n")], "linux", "../x is not a supported distribution: "),
-            (&[("etc/os-release", "NAME=x\n")], "linux", "os-release of the image does not contain ID: "),
-            (&[("etc/os-release", "ID=x\nID_LIKE=\"debian fedora\"\n")], "x", "x is like debian fedora, "),
+            (&[("etc/os-release", "NAME=x\n")], "linux", "the image's os-release does not contain ID: "),
+            (&[("etc/os-release", "ID=x\nID_LIKE=\"debian fedora\"\n")], "x", "x has ID_LIKE=debian fedora, "),
             (
                 &[("etc/os-release", "ID=debian\n"), ("etc/redhat-release", "Fedora\n")],
                 "debian",
-                "os-release of the image indicates Debian, but /etc/redhat-release indicates another distribution: ",
+                "the image's os-release indicates Debian, but the file /etc/redhat-release indicates another distribution: ",
             ),
         ] {
             let (_dir, root) = tree(files);

@@ -1,5 +1,5 @@
-//! Writes files to EFI system partitions (ESPs). All ESPs receive the same files, so that each disk can boot the
-//! machine alone.
+//! Writes files to EFI system partitions (ESPs). All ESPs receive the same files, so that the machine can boot from any
+//! one of its disks.
 
 use super::machine_boot_requirements::BootEsp;
 use crate::NewRoot;
@@ -38,10 +38,10 @@ impl EspFile {
 /// # Errors
 /// Returns an error if an ESP cannot be mounted, written or unmounted.
 pub(crate) fn fill_esps(root: &NewRoot, esps: &[BootEsp], files: &[EspFile]) -> Result<()> {
-    write_files(root, esps, files, "fill the EFI system partition")
+    write_files(root, esps, files, "write files to the EFI system partition")
 }
 
-/// Writes files to vfat filesystems, like [`fill_esps`]. Errors start with `doing` and the device.
+/// Writes files to vfat filesystems, like [`fill_esps`]. Error messages begin with `doing` and the device.
 ///
 /// # Errors
 /// As for [`fill_esps`].
@@ -70,7 +70,7 @@ fn fill_unmounted(root: &NewRoot, esp: &BootEsp, files: &[EspFile]) -> Result<()
     let mut mounts = MountStack::new(&beside);
     mounts.mount_at(esp.device.as_str(), "/", "vfat", INERT, "")?;
     let filled = NewRoot::open(&beside).and_then(|esp| write_esp_files(root, &esp, "", files));
-    // An error about a full partition is more informative than a subsequent one about unmounting.
+    // An error about a full partition is more informative than a subsequent unmount error.
     let unmounted = mounts.unmount_all();
     filled.and(unmounted)?;
     fs::remove_dir(&beside).context(Phase::Target, || format!("remove {}", beside.display()))
@@ -87,7 +87,7 @@ fn write_esp_files(root: &NewRoot, on: &NewRoot, mounted: &str, files: &[EspFile
             // installed by the image's package.
             EspContent::Of(from) if !mounted.is_empty() && *from == to => continue,
             EspContent::Of(from) => {
-                let mut file = root.open_file(from).context(Phase::Target, || format!("read {from} of the image"))?;
+                let mut file = root.open_file(from).context(Phase::Target, || format!("read the image's {from}"))?;
                 on.write_file_from(&to, 0o644, &mut file)
             }
         };
@@ -137,7 +137,10 @@ mod tests {
             .unwrap();
         assert_eq!(root.read_text("/boot/vmlinuz").unwrap(), "kernel");
         let error = fill_esps(&root, &members, &[EspFile::from_file("/x", "/none")]).unwrap_err().to_string();
-        assert!(error.starts_with("fill the EFI system partition /dev/sda1: read /none of the image: "), "{error}");
+        assert!(
+            error.starts_with("write files to the EFI system partition /dev/sda1: read the image's /none: "),
+            "{error}"
+        );
     }
 
     #[test]

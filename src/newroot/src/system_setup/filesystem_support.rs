@@ -20,13 +20,13 @@ const E2FSCK_BYTES: u64 = 8 << 20;
 /// Paths of systemd in an image.
 const SYSTEMD: [&str; 2] = ["/usr/lib/systemd/systemd", "/lib/systemd/systemd"];
 
-/// Checks the filesystems that are mounted below the root against the newest kernel that has modules in the image, and
-/// against the image's e2fsck. The check against the kernel is omitted if the image contains no kernel modules, and the
-/// check against e2fsck is omitted if the image contains no e2fsck.
+/// Checks that the filesystems of the target are supported by the newest kernel that has modules in the image, and by
+/// the image's e2fsck. The check of the kernel is omitted if the image contains no kernel modules, and the check of
+/// e2fsck is omitted if the image contains no e2fsck.
 ///
 /// # Errors
 /// Returns an error if the kernel does not support a feature of a filesystem, or if the system would stop at boot
-/// because e2fsck does not support such a feature. A filesystem whose superblock cannot be read is not checked.
+/// because e2fsck does not support a feature. A filesystem with an unreadable superblock is not checked.
 pub(super) fn require_filesystem_support(root: &NewRoot, fstab: &[FstabEntry], say: LogSink) -> Result<()> {
     let all = MODULES.iter().flat_map(|dir| root.list_names(dir).unwrap_or_default());
     let kernel = all.filter_map(|name| Some((parse_linux_version(&name)?, name))).max().map(|(_, kernel)| kernel);
@@ -40,7 +40,7 @@ pub(super) fn require_filesystem_support(root: &NewRoot, fstab: &[FstabEntry], s
             Ok(Some(superblock)) => superblock,
             Ok(None) => continue,
             Err(error) => {
-                tracing::warn!("{}: features of the filesystem are unknown: {error}", entry.path);
+                tracing::warn!("{}: cannot read the filesystem's features: {error}", entry.path);
                 continue;
             }
         };
@@ -54,7 +54,7 @@ pub(super) fn require_filesystem_support(root: &NewRoot, fstab: &[FstabEntry], s
             // systemd ignores the exit code 8 of e2fsck (src/fsck/fsck.c); other init systems stop at the prompt for
             // the password of root.
             Some(why) if SYSTEMD.iter().any(|path| root.path_exists(path)) => {
-                say(&format!("WARNING: {why}. The installed system mounts {} without a check", entry.path));
+                say(&format!("WARNING: {why}. The installed system mounts {} without running fsck", entry.path));
             }
             Some(why) => return Err(Error::new(Phase::Target, why)),
             None => {}
@@ -63,8 +63,8 @@ pub(super) fn require_filesystem_support(root: &NewRoot, fstab: &[FstabEntry], s
     Ok(())
 }
 
-/// Reads the superblock of the filesystem that is mounted at the entry's path of the target. `None` if the features of
-/// its format are not known.
+/// Reads the superblock of the filesystem that is mounted in the target at the entry's path. Returns `None` if the
+/// features of the filesystem's format are not known.
 fn read_superblock(root: &NewRoot, entry: &FstabEntry) -> io::Result<Option<Superblock>> {
     if matches!(entry.format, FilesystemFormat::Tmpfs | FilesystemFormat::None) {
         return Ok(None);
@@ -144,7 +144,7 @@ mod tests {
             check(FilesystemFormat::Xfs, options, &[(&modules, "")]).0
         };
         let error = xfs(&["-q"], "4.18.0-553.el8.x86_64").unwrap_err().to_string();
-        assert!(error.contains("4.18.0-553.el8.x86_64 of the image cannot mount /srv (xfs)"), "{error}");
+        assert!(error.contains("the image's kernel 4.18.0-553.el8.x86_64 cannot mount /srv (xfs)"), "{error}");
         xfs(&["-q"], "6.1.0-28-amd64").unwrap();
         xfs(&["-q", "-m", "bigtime=0,inobtcount=0"], "4.18.0-553.el8.x86_64").unwrap();
 
@@ -155,7 +155,7 @@ mod tests {
         let old = ("sbin/e2fsck", "\u{0}1.42.9\u{0}");
         let ext4 = |files: &[(&str, &str)]| check(FilesystemFormat::Ext4, &["-q", "-F", "-O", "metadata_csum"], files);
         let error = ext4(&[old]).0.unwrap_err().to_string();
-        assert!(error.contains("e2fsck 1.42.9 of the image cannot check /srv (ext4)"), "{error}");
+        assert!(error.contains("the image's e2fsck 1.42.9 cannot check /srv (ext4)"), "{error}");
         let (result, messages) = ext4(&[old, ("usr/lib/systemd/systemd", "")]);
         result.unwrap();
         assert!(messages.iter().any(|line| line.starts_with("WARNING: e2fsck 1.42.9")), "{messages:?}");

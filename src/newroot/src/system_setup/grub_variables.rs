@@ -1,4 +1,4 @@
-//! Variables of GRUB in an image: its environment block, and the assignments of its configuration.
+//! GRUB variables of an image, read from GRUB's environment block and from the assignments in GRUB's configuration.
 
 use super::file_search::find_matching;
 use super::shell_reader::{ShellReader, ShellSyntax, ShellVariables, ShellWord, UNKNOWN};
@@ -13,7 +13,8 @@ const ENVIRONMENTS: [&str; 4] =
 const CONFIGS: [&str; 4] =
     ["/boot/efi/EFI/*/grub.cfg", "/efi/EFI/*/grub.cfg", "/boot/grub/grub.cfg", "/boot/grub2/grub.cfg"];
 
-/// Prefixes that are tried for paths of a boot loader, which are relative to a filesystem whose mount point is unknown.
+/// Prefixes that are tried for the paths in a boot loader's configuration. These paths are relative to a filesystem
+/// with an unknown mount point.
 pub(crate) const MOUNT_POINTS: [&str; 4] = ["", "/boot", "/efi", "/boot/efi"];
 
 /// Maximum nesting depth of files that are read with `source`.
@@ -56,7 +57,8 @@ pub(crate) fn remove_from_environment(root: &NewRoot, name: &str) -> Result<()> 
     Ok(())
 }
 
-/// Returns an environment block without this variable and with the same size, which GRUB requires; `None` if the variable is not set.
+/// Returns an environment block without this variable; `None` if the variable is not set. The size of the block is
+/// preserved, as GRUB requires.
 fn remove_variable(block: &str, name: &str) -> Option<String> {
     let is_removed = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with('='));
     let removed: usize = block.split_inclusive('\n').filter(is_removed).map(str::len).sum();
@@ -172,7 +174,7 @@ impl ConfigReader<'_> {
     }
 }
 
-/// Removes GRUB's device from a path, such as `($root)/boot/vmlinuz`.
+/// Removes GRUB's device prefix from a path such as `($root)/boot/vmlinuz`.
 pub(crate) fn strip_grub_device(path: &str) -> &str {
     if path.starts_with('(') { path.split_once(')').map_or(path, |(_, path)| path) } else { path }
 }

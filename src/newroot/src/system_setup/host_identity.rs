@@ -45,7 +45,7 @@ pub(crate) fn reset_identity(root: &NewRoot, hostname: &str, overrides: &OsInsta
     if !hostname.is_empty() && overrides.is_task_enabled(task::HOSTS) {
         let hosts = match root.read_text(HOSTS) {
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-            hosts => hosts.context(Phase::Target, || format!("read {HOSTS} of the image"))?,
+            hosts => hosts.context(Phase::Target, || format!("read the image's {HOSTS}"))?,
         };
         root.rewrite_file(HOSTS, 0o644, add_host_name(&hosts, hostname).as_bytes())?;
     }
@@ -69,7 +69,7 @@ pub(crate) fn reset_identity(root: &NewRoot, hostname: &str, overrides: &OsInsta
 /// Returns an error if `ssh-keygen` of the image fails.
 pub(crate) fn generate_host_keys(root: &NewRoot, run: &dyn TargetRunner) -> Result<()> {
     let ran = run.run_program(SSH_KEYGEN, &["-A"], KEYGEN_DEADLINE);
-    ran.context(Phase::Target, || "generate the SSH host keys of the installed system")?;
+    ran.context(Phase::Target, || "generate the installed system's SSH host keys")?;
     root.sync_dir(SSH)
 }
 
@@ -89,8 +89,8 @@ fn list_host_keys(root: &NewRoot) -> Vec<String> {
     names.into_iter().filter(|name| is_key(name)).map(|name| format!("{SSH}/{name}")).collect()
 }
 
-/// Adds the host name with the address 127.0.1.1, which is reachable without a network, to /etc/hosts. Other lines are
-/// preserved.
+/// Adds a line with the host name and the address 127.0.1.1, which is reachable without a network, to the text of
+/// /etc/hosts. Other lines are preserved.
 fn add_host_name(hosts: &str, hostname: &str) -> String {
     let addresses: Vec<&str> = hosts.lines().filter_map(|line| line.split_whitespace().next()).collect();
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! Kernel arguments of an image, without the arguments that describe the machine on which the image was built.
+//! Kernel arguments of an image, except those that are specific to the machine on which the image was built.
 
 use super::boot_kernel::BootKernel;
 use super::file_search::find_matching;
@@ -16,17 +16,17 @@ pub(crate) const GRUB_DEFAULTS: [&str; 2] = ["/etc/default/grub", "/etc/default/
 const GRUB_VARIABLES: [&str; 2] = ["GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT"];
 
 /// Reason for omitting an `ip=` argument.
-pub(crate) const CONFIGURES_NIC: &str = "configures a NIC of another machine";
+pub(crate) const CONFIGURES_NIC: &str = "configure a NIC of another machine";
 
 /// Parameters that are not taken from the image, with the reason. A name that ends with `*` matches all names with this
 /// prefix.
 const REMOVED: [(&str, &[&str]); 13] = [
     ("set from the layout", &["root", "rootfstype", "rootflags", "ro", "rw", "real_root", "real_rootflags"]),
     ("set by the boot loader", &["BOOT_IMAGE", "initrd", "systemd.machine_id"]),
-    ("refers to the boot device of another machine", &["boot", "bootdev"]),
-    ("is the name of another machine", &["hostname", "systemd.hostname"]),
+    ("refer to the boot device of another machine", &["boot", "bootdev"]),
+    ("set the hostname of another machine", &["hostname", "systemd.hostname"]),
     (
-        "controlled the installation of another machine",
+        "control the installation of another machine",
         &[
             "ks",
             "ks.*",
@@ -41,12 +41,12 @@ const REMOVED: [(&str, &[&str]); 13] = [
         ],
     ),
     (
-        "refers to the hibernation data of another machine",
+        "refer to the hibernation data of another machine",
         &["resume", "resume_offset", "resumeflags", "resumewait", "resumedelay", "real_resume"],
     ),
-    ("restricts or refers to the arrays of another machine", &["md", "rd.md", "rd.md.*", "rd_MD_*", "rd_NO_MD*"]),
+    ("select arrays of another machine", &["md", "rd.md", "rd.md.*", "rd_MD_*", "rd_NO_MD*"]),
     (
-        "restricts or refers to the volumes of another machine",
+        "select logical volumes or BIOS RAID sets of another machine",
         &[
             "rd.lvm",
             "rd.lvm.*",
@@ -60,9 +60,9 @@ const REMOVED: [(&str, &[&str]); 13] = [
             "nodmraid",
         ],
     ),
-    ("creates device-mapper devices of another machine", &["dm", "dm-mod.create", "dm-mod.waitfor"]),
+    ("create device-mapper devices of another machine", &["dm", "dm-mod.create", "dm-mod.waitfor"]),
     (
-        "refers to an encrypted device of another machine",
+        "refer to encrypted devices of another machine",
         &[
             "cryptdevice",
             "cryptkey",
@@ -81,7 +81,7 @@ const REMOVED: [(&str, &[&str]); 13] = [
         ],
     ),
     (
-        "refers to a filesystem or hash tree of another machine",
+        "refer to filesystems or hash trees of another machine",
         &[
             "mount.usr",
             "mount.usrfstype",
@@ -103,7 +103,7 @@ const REMOVED: [(&str, &[&str]); 13] = [
         ],
     ),
     (
-        "refers to a NIC of another machine",
+        "configure the network of another machine",
         &[
             "ifname",
             "BOOTIF",
@@ -122,7 +122,7 @@ const REMOVED: [(&str, &[&str]); 13] = [
         ],
     ),
     (
-        "refers to network storage of another machine",
+        "refer to network storage of another machine",
         &[
             "netroot",
             "nfsroot",
@@ -174,7 +174,7 @@ pub(crate) fn find_removal_reason(word: &str) -> Option<&'static str> {
     let value = parameter_value(word).unwrap_or_default();
     match name {
         "ip" => return (!is_automatic(&value)).then_some(CONFIGURES_NIC),
-        "ds" => return is_remote_seed(&value).then_some("refers to the cloud-init data of another machine"),
+        "ds" => return is_remote_seed(&value).then_some("refer to cloud-init data of another machine"),
         _ => {}
     }
     REMOVED.iter().find(|(_, patterns)| patterns.iter().any(&matches)).map(|(reason, _)| *reason)

@@ -1,5 +1,5 @@
-//! Initramfs of the target. It is rebuilt only if it cannot find the root filesystem of this machine, since building it
-//! takes as long as the rest of the installation.
+//! Initramfs of the target. The initramfs is rebuilt only if it cannot mount the root filesystem of this machine,
+//! because rebuilding takes as long as the rest of the installation.
 
 mod content;
 mod disk_drivers;
@@ -27,7 +27,7 @@ struct InitramfsTool {
     program: &'static str,
     /// Arguments, with placeholders in braces.
     args: &'static [&'static str],
-    /// Settings that the tool uses for this initramfs and for the initramfs of each later kernel.
+    /// Settings that apply to this initramfs and to the initramfs of each later kernel.
     settings: InitramfsSettings,
 }
 
@@ -99,7 +99,7 @@ const MAKERS: [InitramfsTool; 4] = [
     },
 ];
 
-/// Maximum size, in bytes, of a list of modules that is read. Most lists take about half a megabyte.
+/// Maximum size of a file that lists modules, in bytes. Most such files have about half a megabyte.
 const MOST_LIST_BYTES: u64 = 16 << 20;
 
 /// Requirement that an initramfs must meet to find the root filesystem.
@@ -156,14 +156,14 @@ pub(crate) fn ensure_initramfs(
             why => (format!("the image's initramfs {why}"), false),
         },
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            ("the image does not contain one".to_owned(), false)
+            ("the image does not contain an initramfs".to_owned(), false)
         }
         Err(error) => (format!("the image's initramfs cannot be read: {error}"), true),
     };
     let before = read_stamp(root, &kernel.initrd);
     match rebuild_initramfs(root, wants, kernel, &needs, &why, run, say) {
         Err(error) if is_unreadable && read_stamp(root, &kernel.initrd) == before => {
-            say(&format!("WARNING: {why}; {} is used as it is, because it cannot be rebuilt: {error}", kernel.initrd));
+            say(&format!("WARNING: {why}; {} is used unchanged, because it cannot be rebuilt: {error}", kernel.initrd));
             // The arguments for dracut have no effect on other initramfs images.
             Ok(true)
         }
@@ -190,7 +190,7 @@ fn rebuild_initramfs(
     let Some((maker, program)) = maker else {
         let tools = MAKERS.map(|maker| maker.program).join(", ");
         let what = format!(
-            "cannot build the initramfs {}: the image contains none of {tools}; it must be built because {why}",
+            "cannot build the initramfs {}: the image contains none of {tools}; the initramfs must be built because {why}",
             kernel.initrd
         );
         return Err(Error::new(Phase::Target, what));
@@ -199,15 +199,17 @@ fn rebuild_initramfs(
         InitramfsRequirement::Program(name) if file_search::find_program(root, &[name]).is_none() => Some(name),
         _ => None,
     }) {
-        let what = format!("the root filesystem of this machine requires {lacking}, which the image does not contain");
+        let what = format!(
+            "cannot build the initramfs: the root filesystem of this machine requires {lacking}, which the image does not contain"
+        );
         return Err(Error::new(Phase::Target, what));
     }
     write_settings(root, &maker.settings, wants, needs)?;
-    say(&format!("{} builds the initramfs of {}, because {why}", maker.name, kernel.version));
+    say(&format!("{} builds the initramfs for kernel {}, because {why}", maker.name, kernel.version));
     let began = Instant::now();
     let args = maker.fill_args(kernel, file_search::is_file(root, &kernel.initrd));
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let what = || format!("build the initramfs of {} with {}", kernel.version, maker.name);
+    let what = || format!("build the initramfs for kernel {} with {}", kernel.version, maker.name);
     run.run_program(&program, &args, DEADLINE).context(Phase::Target, what)?;
     say(&format!("{} took {:.1} s", maker.name, began.elapsed().as_secs_f32()));
     let content = match read_content(root, &kernel.initrd) {
@@ -234,8 +236,8 @@ fn describe_missing(needs: &[InitramfsRequirement], content: &InitramfsContent) 
     missing.join(", ")
 }
 
-/// Returns the requirements that an initramfs of this kernel must meet to mount this root filesystem. Only loadable
-/// modules of this kernel are included; all other drivers are built in or do not exist.
+/// Returns the requirements that an initramfs of this kernel must meet to mount this root filesystem. Drivers that are
+/// not loadable modules of this kernel are omitted, because they are built in or do not exist.
 fn list_requirements(
     root: &NewRoot,
     wants: &BootRequirements,

@@ -56,7 +56,7 @@ pub(crate) struct BootRequirements {
     pub arrays: Vec<BootArray>,
     /// Volume group beneath the root filesystem.
     pub group: Option<RootGroup>,
-    /// EFI system partitions. Members of one array follow each other.
+    /// EFI system partitions. Members of the same array are adjacent.
     pub esps: Vec<BootEsp>,
     /// All disks beneath `/boot` if `/boot` is a separate filesystem; otherwise all disks beneath the root filesystem.
     pub disks: Vec<BootDisk>,

@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 
 const GROUP: &str = "/etc/group";
 
-/// Groups whose members may become root, in distributions like Debian and Red Hat.
+/// Groups whose members may become root: on Debian and similar distributions, and on Red Hat and similar distributions.
 const SUPERUSERS: [&str; 2] = ["sudo", "wheel"];
 
 /// Creates the user with a home directory and without a valid password, if the user does not exist yet. Logs a warning
@@ -25,7 +25,7 @@ pub(crate) fn create_metal_user(root: &NewRoot, now: OffsetDateTime, say: &dyn F
         passwd.lines().find(|line| passwd_field(line, 0) == name || passwd_field(line, 2) == id.to_string())
     {
         if passwd_field(line, 0) != name {
-            say(&format!("WARNING: user {name} was not created: its ID {id} belongs to {}", passwd_field(line, 0)));
+            say(&format!("WARNING: user {name} was not created: its UID {id} belongs to {}", passwd_field(line, 0)));
         }
         return Ok(());
     }
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn who_cannot_be_made_is_said() {
         for (passwd, group, says) in [
-            ("ubuntu:x:1000:1000::/home/ubuntu:/bin/bash\n", "sudo:x:27:\n", "its ID 1000 belongs to ubuntu"),
+            ("ubuntu:x:1000:1000::/home/ubuntu:/bin/bash\n", "sudo:x:27:\n", "its UID 1000 belongs to ubuntu"),
             (ROOT, "root:x:0:\n", "the image contains none of the groups sudo, wheel"),
         ] {
             let (files, lines) = made(passwd, group);

@@ -28,7 +28,7 @@ pub struct AdaptedBoot {
     pub info: Option<BootInfo>,
     /// Newest kernel of the system and its initramfs, if any.
     pub newest: Option<(String, String)>,
-    /// Boot entries that the firmware must receive for boot loaders that were installed for this machine.
+    /// Boot entries that must be created for boot loaders that were installed for this machine.
     pub entries: Vec<BootEntryRequest>,
 }
 
@@ -58,7 +58,7 @@ pub fn adapt_migrated_system(
     adapt_files(root, carried.unwrap_or(&none), finishing, say)?;
     let chroot = Chroot::open(root, &finishing.devices, say)?;
     let adapted = adapt_boot(root, finishing, root_uuid, came, &chroot, say);
-    // The error of a program is more informative than that of a mount which the program left busy.
+    // An error of a program is more informative than an error about a mount that the program left busy.
     let left = chroot.close();
     adapted.and_then(|adapted| left.map(|()| adapted))
 }
@@ -69,7 +69,7 @@ fn adapt_files(root: &NewRoot, carried: &MigratedMachine, finishing: &FinishInpu
     array_config::expose_groups(root, &finishing.groups, say)?;
     mac_addresses::replace_mac_addresses(root, &carried.nics, &finishing.files.nics, say)?;
     match selinux::find_policy(root) {
-        Some(_) => selinux::request_relabeling(root, "files were adapted to this machine", say),
+        Some(_) => selinux::request_relabeling(root, "adapted the files to this machine", say),
         None => Ok(()),
     }
 }
@@ -120,9 +120,9 @@ fn adapt_boot(
 /// | firmware | action |
 /// |---|---|
 /// | BIOS | GRUB is installed on the disks; its menu is preserved |
-/// | UEFI, GRUB was migrated with the ESP | preserved: it finds its menu by the filesystem's UUID |
-/// | UEFI, another loader was migrated, and the initramfs is unchanged | preserved |
-/// | UEFI, no loader was migrated, or the initramfs that the loader loads is outdated | installed as for an installation |
+/// | UEFI, GRUB was migrated with the ESP | GRUB is preserved: it finds its menu by the filesystem's UUID |
+/// | UEFI, another loader was migrated, and the initramfs is unchanged | the loader is preserved |
+/// | UEFI, no loader was migrated, or the initramfs that the loader loads is outdated | a loader is installed, as for a new installation |
 fn adapt_boot_loader(start: &LoaderContext, has_loader: bool, is_new_initramfs: bool) -> Result<Vec<BootEntryRequest>> {
     let chosen = boot_loader::choose_loader(start.root, start.wants)?;
     match chosen {
@@ -140,13 +140,14 @@ fn adapt_boot_loader(start: &LoaderContext, has_loader: bool, is_new_initramfs: 
 fn boot_unchanged(kernel: Option<BootKernel>, finishing: &FinishInputs, has_loader: bool, say: LogSink) -> AdaptedBoot {
     match finishing.firmware {
         FirmwareType::Bios => say(
-            "WARNING: the system does not contain GRUB for the disks of this machine, and the installer of the system is \
-             not run again: drophammer starts the system once with kexec. Install a boot loader on the disks before the next boot",
+            "WARNING: no boot loader was installed on the disks of this machine: the system does not contain GRUB, and \
+             its installer is not run again. drophammer starts the system with kexec, but only this time. Install a \
+             boot loader on the disks before the next boot",
         ),
-        FirmwareType::Uefi if !has_loader => say(
-            "WARNING: no boot loader was migrated on an EFI system partition: drophammer starts the system once with \
-             kexec. Install a boot loader before the next boot",
-        ),
+        FirmwareType::Uefi if !has_loader => {
+            say("WARNING: no EFI system partition with a boot loader was migrated. drophammer starts the system \
+             with kexec, but only this time. Install a boot loader before the next boot")
+        }
         FirmwareType::Uefi => {}
     }
     let newest = kernel.map(|kernel| (kernel.image, kernel.initrd));

@@ -1,5 +1,5 @@
-//! Boot-relevant contents of a system, which the source machine reports before a migration. The target machine verifies
-//! them again.
+//! Boot-relevant contents of a system, which the source machine reports before a migration. The target machine repeats
+//! the check.
 
 use super::{boot_kernel, boot_loader, os_installer, user_data};
 use crate::{NewRoot, crypttab, image_installer};

@@ -1,4 +1,4 @@
-//! Network configuration of the target, written for the network system that the image contains.
+//! Network configuration of the target, written for the network manager that the image contains.
 
 mod cloud_init_removal;
 mod image_files;
@@ -16,13 +16,13 @@ const ENABLE_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Routing daemon. metal-stack images that contain FRR configure `networks` of the allocation themselves.
 const FRR: &str = "/usr/lib/frr/bgpd";
-const UNROUTED: &str = "WARNING: the image contains FRR, for which drophammer does not configure `networks` of the allocation: the image must configure these networks at its first boot";
+const UNROUTED: &str = "WARNING: the image contains FRR, which drophammer does not configure: the image must configure the allocation's `networks` at its first boot";
 
 /// Programs that rename NICs. In an image without any of them, such as Alpine, NICs have the kernel's names.
 const UDEV: [&str; 3] = ["/usr/lib/systemd/systemd-udevd", "/lib/systemd/systemd-udevd", "/sbin/udevd"];
 
-/// Paths of the shared library that systemd contains since version 231. Debian uses the third path since version 12;
-/// its first `*` matches the architecture.
+/// Paths of the shared library that systemd contains since version 231. Debian has used the third path since version
+/// 12; the first `*` in this path matches the architecture.
 const SYSTEMD_LIBRARIES: [&str; 4] = [
     "/usr/lib/systemd/libsystemd-shared-*",
     "/lib/systemd/libsystemd-shared-*",
@@ -89,7 +89,7 @@ pub(crate) fn write_network_config(
 /// warning.
 fn refuse_unsupported(name: Option<&str>, wanted: &RequestedNetwork, say: &dyn Fn(&str)) -> Result<()> {
     let Some(name) = name else {
-        say(&format!("WARNING: the image does not contain a supported network system: {SUPPORTED}"));
+        say(&format!("WARNING: the image does not contain a supported network manager ({SUPPORTED})"));
         return Ok(());
     };
     let why = format!("the image configures its network with {name}, which drophammer cannot configure");

@@ -18,8 +18,8 @@ const PROGRAMS: [&str; 5] = [
 /// Shell script that runs a program in a directory: its arguments are directory and program.
 const IN_DIRECTORY: &str = "cd \"$0\" && exec \"$1\"";
 
-/// LVM settings for the chroot, where udev does not respond and LVM must not search for components of devices that the
-/// ramdisk has set up.
+/// LVM settings for the chroot. In the chroot, udev does not respond, and LVM must not search for components of the
+/// devices that the ramdisk has assembled.
 const LVM: &str = "/etc/lvm/lvmlocal.conf";
 const LVM_LOCAL: &str = "\
 # written by drophammer
@@ -91,7 +91,7 @@ impl CustomScript {
             "" => run.run_program(program, &[], deadline),
             directory => run.run_program("/bin/sh", &["-c", IN_DIRECTORY, directory, program], deadline),
         };
-        ran.map(drop).context(Phase::Target, || format!("run {program}, configured in {SETTINGS} of the image"))
+        ran.map(drop).context(Phase::Target, || format!("run {program}, which the image's {SETTINGS} specifies"))
     }
 }
 
@@ -131,7 +131,7 @@ mod tests {
             assert_eq!(programs.ran(), [expected]);
             let error = script.run_script(MINUTE, &Programs::failing()).unwrap_err().to_string();
             assert!(
-                error.starts_with("run /opt/own, configured in /etc/metal/os-installer.yaml of the image: "),
+                error.starts_with("run /opt/own, which the image's /etc/metal/os-installer.yaml specifies: "),
                 "{error}"
             );
         }

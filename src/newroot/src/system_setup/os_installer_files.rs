@@ -19,7 +19,7 @@ const TIMESYNCD: &str = "/etc/systemd/timesyncd.conf";
 const CHRONY: [&str; 2] = ["/etc/chrony/chrony.conf", "/etc/chrony.conf"];
 
 const FIREWALL: &str = "firewall";
-const NO_FIREWALL: &str = "WARNING: this machine is a firewall, but its routing, rules and services are not configured: the image does not contain os-installer, which configures them";
+const NO_FIREWALL: &str = "WARNING: this machine is a firewall, but its routing, rules and services are not configured, because the image does not contain os-installer";
 
 const DETAILS: &str = "/etc/metal/machine-details.yaml";
 const ALLOCATION: &str = "/etc/metal/machine-allocation.yaml";
@@ -73,8 +73,8 @@ pub(crate) fn perform_os_installer_tasks(
     Ok(())
 }
 
-/// Returns the names of the servers in a list; empty if the list cannot be read. The plan refuses such a list if
-/// drophammer finishes the image.
+/// Returns the names of the servers in a list. Returns an empty text if the list cannot be parsed; if drophammer
+/// finishes the image, the planner refuses such a list.
 fn server_names(kind: ServerKind, list: &Value) -> Vec<String> {
     let servers = normalize_servers(kind, list).unwrap_or_default();
     let names = servers.as_array().into_iter().flatten().filter_map(|server| server.get(kind.key())?.as_str());
@@ -87,7 +87,7 @@ fn write_ntp(root: &NewRoot, servers: &str) -> Result<()> {
     let Some(path) = CHRONY.into_iter().find(|path| root.path_exists(path)) else {
         return root.write_file(TIMESYNCD, 0o644, format!("[Time]\nNTP={servers}\n").as_bytes());
     };
-    let text = root.read_text(path).context(Phase::Target, || format!("read {path} of the image"))?;
+    let text = root.read_text(path).context(Phase::Target, || format!("read the image's {path}"))?;
     let is_source =
         |line: &&str| ["server ", "pool ", "sourcedir "].iter().any(|word| line.trim_start().starts_with(word));
     let kept: String = text.lines().filter(|line| !is_source(line)).map(|line| format!("{line}\n")).collect();
@@ -131,7 +131,7 @@ fn format_allocation(files: &MachineFiles) -> String {
     format_lines(&given)
 }
 
-/// Formats one key per line; each value is JSON, which is also YAML.
+/// Formats one key per line. Values are written as JSON, which is also valid YAML.
 fn format_lines(entries: &[(&str, Value)]) -> String {
     entries.iter().map(|(key, value)| format!("{key}: {value}\n")).collect()
 }
@@ -150,7 +150,7 @@ fn convert_list(list: &Value, spell: impl Fn(&Value) -> Value) -> Value {
     list.as_array().into_iter().flatten().map(spell).collect()
 }
 
-/// Returns the named fields that are present, under their names in version 2.
+/// Returns those of the named fields that are present, with their names in version 2.
 fn select_fields(from: &Value, names: &[(&str, &str)]) -> Value {
     let given = names.iter().filter_map(|(old, new)| Some(((*new).to_owned(), from.get(*old)?.clone())));
     Value::Object(given.filter(|(_, value)| !is_empty(value)).collect())

@@ -29,7 +29,7 @@ pub(crate) mod task {
         [PERSIST, HOSTNAME, HOSTS, RESOLV_CONF, NTP, USER, NETWORK, KEYS, USER_DATA, BOOT_LOADER, MACHINE_ID, SCRIPT];
 }
 
-/// Settings of the image. If the image does not contain the settings file, the settings are empty, so no task is
+/// Settings of the image. If the image does not contain the settings file, all settings are empty, and no task is
 /// disabled.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct OsInstallerSettings {
@@ -55,7 +55,7 @@ impl OsInstallerSettings {
         if text.lines().all(|line| ["", "---"].contains(&line.split('#').next().unwrap_or_default().trim())) {
             return Ok(OsInstallerSettings { is_metal: true, ..OsInstallerSettings::default() });
         }
-        let what = || format!("read {SETTINGS} of the image");
+        let what = || format!("read the image's {SETTINGS}");
         let yaml = yaml::read_document(&text, LoaderOptions::default()).context(Phase::Target, what)?;
         let word = |within: Option<&str>, name: &str| read_word(&yaml, within, name);
         let program = word(Some("custom_script"), "executable_path");
@@ -79,7 +79,7 @@ impl OsInstallerSettings {
     /// Returns a message that lists the disabled tasks, if any.
     pub(crate) fn describe_disabled_tasks(&self) -> Option<String> {
         let out: Vec<&str> = task::ALL.into_iter().filter(|task| !self.is_task_enabled(task)).collect();
-        (!out.is_empty()).then(|| format!("{SETTINGS} of the image disables these tasks: {}", out.join(", ")))
+        (!out.is_empty()).then(|| format!("the image's {SETTINGS} disables these tasks: {}", out.join(", ")))
     }
 }
 
@@ -123,7 +123,7 @@ mod tests {
         );
         let said = all.describe_disabled_tasks().unwrap();
         assert!(
-            said.ends_with("of the image disables these tasks: write ntp configuration, configure network"),
+            said.ends_with("os-installer.yaml disables these tasks: write ntp configuration, configure network"),
             "{said}"
         );
 
@@ -149,6 +149,6 @@ mod tests {
         let error = OsInstallerSettings::read_settings(&tree(&[("etc/metal/os-installer.yaml", "[")]).1)
             .unwrap_err()
             .to_string();
-        assert!(error.starts_with("read /etc/metal/os-installer.yaml of the image: "), "{error}");
+        assert!(error.starts_with("read the image's /etc/metal/os-installer.yaml: "), "{error}");
     }
 }

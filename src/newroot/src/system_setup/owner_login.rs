@@ -98,13 +98,14 @@ pub(crate) fn set_password(root: &NewRoot, user: &PasswdEntry, password: &str, n
             changed.clone_from(&day);
         }
     })?;
-    // A password in passwd takes precedence over the one in shadow, and an empty one allows login without a password.
+    // A password in passwd takes precedence over the one in shadow, and an empty password in passwd permits login
+    // without a password.
     edit_user_line(root, PASSWD, user, |fields| fields[1] = "x".to_owned())
 }
 
 /// Hashes a password with crypt(5)'s `sha512crypt`, with its default of 5000 rounds.
 fn hash_password(password: &str, salt: &str) -> Result<String> {
-    let refuse = |_| Error::new(Phase::Target, "the console password cannot be hashed");
+    let refuse = |_| Error::new(Phase::Target, "cannot hash the console password");
     let params = Sha512Params::default();
     let hash = sha512_crypt_b64(password.as_bytes(), salt.as_bytes(), &params).map_err(refuse)?;
     Ok(format!("$6${salt}${hash}"))
@@ -116,7 +117,7 @@ fn edit_shadow(root: &NewRoot, user: &PasswdEntry, change: impl Fn(&mut Vec<Stri
 
 /// Changes the fields in the line of this user in passwd(5) or shadow(5).
 fn edit_user_line(root: &NewRoot, path: &str, user: &PasswdEntry, change: impl Fn(&mut Vec<String>)) -> Result<()> {
-    let text = root.read_text(path).context(Phase::Target, || format!("read {path} of the image"))?;
+    let text = root.read_text(path).context(Phase::Target, || format!("read the image's {path}"))?;
     let changed = text.lines().map(|line| {
         let mut fields: Vec<String> = line.split(':').map(str::to_owned).collect();
         if fields.len() > 1 && fields[0] == user.name {

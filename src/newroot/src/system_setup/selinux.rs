@@ -1,5 +1,6 @@
-//! Labels of SELinux. The ramdisk's kernel does not use SELinux, so the image's own `setfiles` labels unpacked files.
-//! An enforcing system could not read unlabeled files, and would fail before it labels its files itself.
+//! SELinux labels. The ramdisk's kernel does not use SELinux, so the image's `setfiles` is run to label the unpacked
+//! files. If SELinux is enforcing, the installed system could not read unlabeled files, and would fail before it labels
+//! them itself.
 
 use super::file_search::find_program;
 use super::log_sink::LogSink;
@@ -20,7 +21,7 @@ pub(crate) const NO_SETFILES: &str = "the image does not contain setfiles";
 
 const DEADLINE: Duration = Duration::from_secs(30 * 60);
 
-/// Filesystems of the chroot, which are not part of the system.
+/// Special filesystems of the chroot, which do not belong to the installed system.
 const EXCLUDED: [&str; 4] = ["/proc", "/sys", "/dev", "/run"];
 
 /// Returns the name of the policy of a system that uses SELinux.
@@ -41,8 +42,8 @@ pub(crate) fn is_relabeling_pending(root: &NewRoot) -> bool {
     root.path_exists(RELABEL)
 }
 
-/// Returns the boot information for the next boot: an enforcing system cannot read files without labels, so the boot in which it labels
-/// them is permissive.
+/// Returns the boot information for the next boot. If the system labels its files at this boot, SELinux is permissive,
+/// because an enforcing system cannot read files without labels.
 pub fn add_relabeling_arguments(root: &NewRoot, boot: &BootInfo) -> BootInfo {
     let is_set = split_words(&boot.cmdline).any(|word| parameter_name(word) == "enforcing");
     if is_set || !is_relabeling_pending(root) {
@@ -68,15 +69,15 @@ pub(crate) fn label_files(
     let mut args = vec!["-F", "-m"];
     args.extend(EXCLUDED.iter().flat_map(|path| ["-e", path]));
     args.extend([contexts.as_str(), "/"]);
-    // setfiles never crosses from one filesystem to another, so each of them is an argument of its own.
+    // setfiles never descends into other filesystems, so each filesystem is passed as a separate argument.
     let mounts: Vec<String> = mounts.iter().map(|path| escape_pattern(path)).collect();
     args.extend(mounts.iter().map(String::as_str));
     match run.run_program(&program, &args, DEADLINE) {
         Ok(_) => {
-            say("SELinux: files were labeled by setfiles of the image");
+            say("SELinux: files were labeled by the image's setfiles");
             root.remove(RELABEL)
         }
-        Err(error) => request_relabeling(root, &format!("WARNING: setfiles of the image failed: {error}"), say),
+        Err(error) => request_relabeling(root, &format!("WARNING: the image's setfiles failed: {error}"), say),
     }
 }
 
@@ -125,13 +126,13 @@ impl UnlabeledFilesystems {
                 let paths: Vec<String> = self.mounts.iter().map(|path| escape_pattern(path)).collect();
                 let args = ["-F", "-m", &contexts].into_iter().chain(paths.iter().map(String::as_str));
                 let run = run.run_program(&program, &args.collect::<Vec<_>>(), DEADLINE);
-                run.map(drop).map_err(|error| format!("setfiles of the image failed: {error}"))
+                run.map(drop).map_err(|error| format!("the image's setfiles failed: {error}"))
             }
         };
         match labeled {
-            Ok(()) => say(&format!("SELinux: {mounts} were labeled by setfiles of the image")),
+            Ok(()) => say(&format!("SELinux: {mounts} were labeled by the image's setfiles")),
             Err(why) => say(&format!(
-                "WARNING: SELinux: {mounts} have no labels, because {why}: run `restorecon -R` in the installed system"
+                "WARNING: SELinux: {mounts} have no labels, because {why}; run `restorecon -R` in the installed system"
             )),
         }
     }
@@ -227,7 +228,7 @@ mod tests {
         let programs = Programs::saying("");
         assert_eq!(
             said(|say| found.label(&root, &programs, say)).1,
-            ["SELinux: /srv, /data were labeled by setfiles of the image"]
+            ["SELinux: /srv, /data were labeled by the image's setfiles"]
         );
         assert_eq!(
             programs.ran(),

@@ -1,5 +1,5 @@
-//! Reader of shell text: assignments of sh(1), and commands of GRUB's configuration. Commands are not run: the output of a substituted
-//! command is unknown.
+//! Reader of shell text: assignments of sh(1), and commands of GRUB's configuration. Commands are not run, so the
+//! output of a command substitution is unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
@@ -7,7 +7,7 @@ use std::str::Chars;
 
 pub(crate) type ShellVariables = BTreeMap<String, String>;
 
-/// Character in place of text that cannot be determined.
+/// Placeholder character for text that cannot be determined.
 pub(crate) const UNKNOWN: char = '\0';
 
 /// Maximum size of a word, in bytes. Assignments such as `A=$A$A` double the size of a value.
@@ -103,7 +103,7 @@ impl<'a> ShellReader<'a> {
         words
     }
 
-    /// Reads the rest of an escape or substituted command that begins with this unquoted character. Returns any other
+    /// Reads the rest of an escape or command substitution that begins with this unquoted character. Returns any other
     /// character unchanged.
     fn read_character(&mut self, first: char) -> String {
         match first {
@@ -197,7 +197,7 @@ impl<'a> ShellReader<'a> {
         }
     }
 
-    /// Skips a substituted command up to its end.
+    /// Skips a command substitution up to its end.
     fn skip_command(&mut self, end: char) -> String {
         let mut depth = 1;
         for c in self.rest.by_ref() {

@@ -1,5 +1,5 @@
-//! Removes from the image's crypttab(5) the encrypted devices of the machine on which the image was built. The
-//! installed system would wait for these devices at boot.
+//! Disables the entries of the image's crypttab(5), which belong to the machine on which the image was built. The
+//! installed system would wait for their devices at boot.
 
 use crate::NewRoot;
 use crate::system_setup::log_sink::LogSink;
@@ -15,7 +15,7 @@ const CRYPTTAB: &str = "/etc/crypttab";
 pub(crate) fn disable_entries(root: &NewRoot, say: LogSink) -> Result<()> {
     let text = match root.read_text(CRYPTTAB) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        text => text.context(Phase::Target, || format!("read {CRYPTTAB} of the image"))?,
+        text => text.context(Phase::Target, || format!("read the image's {CRYPTTAB}"))?,
     };
     let is_entry = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
     let names: Vec<&str> =
@@ -28,7 +28,7 @@ pub(crate) fn disable_entries(root: &NewRoot, say: LogSink) -> Result<()> {
     root.rewrite_file(CRYPTTAB, 0o600, lines.as_bytes())?;
     let names = names.join(", ");
     say(&format!(
-        "{CRYPTTAB} of the image lists {names}, which the layout does not create: all entries of the file were commented out"
+        "the image's {CRYPTTAB} lists {names}, which the layout does not create: commented out all entries of the file"
     ));
     Ok(())
 }
@@ -47,7 +47,7 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "/etc/crypttab of the image lists root, swap, which the layout does not create: all entries of the file were commented out"
+                "the image's /etc/crypttab lists root, swap, which the layout does not create: commented out all entries of the file"
             ]
         );
         let expected = "# <target> <source>\n\n# drophammer: root UUID=1 none luks\n# drophammer:   swap /dev/sda3 /dev/urandom swap\n";

@@ -73,7 +73,7 @@ fn a_tree_without_an_installer_becomes_the_owners() {
         owned(&root, &finishing(FinisherChoice::Auto)),
         [
             "console password set for root",
-            "cloud-init's seed was written to /var/lib/cloud/seed/nocloud",
+            "the cloud-init seed was written to /var/lib/cloud/seed/nocloud",
             "the network is configured by cloud-init",
         ]
     );
@@ -148,7 +148,7 @@ fn what_a_tree_for_os_installer_leaves_out_is_left_out_and_said() {
     let (_dir, root) = metal_tree("only: [write hostname, write /etc/hosts]\nexcept: [write /etc/hosts]\n");
     let lines = owned(&root, &of_metal_stack());
     assert!(
-        lines[0].starts_with("/etc/metal/os-installer.yaml of the image disables these tasks: persist "),
+        lines[0].starts_with("the image's /etc/metal/os-installer.yaml disables these tasks: persist "),
         "{lines:?}"
     );
     assert!(lines[0].contains("configure network") && !lines[0].contains("write hostname"), "{lines:?}");
@@ -219,14 +219,18 @@ fn a_tree_that_cannot_boot_is_left_as_it_is() {
         (
             &[kernel, modules][..],
             &uefi,
-            "the image does not contain an init program and cannot boot: searched /sbin/init, ",
+            "the image cannot boot, because it does not contain an init program; paths searched: /sbin/init, ",
         ),
-        (&[init, modules], &uefi, "the image does not contain a kernel and cannot boot: searched /boot/loader"),
+        (
+            &[init, modules],
+            &uefi,
+            "the image cannot boot, because it does not contain a kernel; paths searched: /boot/loader",
+        ),
         (&[init, kernel], &no_esp, "boots in UEFI mode, but the layout does not contain an EFI system partition"),
         (
             &[init, kernel],
             &bios,
-            "in BIOS mode, but the image does not contain GRUB for BIOS: searched /usr/lib/grub/i386-pc, ",
+            "in BIOS mode, but the image does not contain GRUB for BIOS; paths searched: /usr/lib/grub/i386-pc, ",
         ),
     ] {
         let (_dir, root) = made(files);
@@ -313,7 +317,7 @@ fn loop_programs_of_the_tree_make_host_keys_and_carry_out_user_data() {
     finishing.files.assigned.allocation.console_password.clear();
     finishing.files.assigned.allocation.user_data = "{\"ignition\": {}}".into();
     let (done, lines) = said(|say| finish_tree(&root, &finishing, "1", NOW, say));
-    assert_eq!(lines[0], "debian without an installer: configured by drophammer");
+    assert_eq!(lines[0], "debian: the image does not contain an installer, so drophammer configures the system");
     let BootRecord::Made(BootSetup { info, entries }) = done.unwrap() else { panic!("{lines:?}") };
     assert_eq!((info.kernel.as_str(), info.cmdline.as_str()), ("/boot/vmlinuz-6.1", "root=UUID=1 ro"));
     assert_eq!((entries.len(), entries[0].loader.as_str()), (1, r"\EFI\debian\vmlinuz-6.1"));

@@ -72,14 +72,14 @@ pub(crate) fn write_cloud_init_seed(
     root.write_file(&format!("{SEED}/user-data"), SECRET, if for_it { user_data } else { nothing })?;
     root.write_file(SOURCES.0, 0o644, SOURCES.1.as_bytes())?;
     match root.path_exists(DISABLED) {
-        true => say(&format!("WARNING: the image contains {DISABLED}: cloud-init will not read its seed")),
-        false => say(&format!("cloud-init's seed was written to {SEED}")),
+        true => say(&format!("WARNING: the image contains {DISABLED}, so cloud-init will not read its seed")),
+        false => say(&format!("the cloud-init seed was written to {SEED}")),
     }
     Ok(())
 }
 
-/// Formats the metadata. Each reinstall has another instance ID, so that cloud-init ignores state of the old system on
-/// preserved disks.
+/// Formats the metadata. Each reinstall gets a new instance ID, so that cloud-init ignores its old state on preserved
+/// disks.
 fn format_meta_data(files: &MachineFiles) -> String {
     let allocation = &files.assigned.allocation;
     let id = if allocation.id.is_empty() { &files.machine } else { &allocation.id };
@@ -95,7 +95,7 @@ fn format_meta_data(files: &MachineFiles) -> String {
 }
 
 /// Returns the path of Ignition if the user data is for Ignition. Logs a warning if the image does not contain the
-/// program that the user data is for.
+/// program for which the user data is intended.
 pub(crate) fn find_ignition(root: &NewRoot, user_data: &[u8], say: &dyn Fn(&str)) -> Option<&'static str> {
     let program = IGNITION.into_iter().find(|path| root.path_exists(path));
     let unread = "the user data is in /etc/metal/userdata, but no program of the installed system reads it";
@@ -149,7 +149,7 @@ pub(crate) fn run_ignition(
         }
         Err(error) => say(&format!("WARNING: Ignition failed to apply the user data: {error}")),
     }
-    root.remove(IGNITION_CONFIG).context(Phase::Target, || "remove Ignition's configuration")
+    root.remove(IGNITION_CONFIG).context(Phase::Target, || "remove the Ignition configuration")
 }
 
 /// Applies Ignition's presets now, because systemd would apply presets only at the first boot, and only in a system
@@ -203,7 +203,7 @@ mod tests {
         let (written, lines) =
             said(|say| write_cloud_init_seed(&root, &files(), b"#cloud-config\npackages: [htop]\n", say));
         written.unwrap();
-        assert_eq!(lines, ["cloud-init's seed was written to /var/lib/cloud/seed/nocloud"]);
+        assert_eq!(lines, ["the cloud-init seed was written to /var/lib/cloud/seed/nocloud"]);
         let meta = root.read_text("/var/lib/cloud/seed/nocloud/meta-data").unwrap();
         let yaml = marked_yaml::parse_yaml(0, &meta).unwrap();
         let yaml = yaml.as_mapping().unwrap();

@@ -5,8 +5,8 @@ use crate::DiskVerdict;
 use crate::approval_summary::ApprovedDisk;
 use std::collections::BTreeSet;
 
-/// Last words of each line that describes a device without recognized content. After an attempt was started, such a
-/// line may differ from the approved one, because the attempt may have created an object on the device.
+/// Endings of lines that describe a device without recognized content. After an attempt was started, such a line may
+/// differ from the approved one, because the attempt may have created an object on the device.
 const NOTHING_YET: [&str; 2] = [" blank", " data of no known kind"];
 
 /// Returns one line for each disk that differs from the approved plan, with its approved state and its present state.
@@ -52,7 +52,7 @@ fn compare_disk(name: &str, then: &ApprovedDisk, now: &ApprovedDisk, has_begun: 
         return Some(format!("disk {name}: approved model {:?}, found {:?}", then.model, now.model));
     }
     let (Some(before), Some(after)) = (&then.contents, &now.contents) else { return None };
-    // A started attempt has erased the disks that it wipes, and may have created filesystems on preserved ones.
+    // A started attempt may have erased the disks that the plan wipes, and created filesystems on preserved disks.
     if has_begun && then.verdict != DiskVerdict::Keep {
         return None;
     }

@@ -25,8 +25,8 @@ impl ApprovedDisk {
         }
     }
 
-    /// Returns the fields that identify the disk among those of the machine. The kernel name `device` is included only if the disk has no
-    /// unique identifier.
+    /// Returns the fields that identify the disk among the disks of the machine. The kernel name `device` is included
+    /// only if the disk does not have a unique identifier.
     pub(super) fn identify_disk(device: &str, disk: &InventoryDisk, identifiers: &UniqueIdentifiers) -> ApprovedDisk {
         let is_identified =
             if disk.serial.trim().is_empty() { identifiers.has_wwn(disk) } else { identifiers.has_serial(disk) };
@@ -126,7 +126,7 @@ fn describe_signature(signature: &DeviceSignature) -> String {
 /// Common prefix of the paths of all disks.
 const PATHS: &str = "/dev/";
 
-/// Names of disks by path. The names replace the paths in a text.
+/// Names of disks by path. In texts, the paths are replaced by these names.
 pub(super) struct DiskNames<'a> {
     names: BTreeMap<&'a str, String>,
     /// Lengths of the paths in descending order, so that `/dev/sdaa` is looked up before its prefix `/dev/sda`.

@@ -1,4 +1,4 @@
-//! Table of the disks: the verdict and current content of each, followed by a tree of that content.
+//! Table of the disks: the verdict and current content of each disk, followed by a tree of this content.
 use crate::{DiskPlan, DiskVerdict};
 use common::format::terminal_escaping::{TextStyle, escape_line};
 use common::format::{display_width, format_bytes, format_columns};
@@ -50,7 +50,7 @@ fn disk_row(disk: &DiskPlan) -> [String; 6] {
     ]
 }
 
-/// Returns the row in which the verdict, starting at column `verdict_at`, is coloured.
+/// Returns the row with the verdict, which starts at column `verdict_at`, in color.
 fn colour_verdict(row: &str, verdict_at: usize) -> String {
     let at =
         row.char_indices().map(|(at, _)| at).find(|at| display_width(&row[..*at]) == verdict_at).unwrap_or(row.len());

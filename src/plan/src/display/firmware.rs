@@ -10,12 +10,12 @@ const MAXIMUM_BYTES: usize = 160;
 pub(crate) fn write_firmware(f: &mut fmt::Formatter<'_>, plan: Option<&FirmwarePlan>) -> fmt::Result {
     let Some(plan) = plan else { return Ok(()) };
     if let Some(reason) = &plan.unreadable {
-        return writeln!(f, "boot variables of the firmware: cannot be read: {}\n", replace_hidden(reason));
+        return writeln!(f, "firmware boot variables: cannot be read: {}\n", replace_hidden(reason));
     }
     let order: Vec<String> = plan.boot_order.iter().map(|number| format!("{number:04X}")).collect();
     let current = plan.boot_current.map(|number| format!(", booted from {number:04X}")).unwrap_or_default();
     let order = if order.is_empty() { "none".to_owned() } else { order.join(",") };
-    writeln!(f, "boot variables of the firmware: order {order}{current}")?;
+    writeln!(f, "firmware boot variables: boot order {order}{current}")?;
     for variable in &plan.variables {
         write_variable(f, variable)?;
     }

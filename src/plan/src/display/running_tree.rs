@@ -47,7 +47,7 @@ impl<'a> RunningTrees<'a> {
         }
     }
 
-    /// Draws a disk or partition if an object on it is active or can be activated.
+    /// Draws a disk or partition if there is an object on it that is active or can be activated.
     fn draw_unit(&mut self, name: &KernelName, device: &DevicePath, uses: &[DeviceUse], depth: usize) {
         let mut parts: Vec<String> = uses.iter().filter_map(describe_use).collect();
         let holders = self.stack.holders(name);

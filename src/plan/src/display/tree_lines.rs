@@ -1,4 +1,5 @@
-//! Lines of a tree, bounded in number and depth, so that the tree of a machine with very many devices stays readable and storable.
+//! Lines of a tree. Their number and depth are limited, so that the tree of a machine with very many devices can be
+//! read and stored.
 
 /// Maximum number of lines of one tree. A disk with 800 logical volumes has about this number.
 const MAXIMUM_LINES: usize = 2000;

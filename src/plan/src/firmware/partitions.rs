@@ -29,8 +29,8 @@ pub(crate) struct BootPartitions {
 }
 
 impl BootPartitions {
-    /// Collects the partitions of all disks. If no decision on the disks was made (`decided` is `None`), all partitions
-    /// count as preserved.
+    /// Collects the partitions of all disks. If no decisions on the disks were made (`decided` is `None`), all
+    /// partitions are treated as preserved.
     pub(crate) fn new(inventory: &Inventory, decided: Option<&PlanDecisions>) -> BootPartitions {
         let is_made = |verdict: DiskVerdict| matches!(verdict, DiskVerdict::Wipe | DiskVerdict::Make);
         let plans = decided.iter().flat_map(|decided| &decided.disks);
@@ -63,8 +63,8 @@ impl BootPartitions {
         }
     }
 
-    /// Returns the fate of the partition with this GUID. If several partitions have the GUID, as on copied disks, and one of them is
-    /// preserved, returns the fate of that one.
+    /// Returns the fate of the partition with this GUID. If several partitions have the GUID, for example because a
+    /// disk was copied, and one of them is preserved, returns the fate of the preserved partition.
     pub(crate) fn find_fate(&self, guid: Uuid) -> PartitionFate {
         if let Some(device) = self.preserved.get(&guid) {
             return PartitionFate::Preserved(device.clone());

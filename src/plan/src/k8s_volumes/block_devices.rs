@@ -49,7 +49,7 @@ impl<'a> PlanDecider<'a> {
         unit: StackUnit<'a>,
     ) -> VolumeDecision {
         let disks = self.disks_below(device);
-        // A path to a block volume refers to the device of which it is a partition.
+        // The path of a block volume refers to the device of which the volume is a partition.
         let whole = self.stack.whole_of(device).and_then(|whole| whole.device()).unwrap_or(device);
         if let Some(path) = path {
             let is_there = |device: &DevicePath| match self.inventory.find_disk(path.as_str()) {
@@ -173,8 +173,8 @@ impl<'a> PlanDecider<'a> {
             .is_some_and(|uuid| uuid == volume.uid.to_string())
     }
 
-    /// Returns the first blank disk that matches the hints and is not used by the layout or another volume; `None` if the volume already
-    /// exists.
+    /// Returns the first blank disk that matches the hints and is used neither by the layout nor by another volume;
+    /// `None` if the volume already exists.
     pub(super) fn discover_disk(
         &self,
         volume: &K8sVolume,
@@ -349,8 +349,8 @@ impl<'a> PlanDecider<'a> {
         !self.layout_names.contains(path)
     }
 
-    /// Warns about volumes on disks that a later reinstall wipes. A first installation creates such volumes in spite of
-    /// the warning.
+    /// Warns about volumes on disks that a later reinstall would wipe. A first installation creates such volumes in
+    /// spite of the warning.
     pub(super) fn warn_of_wipes(&mut self, volume: &K8sVolume, on: &[LayoutPath]) {
         let below = self.graph.objects_below(on).disks;
         let wiped = below.iter().map(|index| &self.layout.disks[*index]).filter(|disk| disk.wipeonreinstall);

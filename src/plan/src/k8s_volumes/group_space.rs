@@ -1,19 +1,19 @@
-//! Checks whether LVM can add a volume to a preserved group, as far as the inventory shows that. The rehearsal checks
-//! all other conditions.
+//! Checks whether LVM can add a volume to a preserved group, as far as the inventory shows this. All other conditions
+//! are checked by the rehearsal.
 //!
-//! | the group | a new volume |
+//! | the group | a new volume is |
 //! |---|---|
 //! | has read-only metadata | refused |
-//! | has as many volumes as its limit | refused |
+//! | has reached its maximum number of volumes | refused |
 //! | has less free space on allocatable physical volumes than the volume needs | refused |
 //! | allocates contiguously, and has no free area of that size | refused |
-//! | anything else | tried in the rehearsal, on snapshots |
+//! | has none of these properties | tried in the rehearsal, on snapshots |
 
 use common::format;
 use model::inventory::{GroupAllocation, LvmVolumeGroup};
 
-/// Returns why a volume of this size cannot be added if volumes of the sizes `added` are added as well. Returns `None`
-/// if no obstacle is known.
+/// Returns why a volume of this size cannot be added together with volumes of the sizes `added`. Returns `None` if no
+/// obstacle is known.
 pub(crate) fn find_obstacle(group: &LvmVolumeGroup, size_bytes: u64, added: &[u64]) -> Option<String> {
     let name = &group.name;
     let Some(allocation) = &group.allocation else {
@@ -73,7 +73,7 @@ fn check_contiguous(name: &str, size_bytes: u64, allocation: &GroupAllocation) -
     (allocation.policy == "contiguous" && size_bytes > largest).then(|| {
         let (needed, largest) = (format::format_bytes(size_bytes), format::format_bytes(largest));
         format!(
-            "needs {needed} in one piece in vg:{name}, which allocates contiguously and has at most {largest} in one piece: \
+            "needs {needed} of contiguous space in vg:{name}, whose allocation policy is contiguous, but at most {largest} are contiguous: \
              change the allocation policy in the installed system (vgchange --alloc normal)"
         )
     })

@@ -63,9 +63,9 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    /// Keeps a renamed volume under its present name. The volume is found by its UUID, or by the recorded LVM UUID of a `Block` volume.
-    /// Returns `None` if no renamed volume is kept: the caller then decides on the volume that has the requested name, if such a volume
-    /// exists.
+    /// Preserves a renamed volume under its current name. The volume is found by its UUID, or by the recorded LVM UUID
+    /// of a `Block` volume. Returns `None` if there is no such volume; the caller then decides on the volume with the
+    /// requested name, if it exists.
     fn keep_renamed(
         &mut self,
         volume: &K8sVolume,

@@ -1,12 +1,12 @@
 //! Refuses to prepare a Kubernetes volume a second time while its data may exist.
 //!
-//! | the volume was not found on any unwiped device, and | preparation of the volume |
+//! | the volume was not found on any device that is preserved, and | preparation of the volume is |
 //! |---|---|
-//! | a file or a device with its UUID is elsewhere in the machine, on a disk that is not wiped | refused |
+//! | a file or a device with its UUID is at another place in the machine, on a disk that is not wiped | refused |
 //! | the control plane or an install marker records that it was prepared | refused, unless the plan erases the recorded data, or the operator discards the recorded disks |
-//! | an attempt was preparing it on a disk that is absent | refused |
-//! | neither control plane nor marker records volumes, and an object that could not be inspected may contain it | refused |
-//! | none of these | allowed |
+//! | an earlier attempt was preparing it on a disk that is now absent | refused |
+//! | neither the control plane nor a marker records volumes, and an object that could not be inspected may contain the volume | refused |
+//! | none of these conditions applies | allowed |
 
 use super::super::disk_descriptions::describe_record;
 use super::super::planner_state::PlanDecider;
@@ -22,8 +22,8 @@ use model::storage_graph::all_units;
 use operations::logical_volume_link;
 use uuid::Uuid;
 
-/// Remedy that is available in every case: a new resource gets a new UID, and Kubernetes identifies a volume by the UID
-/// of its resource.
+/// Remedy that is always available: a new resource gets a new UID, and Kubernetes identifies a volume by the UID of its
+/// resource.
 const REPLACE: &str = "delete the resource in Kubernetes and list a new resource, which has another UID";
 
 impl<'a> PlanDecider<'a> {
@@ -122,7 +122,7 @@ impl<'a> PlanDecider<'a> {
         is_seen || has_file || recorded || all_erased
     }
 
-    /// Returns the logical volume whose LVM UUIDs are the recorded ones, whatever its present name is.
+    /// Returns the logical volume with the recorded LVM UUIDs, regardless of its current name.
     pub(super) fn recorded_logical(
         &self,
         record: &RecordedVolume,
@@ -188,7 +188,8 @@ impl<'a> PlanDecider<'a> {
         is_listed || self.own_markers().any(|marker| marker.volumes.is_some())
     }
 
-    /// Returns the markers of this allocation. Without a control plane the allocation is unknown, and all markers are returned.
+    /// Returns the markers of this allocation. Without a control plane, the allocation is unknown, and all markers are
+    /// returned.
     pub(super) fn own_markers(&self) -> impl Iterator<Item = &'a InstallMarker> + use<'a> {
         let claim = self.request.claim.as_ref();
         self.all_markers().filter(move |marker| claim.is_none_or(|claim| claim.is_ours(marker)))
@@ -203,8 +204,8 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// Returns whether the recorded disk has no serial number or WWN, and the present disk looks the same as the recorded
-/// disk and is in the same slot.
+/// Returns whether the recorded disk has neither serial number nor WWN, and the present disk looks the same and is in
+/// the same slot.
 fn is_alike(record: &RecordedDisk, disk: &InventoryDisk) -> bool {
     record.serial.is_empty() && record.wwn.is_empty() && looks_like(record, disk)
 }

@@ -1,6 +1,6 @@
-//! Space for the files of sparse volumes on their carrier, the filesystem that contains them. A sparse file takes no
-//! space, but mkfs allocates a journal or log and metadata in it. On a full carrier, mkfs would fail in every attempt,
-//! and only after the disks have been wiped.
+//! Space for the files of sparse volumes on their carrier, the filesystem that contains them. A new sparse file does
+//! not occupy space, but mkfs then writes a journal or log and metadata to the file. If the carrier is full, mkfs would
+//! fail in every attempt, and only after the disks have been wiped.
 //!
 //! The table shows the space in KiB that mkfs.ext4 (e2fsprogs 1.47.0) and mkfs.xfs (xfsprogs 6.1.0) allocate without options in a sparse
 //! file on ext4. On xfs and btrfs, the space is the same within 1 %; on ext3, it is less.
@@ -19,8 +19,8 @@
 //! | 4 TiB | 1,106,176 | 2,087,244 |
 //! | 15 TiB | 1,272,140 | 2,087,508 |
 //!
-//! The formulas below yield more than each of these values. Each formula adds the size of the metadata to the size of
-//! the journal or log that the tool chooses. Some options change the amount written; for example, `-E
+//! The formulas in this module yield more than each of these values. Each formula adds the size of the metadata to the
+//! size of the journal or log that the tool chooses. Some options change the amount written; for example, `-E
 //! nodiscard,lazy_itable_init=0` writes 2.2 GB to a file of 100 GiB. With such options, all inode tables are assumed to
 //! be written. A block volume gets a partition table, for which 1 MiB is enough. vfat does not support sparse files.
 
@@ -35,7 +35,7 @@ use operations::{MakeFilesystem, VolumeFilling};
 
 const GIB: u64 = 1 << 30;
 
-/// Maximum log size of XFS, in bytes. mkfs.xfs never chooses this size by itself.
+/// Maximum log size of XFS, in bytes. mkfs.xfs does not choose this size by default.
 const XFS_LOG_BYTES: u64 = 2 * GIB;
 
 /// Estimated size of the headers and first blocks of an XFS allocation group, in bytes; 24 KiB were measured.
@@ -135,7 +135,7 @@ fn filesystem_bytes(make: &MakeFilesystem, size_bytes: u64) -> u64 {
             let tables = if is_usual { 0 } else { size_bytes / 32 };
             journal.saturating_add(metadata).saturating_add(tables)
         }
-        // No class of volumes uses another format.
+        // Storage classes do not use other formats.
         FilesystemFormat::Btrfs
         | FilesystemFormat::Vfat
         | FilesystemFormat::Swap

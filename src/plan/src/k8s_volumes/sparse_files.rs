@@ -16,14 +16,14 @@ use operations::VolumeFilling;
 impl<'a> PlanDecider<'a> {
     /// Decides on a volume in a file.
     ///
-    /// | the filesystem that contains the file | |
+    /// | the filesystem that contains the file | the volume is |
     /// |---|---|
     /// | is created by this installation | created, with a warning if later reinstalls recreate the filesystem |
     /// | is recreated by this reinstall | refused: the file would be lost |
     /// | is preserved, and contains the file | kept |
-    /// | is preserved, and does not contain it | added, unless it is mounted read-only |
+    /// | is preserved, and does not contain the file | added, unless the filesystem is mounted read-only |
     /// | does not support a file of that size | refused |
-    /// | has too little space for what mkfs writes to the file ([`super::sparse_file_space`]) | refused |
+    /// | does not have enough free space for the data that mkfs writes to the file ([`super::sparse_file_space`]) | refused |
     pub(super) fn decide_sparse(
         &mut self,
         volume: &K8sVolume,
@@ -192,7 +192,7 @@ impl<'a> PlanDecider<'a> {
     }
 }
 
-/// Maximum size of a file on ext3: 2^32 sectors minus the sectors that the file's block tree takes.
+/// Maximum size of a file on ext3: 2^32 sectors, minus the sectors of the file's block tree.
 const EXT3_BYTES: u64 = 2_196_873_666_560;
 
 /// Returns why the filesystem does not support a file of that size.

@@ -1,5 +1,5 @@
-//! Kubernetes volumes that are marked for deletion (`metadata.deletionTimestamp`): existing data are preserved, and
-//! nothing is prepared. Kubernetes decides when the data may be deleted; the volume is then no longer in the list.
+//! Kubernetes volumes that are marked for deletion (`metadata.deletionTimestamp`): existing data are preserved, and new
+//! volumes are not prepared. Kubernetes decides when the data may be deleted; the volume is then removed from the list.
 
 use super::super::planned_devices::{DeviceFate, DeviceSize};
 use super::super::planner_state::PlanDecider;
@@ -13,10 +13,10 @@ use operations::{VolumePath, logical_volume_link};
 impl PlanDecider<'_> {
     /// Decides on a volume that is marked for deletion.
     ///
-    /// | the volume, on this machine | |
+    /// | the volume, on this machine | decision |
     /// |---|---|
     /// | is on a device that is not wiped | kept |
-    /// | is on a device that this reinstall recreates | refused, like a volume that is not marked: it may still be in use |
+    /// | is on a device that this reinstall recreates | refused, like a volume that is not marked for deletion: it may still be in use |
     /// | may be in an encrypted group or filesystem that this reinstall recreates without having opened it | refused |
     /// | does not exist | not created |
     pub(super) fn decide_deleted(&mut self, volume: &K8sVolume) -> Result<VolumeDecision, VolumeRefusal> {
@@ -66,7 +66,7 @@ impl PlanDecider<'_> {
             return Err(Some(describe_wiped(lost.device)));
         }
         let named = path.map(|path| DevicePath::from(path.as_str())).unwrap_or_default();
-        // A block volume of LVM has no UUID of its own: it is the logical volume of the layout.
+        // A block volume on LVM does not have a UUID of its own: it is the logical volume of the layout.
         if let (Some(path), VolumeContent::Block) = (path, &volume.content)
             && let Some(LayoutItem::Volume(listed)) =
                 self.graph.find_device(path).map(|node| self.graph.nodes[node].item)

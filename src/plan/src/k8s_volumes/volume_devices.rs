@@ -17,8 +17,8 @@ const MAXIMUM_COMPARED: usize = 32;
 pub(super) struct VolumeDevice<'a> {
     pub device: &'a DevicePath,
     pub unit: StackUnit<'a>,
-    /// Whether the UUID is in the location that the mode of the volume requires, and no second signature is on the
-    /// device.
+    /// Whether the UUID is in the location that the mode of the volume requires, and the device does not have a second
+    /// signature.
     pub is_plain: bool,
 }
 
@@ -65,15 +65,15 @@ impl<'a> PlanDecider<'a> {
         {
             let there = content_text::describe_signature(signature);
             return Err(format!(
-                "must be {format}, but {} has the UUID of the volume and contains {there}",
+                "must be {format}, but {}, which has the UUID of the volume, contains {there}",
                 one.device
             ));
         }
         Ok(Some((one.device, one.unit)))
     }
 
-    /// Returns a device that contains the volume's data and is wiped by this reinstall. The list of volumes may refer
-    /// to a different device now.
+    /// Returns a device that contains the volume's data and is wiped by this reinstall. The list of volumes may now
+    /// refer to a different device.
     pub(super) fn find_wiped(&self, volume: &K8sVolume) -> Option<&'a DevicePath> {
         let carriers = self.volume_devices(volume).into_iter().map(|carrier| carrier.device);
         let files = self.sparse_files(volume.uid);

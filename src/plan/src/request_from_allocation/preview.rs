@@ -25,7 +25,7 @@ pub struct PlannedDisk {
     pub lost_bytes: u64,
 }
 
-/// A plan that would be carried out.
+/// A plan that would be executed.
 pub struct PreviewPlan {
     pub disks: Vec<PlannedDisk>,
     /// The whole plan, if the inventory is sufficient for it.
@@ -135,7 +135,7 @@ fn predict_plan(
     Ok(PreviewPlan { disks: disks.collect(), plan: None, verdicts: Some(verdicts), foreseen: Some(why) })
 }
 
-/// Returns UUIDs for new objects, because their real UUIDs are unknown until the plan is carried out. The UUIDs are the
+/// Returns UUIDs for new objects, because their real UUIDs are unknown until the plan is executed. The UUIDs are the
 /// same in every run, and recognizable as placeholders.
 pub fn placeholder_uuids() -> impl FnMut() -> Uuid {
     let mut next = 0;

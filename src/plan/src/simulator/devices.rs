@@ -26,8 +26,8 @@ impl Machine {
         self.show_on_members(device);
     }
 
-    /// Copies the signatures of an array to its members if the metadata of the array is at the end, because the
-    /// signatures are then visible on the members too.
+    /// Copies the signatures on an array to its members if the array's metadata is at the end of the members, because
+    /// the signatures are then also visible on the members.
     pub(super) fn show_on_members(&mut self, device: &DevicePath) {
         let content = self.signatures(device).clone();
         let name = self.0.resolve_kernel_name(&self.now(device));

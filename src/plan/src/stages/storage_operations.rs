@@ -41,8 +41,7 @@ pub(super) fn lock_operations(meant: &LayoutMatch, decided: &PlanDecisions) -> V
 }
 
 /// Returns the operation that proves that devices contain only zeros. This operation is the last check, because it may
-/// take hours. It precedes the release of holders, because that release stops arrays and volumes that the operation
-/// reads.
+/// take hours. It must precede the release of holders, which stops arrays and volumes that the operation reads.
 pub(super) fn prove_zeros(decided: &PlanDecisions) -> Option<Operation> {
     let proofs = &decided.zero_proofs;
     (!proofs.is_empty()).then(|| Operation::Device(DeviceOp::ProveZeros(ProveZeros(proofs.clone()))))
@@ -81,7 +80,7 @@ pub(super) fn unmount_operations(decided: &PlanDecisions) -> Vec<Operation> {
     let groups = decided.groups.iter().rev().filter_map(|group| {
         let (name, devices) = match group {
             GroupFate::Made(group) => (&group.name, &group.devices),
-            // No volume was activated in a preserved group without volumes of the layout.
+            // In a preserved group without volumes of the layout, no volume was activated.
             GroupFate::Kept { name, volumes, .. }
                 if volumes.is_empty() && !decided.persistent.extended.contains(name) =>
             {

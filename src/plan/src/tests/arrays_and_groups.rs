@@ -308,7 +308,7 @@ fn a_mixture_of_kept_and_wiped_is_refused() {
     assert_eq!(
         reasons,
         [
-            "disks: md125 spans sdc, which a reinstall wipes, and sdd, sde, which it does not write: raid1 \"data\" of /dev/sdc, /dev/sdd, /dev/sde (spare); dismantle it first, or keep or wipe all of it",
+            "disks: md125 spans sdc, which a reinstall wipes, and sdd, sde, which the reinstall does not write: raid1 \"data\" of /dev/sdc, /dev/sdd, /dev/sde (spare); dismantle this object first, or keep or wipe all of its disks",
             "raid[2].devices: a reinstall wipes /dev/sdc and keeps /dev/sdd, /dev/sde, but /dev/md/data spans both; set the same wipeonreinstall for all of its disks",
         ]
     );

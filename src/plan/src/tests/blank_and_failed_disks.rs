@@ -102,7 +102,7 @@ fn a_blank_kept_disk_is_made_and_said() {
     replace(&mut inventory, "sdb");
     let plan = make(&super::layout(), &inventory, InstallMode::Reinstall).unwrap();
     assert_eq!(plan.disks[1].verdict, DiskVerdict::Make);
-    let said = "/dev/sdb must be kept, but is blank, as after a replacement: it will be recreated";
+    let said = "/dev/sdb must be kept, but is blank, possibly because it was replaced; it will be recreated";
     assert_eq!(plan.warnings[0], said);
     let wipes = operations(&plan, StageName::StorageWipe);
     let Operation::Device(DeviceOp::WipeDisk(wipe)) = &wipes[1] else { panic!("{wipes:?}") };

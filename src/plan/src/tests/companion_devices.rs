@@ -64,7 +64,7 @@ fn an_option_that_names_a_device_of_a_wiped_disk_is_refused() {
         let reasons = planned(&option).expect_err(&option);
         let expected = "/dev/sdb1 must be kept with xfs \"srv\"";
         assert!(reasons.len() == 1 && reasons[0].contains(expected), "{option}: {reasons:#?}");
-        assert!(reasons[0].contains("refers to /dev/sda3, and a reinstall wipes /dev/sda"), "{option}: {reasons:#?}");
+        assert!(reasons[0].contains("refers to /dev/sda3, but a reinstall wipes /dev/sda"), "{option}: {reasons:#?}");
         assert!(reasons[0].contains("wipeonreinstall"), "no remedy: {reasons:#?}");
     }
     // A device may also be named by its label.
@@ -114,7 +114,7 @@ fn a_log_or_a_realtime_device_on_a_disk_that_is_not_listed_is_refused() {
 fn a_device_that_nothing_in_the_machine_answers_to_is_refused() {
     for option in ["rtdev=/dev/sdz", "logdev=UUID=nobody", "logdev=/dev/mapper/gone", "journal_dev=0x803"] {
         let reasons = planned(option).expect_err(option);
-        assert!(reasons.len() == 1 && reasons[0].contains("that is not found"), "{option}: {reasons:#?}");
+        assert!(reasons.len() == 1 && reasons[0].contains("that was not found"), "{option}: {reasons:#?}");
     }
 }
 

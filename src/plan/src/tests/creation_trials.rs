@@ -39,7 +39,7 @@ fn an_array_with_options_is_tried_with_members_as_large_as_its_own() {
     assert_eq!(CreateArray { uuid: made.uuid, ..trial.make.clone() }, *made);
     assert_eq!(trial.member_bytes, [20_000 << 20; 3]);
     assert_eq!(trial.sector_bytes, 512);
-    assert!(plan.to_string().contains("try raid1 --bitmap=internal for md/data in memory"), "{plan}");
+    assert!(plan.to_string().contains("try to create raid1 --bitmap=internal for md/data in memory"), "{plan}");
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn a_copy_on_a_disk_to_be_wiped_is_refused_until_that_disk_is_given_up() {
     let uuid = srv[0].uuid.clone();
     inventory.disks[0].table.as_mut().unwrap().partitions[2].signatures = srv;
     let said = format!(
-        "/dev/sdb1 on sdb (ext4 \"srv\") and /dev/sda3 on sda (ext4 \"srv\") have the same UUID, {uuid}, and /dev/sdb1 must be kept, and /dev/sda3 will be wiped"
+        "/dev/sdb1 on sdb (ext4 \"srv\") and /dev/sda3 on sda (ext4 \"srv\") have the same UUID, {uuid}, and /dev/sdb1 must be kept, but /dev/sda3 will be wiped"
     );
     let expected = format!(
         "disks: {said}: one of them is a copy, and it is unknown which one has the current data. Inspect both devices; if /dev/sda3 is not needed, order the reinstall again with --give-up A0"

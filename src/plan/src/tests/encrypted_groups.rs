@@ -276,7 +276,8 @@ fn what_only_the_disk_key_opens_is_kept_and_said() {
     let why = "the TPM does not unseal it".to_owned();
     inventory.failed.push(FailedAttempt { tried: AttemptTarget::Sealed("/dev/sdc".into()), why });
     let plan = planned(&layout, &inventory, InstallMode::Reinstall).unwrap();
-    let warned: Vec<&String> = plan.warnings.iter().filter(|said| said.contains("opens only with disk_key")).collect();
+    let warned: Vec<&String> =
+        plan.warnings.iter().filter(|said| said.contains("can only be opened with disk_key")).collect();
     assert!(warned.len() == 1 && warned[0].starts_with("/dev/sdc "), "{:?}", plan.warnings);
     let checked = plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| match operation {
         Operation::Run(SessionOp::CheckContainers(CheckContainers(containers))) => Some(containers),

@@ -150,7 +150,7 @@ fn the_refusal_says_what_to_do() {
     inventory.filesystems.clear();
     let claim = InstallClaim { succeeded: true, ..claim() };
     let reasons = reasons(install(&layout(), &inventory, claim));
-    let expected = "disks: allocation a-1 is installed on this machine according to the control plane, but no filesystem has its marker (/etc/metal/drophammer.json): no filesystem of the machine has a marker. An installation would wipe every listed disk, including those that a reinstall keeps. Attach the disk with the installation; or order a reinstall, with --without-marker if that disk was replaced; or, to discard all data of the machine, assign a new id to the allocation";
+    let expected = "disks: allocation a-1 is installed on this machine according to the control plane, but no filesystem has its marker (/etc/metal/drophammer.json): no filesystem of the machine contains a marker. An installation would wipe every listed disk, including those that a reinstall keeps. Attach the disk with the installation; or order a reinstall, with --without-marker if that disk was replaced; or, to discard all data of the machine, assign a new id to the allocation";
     assert_eq!(reasons, [expected]);
 }
 

@@ -200,7 +200,7 @@ fn a_root_that_cannot_be_looked_at_is_refused_and_not_installed_over() {
     assert_eq!(
         reasons,
         [
-            "filesystems: this allocation is already installed, but its system cannot be booted from the ramdisk: / is on /dev/sda2, which contains zfs_member \"root\" and cannot be mounted without writing. Nothing is installed. Boot the system from its disk. To install the system again, order a reinstall"
+            "filesystems: this allocation is already installed, but its system cannot be booted from the ramdisk: / is on /dev/sda2, which contains zfs_member \"root\" and cannot be mounted without writing. Nothing will be installed. Boot the system from its disk. To install the system again, order a reinstall"
         ]
     );
 }
@@ -218,7 +218,7 @@ fn what_cannot_be_booted_is_made_anew_by_the_means_that_are_left() {
         machine.disks[0].table.as_mut().unwrap().partitions[1].signatures.clear();
         let reasons = reasons(plan(&layout(), &machine, mode, "a", order));
         assert!(
-            reasons[0].contains("lacks a filesystem signature. Nothing is installed. Boot the system"),
+            reasons[0].contains("lacks a filesystem signature. Nothing will be installed. Boot the system"),
             "{reasons:?}"
         );
         assert!(reasons[0].ends_with(&format!("To install the system again, {remedy}")), "{reasons:?}");

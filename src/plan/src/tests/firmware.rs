@@ -132,8 +132,8 @@ fn by_default_entries_of_destroyed_partitions_are_removed_and_all_others_are_nam
     assert!(removed.iter().all(|(_, required)| !required));
     let text = plan.to_string();
     for line in [
-        "boot variables of the firmware: order 0001,0002,0003",
-        "  Boot0000      firmware  program of the firmware: UiApp  path",
+        "firmware boot variables: boot order 0001,0002,0003",
+        "  Boot0000      firmware  firmware program: UiApp  path",
         "  Boot0001      REMOVE    starts /dev/sda1, which is destroyed: debian  path",
         "  Boot0002      keep      starts /dev/sdb1: other  path",
         "  Boot0004      foreign   starts a URI: UEFI PXEv4  path",
@@ -141,7 +141,7 @@ fn by_default_entries_of_destroyed_partitions_are_removed_and_all_others_are_nam
         "  Driver0000    foreign   runs before every boot entry; starts an unknown program: driver  path",
         "  BootNext      foreign   takes precedence over the boot order for one boot: Boot0004",
         "  MokListRT     foreign   keys that shim trusts",
-        "boot variables of foreign origin stay in the firmware: Boot0004, Boot0005, Boot0007",
+        "boot variables of foreign origin will remain in the firmware: Boot0004, Boot0005, Boot0007",
         "cleanfirmware: true in the layout removes",
     ] {
         assert!(line == "  Boot0010" || text.contains(line), "{line}\n{text}");
@@ -189,7 +189,8 @@ fn a_pool_machine_loses_everything_that_its_last_tenant_could_leave() {
     assert!(removed.iter().all(|(_, required)| *required));
     assert_eq!(plan.stages.last().map(|stage| stage.name), Some(StageName::BootClean));
     assert!(
-        plan.to_string().contains("boot variables of foreign origin stay in the firmware: OsRecovery0000, MokListRT")
+        plan.to_string()
+            .contains("boot variables of foreign origin will remain in the firmware: OsRecovery0000, MokListRT")
     );
 }
 
@@ -203,7 +204,7 @@ fn the_uri_that_the_machine_has_booted_from_stays_and_is_named() {
     let text = plan.to_string();
     assert!(
         text.contains("starts the URI from which the machine has booted")
-            && text.contains("stay in the firmware: Boot0004")
+            && text.contains("will remain in the firmware: Boot0004")
     );
 }
 
@@ -256,9 +257,10 @@ fn variables_that_cannot_be_read_are_not_absent() {
     }
     let bios = Inventory { system: Default::default(), ..with(None) };
     assert!(reinstall(&clean(), &bios).is_ok());
-    for (variables, words) in
-        [(unreadable(), "cannot be read: not mounted"), (too_many(), "9 boot variables of the firmware were not read")]
-    {
+    for (variables, words) in [
+        (unreadable(), "the firmware's boot variables: not mounted"),
+        (too_many(), "9 of the firmware's boot variables were not read"),
+    ] {
         let inventory = with(variables);
         let install = reinstall(&layout(), &inventory).unwrap();
         let pool = pool_machine_erasure::plan_emptying(&inventory, PoolAllocation::Unallocated, &[], subject())

@@ -18,7 +18,7 @@ fn of(machine: &str, allocation: &str) -> Inventory {
 #[test]
 fn an_installation_over_the_same_allocation_of_another_machine_is_refused() {
     let reasons = reasons(install(&layout(), &of("m-9", "a-1"), claim()));
-    let expected = "disks: /dev/sda2 on sda, which will be wiped, contains the installation of machine m-9, allocation a-1, but this is the installation of machine m-1, allocation a-1: if this is that machine and its id has changed, register the new id (drophammer machine rename OLD NEW); otherwise attach the disks of this machine. If that installation is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself)";
+    let expected = "disks: /dev/sda2 on sda, which will be wiped, contains the installation of machine m-9, allocation a-1, but this run is the installation of machine m-1, allocation a-1: if this is that machine and its id has changed, register the new id (drophammer machine rename OLD NEW); otherwise attach the disks of this machine. If that installation is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself)";
     assert_eq!(reasons, [expected]);
 }
 
@@ -73,7 +73,7 @@ fn the_disk_of_another_machine_in_a_kept_place_is_refused() {
             assert_eq!(plan.unwrap().disks[1].verdict, DiskVerdict::Keep);
             continue;
         }
-        let expected = "disks: /dev/sdb1 on sdb, which will be kept, contains the installation of machine m-9, allocation a-0, but this is the reinstall of machine m-1, allocation a-1: attach the disk of this machine, or erase the present disk if its data are not needed";
+        let expected = "disks: /dev/sdb1 on sdb, which will be kept, contains the installation of machine m-9, allocation a-0, but this run is the reinstall of machine m-1, allocation a-1: attach the disk of this machine, or erase the present disk if its data are not needed";
         assert_eq!(reasons(plan), [expected]);
     }
 }
@@ -86,7 +86,7 @@ fn the_installation_of_another_machine_is_wiped_where_the_operator_gives_it_up()
     let given = |serial: &str| InstallClaim { give_up: vec![serial.to_owned()], ..claim.clone() };
     assert_eq!(reasons(reinstall(&layout(), &of("m-9", "a-7"), given("B0"))), refused);
     let plan = reinstall(&layout(), &of("m-9", "a-7"), given("A0")).unwrap();
-    assert!(plan.to_string().contains("WARNING: /dev/sda2 on sda, which will be wiped, contains the installation of machine m-9, allocation a-7, but this is the reinstall of machine m-1, allocation a-1: that installation will be discarded, as requested by the operator"), "{plan}");
+    assert!(plan.to_string().contains("WARNING: /dev/sda2 on sda, which will be wiped, contains the installation of machine m-9, allocation a-7, but this run is the reinstall of machine m-1, allocation a-1: that installation will be discarded, as requested by the operator"), "{plan}");
     // A serial number that two disks share does not identify either of them.
     let mut twice = of("m-9", "a-7");
     twice.disks[2].serial = "A0".to_owned();

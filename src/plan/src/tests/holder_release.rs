@@ -160,7 +160,7 @@ fn a_name_that_another_keeps_is_refused() {
     assert_eq!(
         reasons(make(&layout, &inventory, InstallMode::Install)),
         [
-            "raid[1].arrayname: array:/dev/md9 is the name of another array, which is active on sdf1 and is not released; choose another name"
+            "raid[1].arrayname: array:/dev/md9 is the name of another array, which is active on sdf1 and will not be stopped; choose another name"
         ]
     );
 

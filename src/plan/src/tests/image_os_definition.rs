@@ -135,7 +135,7 @@ fn what_no_server_has_read_is_refused() {
         ),
         (
             |chosen| drop(chosen.files.insert("create".to_owned(), DefinitionFile::default())),
-            "web+small has its own create program",
+            "web+small has a create program",
         ),
     ];
     for (change, why) in cases {
@@ -217,5 +217,5 @@ fn a_create_makes_a_whole_disk_in_place_of_an_image() {
     let mut silent = creating();
     silent.files.remove("needs");
     let refusal = planned(silent, &raw).unwrap_err().to_string();
-    assert!(refusal.contains("has its own create program, but no file needs"), "{refusal}");
+    assert!(refusal.contains("has a create program, but lacks the file needs"), "{refusal}");
 }

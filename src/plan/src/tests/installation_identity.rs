@@ -117,17 +117,17 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
         (
             "no marker",
             forget_marker,
-            "filesystems[3]: / will be recreated on sda, but no filesystem there has the marker of machine m-1, allocation a-1 (/etc/metal/drophammer.json): no filesystem of the machine has a marker. Attach the disk with the installation; or, if that disk was replaced, order the reinstall again with --without-marker",
+            "filesystems[3]: / will be recreated on sda, but no filesystem there has the marker of machine m-1, allocation a-1 (/etc/metal/drophammer.json): no filesystem of the machine contains a marker. Attach the disk with the installation; or, if that disk was replaced, order the reinstall again with --without-marker",
         ),
         (
             "marker on another disk",
             |inventory, _| inventory.filesystems[0].device = "/dev/sdb1".into(),
-            "filesystems[3]: / will be recreated on sda, but this installation is on other disks of the machine: /dev/sdb1 on sdb. The names or hints in the layout now match other disks than at installation. Put the disks back in their slots, or reboot so that they get their names back",
+            "filesystems[3]: / will be recreated on sda, but this installation is on other disks of the machine: /dev/sdb1 on sdb. The names or hints in the layout no longer match the same disks as at installation. Put the disks back in their slots, or reboot so that they get their names back",
         ),
         (
             "another allocation",
             |_, claim| claim.allocation = "a-2".to_owned(),
-            "disks: /dev/sda2 on sda, which will be wiped, contains the installation of machine m-1, allocation a-1, but this is the reinstall of machine m-1, allocation a-2: attach the disks of this machine; if that installation is not needed, erase it",
+            "disks: /dev/sda2 on sda, which will be wiped, contains the installation of machine m-1, allocation a-1, but this run is the reinstall of machine m-1, allocation a-2: attach the disks of this machine; if that installation is not needed, erase it",
         ),
         (
             "another machine, and the marker waived",
@@ -135,7 +135,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 claim.machine = "m-2".to_owned();
                 claim.waiver = Some(MarkerWaiver::Operator);
             },
-            "disks: /dev/sda2 on sda, which will be wiped, contains the installation of machine m-1, allocation a-1, but this is the reinstall of machine m-2, allocation a-1: attach the disks of this machine; if that installation is not needed, erase it",
+            "disks: /dev/sda2 on sda, which will be wiped, contains the installation of machine m-1, allocation a-1, but this run is the reinstall of machine m-2, allocation a-1: attach the disks of this machine; if that installation is not needed, erase it",
         ),
         (
             "names swapped",
@@ -198,7 +198,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
                 forget_marker(inventory, claim);
                 empty(&mut inventory.disks[0], "Z9");
             },
-            "filesystems[3]: / will be recreated on sda, but no filesystem there has the marker of machine m-1, allocation a-1 (/etc/metal/drophammer.json): no filesystem of the machine has a marker. Attach the disk with the installation; or, if that disk was replaced, order the reinstall again with --without-marker",
+            "filesystems[3]: / will be recreated on sda, but no filesystem there has the marker of machine m-1, allocation a-1 (/etc/metal/drophammer.json): no filesystem of the machine contains a marker. Attach the disk with the installation; or, if that disk was replaced, order the reinstall again with --without-marker",
         ),
     ];
     for (name, change, expected) in cases {
@@ -220,7 +220,7 @@ fn a_reinstall_of_its_own_disks_goes_on_and_says_what_is_new() {
                 forget_marker(inventory, claim);
                 claim.waiver = Some(MarkerWaiver::Begun);
             },
-            "no marker of this installation is on sda; an earlier attempt has started to wipe the disks",
+            "found no marker of this installation on sda; an earlier attempt has started to wipe the disks",
         ),
         (
             "replaced by a blank one, waived",
@@ -229,7 +229,7 @@ fn a_reinstall_of_its_own_disks_goes_on_and_says_what_is_new() {
                 claim.waiver = Some(MarkerWaiver::Operator);
                 empty(&mut inventory.disks[0], "Z9");
             },
-            "no marker of this installation is on sda; the operator permits the reinstall without the marker|/dev/sda is the disk with serial Z9 (21.0 GB), but when the machine was installed it was the disk with serial A0 (21.0 GB), which is now absent",
+            "found no marker of this installation on sda; the operator permits the reinstall without the marker|/dev/sda is the disk with serial Z9 (21.0 GB), but when the machine was installed it was the disk with serial A0 (21.0 GB), which is now absent",
         ),
         (
             "a replaced one that has the marker, as a mirror does when the new disk was added",
@@ -244,7 +244,7 @@ fn a_reinstall_of_its_own_disks_goes_on_and_says_what_is_new() {
                 inventory.disks[0].serial = "Z9".to_owned();
                 claim.begun_on = marker(inventory).disks;
             },
-            "no marker of this installation is on sda; an earlier attempt has started to wipe the disks",
+            "found no marker of this installation on sda; an earlier attempt has started to wipe the disks",
         ),
         (
             "a foreign disk with somebody else's installation",
@@ -267,7 +267,7 @@ fn a_reinstall_of_its_own_disks_goes_on_and_says_what_is_new() {
 #[test]
 fn a_desk_asks_for_any_marker_where_filesystems_were_seen() {
     let plan = make(&layout(), &installed(), InstallMode::Reinstall).unwrap();
-    assert!(plan.warnings[0].starts_with("the inventory does not include the content of filesystems"), "{plan:?}");
+    assert!(plan.warnings[0].starts_with("the inventory does not contain install markers"), "{plan:?}");
     let mut inventory = marked();
     assert_eq!(make(&layout(), &inventory, InstallMode::Reinstall).unwrap().warnings, [""; 0]);
     inventory.filesystems[0].marker = None;

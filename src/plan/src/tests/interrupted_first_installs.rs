@@ -85,7 +85,7 @@ fn a_first_installation_that_has_begun_takes_no_other_disk() {
         let reasons = reasons(install(&layout(), &machine, claim.clone()));
         assert_eq!(reasons.len(), 1, "{name}: {reasons:?}");
         assert!(reasons[0].starts_with(expected), "{name}: {reasons:?}");
-        for side in ["serial ", "this installation was started with serial", "attach the old disk"] {
+        for side in ["serial ", "this installation was started on a disk with serial", "attach the old disk"] {
             assert!(reasons[0].contains(side), "{name}: {reasons:?}");
         }
     }

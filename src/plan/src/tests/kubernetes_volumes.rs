@@ -311,6 +311,6 @@ fn options_of_a_class_are_tried() {
             .unwrap();
     let text = plan.to_string();
     for device in ["sdc", "csi/web"] {
-        assert!(text.contains(&format!("try ext4 -m 0 for {device} in memory\n")), "{text}");
+        assert!(text.contains(&format!("try to create ext4 -m 0 for {device} in memory\n")), "{text}");
     }
 }

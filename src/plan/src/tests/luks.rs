@@ -269,7 +269,7 @@ fn what_disk_key_alone_opens_is_kept_and_the_plan_says_what_to_do() {
     let device = data(&mut layout.clone()).device.as_device();
     inventory.failed.push(FailedAttempt { tried: AttemptTarget::Sealed(device), why: "no TPM 2".to_owned() });
     let plan = planned(&layout, &inventory, InstallMode::Reinstall).unwrap();
-    let warned = plan.warnings.iter().find(|said| said.contains("opens only with disk_key"));
+    let warned = plan.warnings.iter().find(|said| said.contains("can only be opened with disk_key"));
     assert!(warned.is_some_and(|said| said.contains("systemd-cryptenroll") && said.contains("no TPM 2")), "{plan}");
     let operations = on_device(&plan);
     assert!(operations.iter().any(|is| matches!(is, DeviceOp::OpenContainer(_))));

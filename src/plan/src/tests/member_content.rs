@@ -56,7 +56,7 @@ fn any_other_second_claim_is_refused() {
     let refused = |inventory: &Inventory, what: &str| {
         let reasons = reasons(make(&arrays_and_groups::layout(), inventory, InstallMode::Reinstall));
         assert!(
-            reasons.iter().any(|reason| reason.contains("one member has several signatures")),
+            reasons.iter().any(|reason| reason.contains("found several signatures on one member")),
             "{what}: {reasons:#?}"
         );
     };

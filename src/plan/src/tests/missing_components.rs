@@ -33,13 +33,13 @@ fn a_kept_part_whose_other_part_is_wiped_is_refused_by_name() {
         ("xfs and its external log", "xfs", NeedsAnother, "xfs_external_log", Serves),
         ("bcache and its cache", "bcache", NeedsAnother, "bcache", Serves),
         ("stratis pool", "stratis", Peer, "stratis", Peer),
-        ("BlueStore of Ceph", "ceph_bluestore", Peer, "ceph_bluestore", Peer),
+        ("Ceph BlueStore", "ceph_bluestore", Peer, "ceph_bluestore", Peer),
     ] {
         let kept = part("/dev/sdb1", on_kept, whole, kept_role);
         let wiped = part("/dev/sda3", on_wiped, whole, wiped_role);
         let reasons = reasons(make(&layout(), &with(&[kept.clone(), wiped.clone()]), InstallMode::Reinstall));
         let expected = format!(
-            "disks: {whole} spans sda3, which a reinstall wipes, and sdb1, which it does not write: {whole} {ID}: {on_kept} on /dev/sdb1, {on_wiped} on /dev/sda3; dismantle it first, or keep or wipe all of it"
+            "disks: {whole} spans sda3, which a reinstall wipes, and sdb1, which the reinstall does not write: {whole} {ID}: {on_kept} on /dev/sdb1, {on_wiped} on /dev/sda3; dismantle this object first, or keep or wipe all of its disks"
         );
         assert_eq!(reasons, [expected]);
         // The two components belong to different objects.
@@ -95,7 +95,7 @@ fn while_a_kept_thing_misses_a_part_nothing_opaque_is_wiped() {
         change(&mut inventory);
         let reasons = reasons(reinstall(&layout(), &inventory, claim()));
         assert!(reasons.len() == 1 && reasons[0].contains(words), "{name}: {reasons:#?}");
-        let end = "ext4 on /dev/sdb1 must be kept, and its other component is missing (filesystem and its external journal). The missing component may be on /dev/sda; if the component is elsewhere, connect it; if the content of the disk is not needed, discard the disk with --give-up A0";
+        let end = "ext4 on /dev/sdb1 must be kept, and its other component is missing (filesystem and its external journal). If the missing component is on another disk, connect that disk; if the content of /dev/sda is not needed, discard the disk with --give-up A0";
         assert!(reasons[0].ends_with(end), "{name}: {reasons:#?}");
         let given = InstallClaim { give_up: vec!["A0".to_owned()], ..claim() };
         let plan = reinstall(&layout(), &inventory, given).unwrap();
@@ -201,7 +201,7 @@ const SYSTEM_ID: &str = "it belongs to the host with the system ID \"x\": take t
 #[test]
 fn a_group_or_volume_that_is_not_active_may_hold_the_missing_component() {
     let osd = |device: &str| Inventory {
-        parts: vec![part(device, "ceph_bluestore", "BlueStore of Ceph", ComponentRole::Peer)],
+        parts: vec![part(device, "ceph_bluestore", "Ceph BlueStore", ComponentRole::Peer)],
         ..marked()
     };
     for (kind, closed) in [

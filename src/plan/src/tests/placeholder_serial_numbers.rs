@@ -116,7 +116,7 @@ fn a_disk_that_a_placeholder_selects_is_refused() {
         (
             Some(("serial", "000000000000")),
             "scratch",
-            "device:scratch cannot be found by its hint serial: \"000000000000\" is a placeholder",
+            "device:scratch cannot be identified by its hint serial: \"000000000000\" is a placeholder",
         ),
         (Some(("wwn", "0x0000000000000000")), "scratch", "by its hint wwn: \"0x0000000000000000\" is a placeholder"),
         (Some(("serial", "<in> 0000")), "scratch", "it has \"000000000000\", a placeholder"),

@@ -147,7 +147,7 @@ fn the_recorded_kept_disk_that_reads_blank_is_refused() {
         super::installation_identity::empty(&mut inventory.disks[1], serial);
         inventory
     };
-    let expected = "disks[1].device: /dev/sdb is the disk with serial B0 (8.39 GB), with which the machine was installed; the disk must be kept, but reads as blank. Check whether the disk was erased or its controller is failing; if the data on the disk are lost, order the reinstall again with --give-up B0";
+    let expected = "disks[1].device: /dev/sdb is the disk with serial B0 (8.39 GB), which was recorded when the machine was installed; this disk must be kept, but reads as blank. Check whether the disk was erased or its controller is failing; if the data on the disk are lost, order the reinstall again with --give-up B0";
     assert_eq!(reasons(reinstall(&layout(), &blanked("B0"), claim())), [expected]);
     let given = InstallClaim { give_up: vec!["B0".to_owned()], ..claim() };
     let plan = reinstall(&layout(), &blanked("B0"), given).unwrap();

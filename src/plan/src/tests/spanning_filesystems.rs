@@ -38,7 +38,7 @@ fn what_spans_wiped_and_other_disks_is_refused() {
             "btrfs",
             "srv",
             &["/dev/sda3", "/dev/sdb1"],
-            "disks: btrfs \"srv\" spans sda3, which a reinstall wipes, and sdb1, which it does not write: btrfs with UUID 7d2f1c1e-0000-4000-8000-000000000001 on /dev/sda3, /dev/sdb1; dismantle it first, or keep or wipe all of it",
+            "disks: btrfs \"srv\" spans sda3, which a reinstall wipes, and sdb1, which the reinstall does not write: btrfs with UUID 7d2f1c1e-0000-4000-8000-000000000001 on /dev/sda3, /dev/sdb1; dismantle this object first, or keep or wipe all of its disks",
         ),
         ("zfs_member", "tank", &["/dev/sda3", "/dev/sdc"], "disks: zfs_member \"tank\" spans sda3,"),
         ("bcachefs", "", &["/dev/sda3", "/dev/sdc"], "disks: bcachefs spans sda3,"),
@@ -134,7 +134,8 @@ fn a_mapping_over_a_disk_with_a_directory_of_its_own_is_seen() {
         below: vec!["cciss!c0d0p2".into(), "sdc".into()],
         ..inventory::StackedDevice::default()
     });
-    let expected = "disks: dm-0 spans cciss!c0d0p2, which a reinstall wipes, and sdc, which it does not write: ";
+    let expected =
+        "disks: dm-0 spans cciss!c0d0p2, which a reinstall wipes, and sdc, which the reinstall does not write: ";
     let reasons = reasons(make(&layout, &inventory, InstallMode::Reinstall));
     assert!(reasons.iter().any(|reason| reason.starts_with(expected)), "{reasons:#?}");
 }

@@ -61,7 +61,7 @@ const ON_SDA: [(&str, Change, &str); 17] = [
     (
         "system ID",
         |it| group(it, &["/dev/sda2"], "raid5", Some("it belongs to the host with the system ID \"x\": take that off")),
-        "volume group vg00 (root) on /dev/sda2: cannot inspect its content: it belongs to",
+        "cannot inspect the content of volume group vg00 (root) on /dev/sda2: it belongs to",
     ),
     (
         "exported",
@@ -76,11 +76,7 @@ const ON_SDA: [(&str, Change, &str); 17] = [
     ("vdo", |it| group(it, &["/dev/sda2"], "vdo", None), "logical volume vg00/root (vdo)"),
     ("raid1", |it| group(it, &["/dev/sda2"], "raid1", None), "logical volume vg00/root (raid1)"),
     ("linear", |it| group(it, &["/dev/sda2"], "linear", None), "logical volume vg00/root (linear)"),
-    (
-        "array",
-        |it| array(it, "/dev/sda2"),
-        "(raid5) on /dev/sda2: cannot inspect its content: the array does not start: not enough",
-    ),
+    ("array", |it| array(it, "/dev/sda2"), "(raid5) on /dev/sda2: the array does not start: not enough"),
     ("LUKS", |it| put(it, 0, 1, "crypto_LUKS", "crypto"), "crypto_LUKS on /dev/sda2"),
     ("zpool", |it| put(it, 0, 1, "zfs_member", "raid"), "zfs_member on /dev/sda2"),
     ("bcache", |it| put(it, 0, 1, "bcache", "other"), "bcache on /dev/sda2"),
@@ -103,7 +99,7 @@ fn an_installation_over_what_was_not_seen_is_refused_by_name() {
         let [problem] = &refusal.problems[..] else { panic!("{name}: {refusal}") };
         let said = problem.to_string();
         assert!(said.contains(words), "{name}: {said}");
-        assert!(said.contains("It may contain an installation, and allocation a-2 wipes sda; "), "{name}: {said}");
+        assert!(said.contains("It may contain an installation, but allocation a-2 would wipe sda; "), "{name}: {said}");
         assert!(
             said.ends_with("or discard the disk contents with give_up: [\"A0\"] in the allocation"),
             "{name}: {said}"

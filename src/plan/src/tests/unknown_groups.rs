@@ -22,7 +22,7 @@ fn a_reinstall_is_refused_while_a_disk_of_the_layout_has_a_part_of_something_unk
     ] {
         let reasons = reasons(make(&layout(), &with(devices, installed()), InstallMode::Reinstall));
         let expected = format!(
-            "disks: the array or group of {named} is unknown, and may span other disks: {SAID}; repair the array or group, or, if the array or group is not needed, erase its members"
+            "disks: the array or group of {named} is unknown, and may span other disks: {SAID}; repair the array or group, or erase its members if it is not needed"
         );
         assert_eq!(reasons, [expected]);
     }

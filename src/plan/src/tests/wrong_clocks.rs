@@ -43,7 +43,7 @@ fn a_reinstall_goes_by_the_installation_that_replaced_the_other_one() {
             let plan = plan.unwrap_or_else(|refusal| panic!("{old} {new}: {refusal}"));
             assert_eq!(verdicts(&plan), [DiskVerdict::Wipe, DiskVerdict::Keep, DiskVerdict::NotOurs], "{old} {new}");
             let refused = reinstall(&layout(), &installed_twice([old, new], false), claim()).unwrap_err().to_string();
-            assert!(refused.contains("no marker proves which one is the newest"), "{old} {new}: {refused}");
+            assert!(refused.contains("the markers do not show which one is the newest"), "{old} {new}: {refused}");
         }
     }
 }

@@ -29,7 +29,7 @@ pub struct PersistentVolume {
 pub enum PersistentVerdict {
     /// The volume is created on a blank disk, or on a device that this plan creates.
     Make,
-    /// The volume exists, and is not written.
+    /// The volume exists, and is preserved unchanged.
     Keep,
     /// The volume is added to the free space of a preserved group, or as a file to a preserved filesystem; existing
     /// data does not change.

@@ -51,7 +51,7 @@ pub struct InstallClaim {
     pub begun_on: Vec<RecordedDisk>,
     /// Record of the last attempt that passed the point of no return; `None` if there is no such attempt.
     pub attempt: Option<AttemptRecord>,
-    /// Whether the operator permits the layout's wipe policy to replace the recorded wipe policy.
+    /// Whether the operator permits replacing the recorded wipe policy with the layout's wipe policy.
     pub change_promise: bool,
     /// Disks whose data the operator discards, by serial number, WWN or `by-path` link.
     pub give_up: Vec<String>,

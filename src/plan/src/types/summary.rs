@@ -1,5 +1,4 @@
-//! Effect of a plan on the data on the disks: the current content, the objects that lose members, and the amount of
-//! data lost.
+//! Effect of a plan on the data on the disks: current content, objects that lose members, and amount of data lost.
 
 use super::{DiskPlan, DiskVerdict};
 use model::device_name::KernelName;
@@ -12,8 +11,8 @@ pub struct DiskContent {
     pub table: Option<DiskTable>,
     /// Signatures on the whole disk.
     pub signatures: Vec<DeviceSignature>,
-    /// Whether all samples, which are read from the whole length of the disk, are zero. A disk that is not blank may
-    /// contain data even if nothing is recognized on it.
+    /// Whether all samples from the whole disk are zero. A disk that is not blank may contain data even if nothing is
+    /// recognized on it.
     pub blank: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,

@@ -175,7 +175,7 @@ async fn whose_card_is_none_of_the_machines_gets_nothing() {
     let options = options(dir.path());
     let server = Running::start_with(dir, &options, &around, 10_000).await;
     assert!(server.boot_from(ATTACKER, ONE).await.text().contains("sanboot"));
-    server.heard(&format!("has MAC 52:54:00:00:00:66, which is not among those of its file (52:54:00:00:00:01): nothing is served. If two machines share a UUID, assign each its own id; if it is the same machine, add the MAC to its file; the request came from {ATTACKER}")).await;
+    server.heard(&format!("(52:54:00:00:00:01): the machine is not served. If two machines share a UUID, assign a separate id to each; if it is the same machine, add the MAC to its file; the request came from {ATTACKER}")).await;
     let token = token_of(&server.boot_from(MACHINE, ONE).await.text());
     assert_eq!(server.register_from(ATTACKER, ONE, &token).await, 409);
     assert_eq!(server.register_from(MACHINE, ONE, &token).await, 200);

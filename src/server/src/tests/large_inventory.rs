@@ -17,9 +17,9 @@ impl Running {
 async fn a_registration_beyond_the_limits_is_refused_by_name() {
     let server = Running::start().await;
     for (inventory, words) in [
-        (large_inventories::holders(5000), "5000 devices that are in use and not listed; at most 4096 are supported"),
-        (large_inventories::chain(1100), "1101 levels of stacked devices; at most 1024"),
-        (large_inventories::markers(65), "65 install markers; at most 64"),
+        (large_inventories::holders(5000), "5000 unlisted devices that are in use, but at most 4096 are supported"),
+        (large_inventories::chain(1100), "1101 levels of stacked devices, but at most 1024"),
+        (large_inventories::markers(65), "65 install markers, but at most 64"),
     ] {
         let answer = server.registered_with(ONE, inventory).await;
         assert_eq!(answer.status, 422, "{}", answer.text());

@@ -61,7 +61,7 @@ async fn a_machine_with_the_uuid_of_another_one_gets_nothing_of_it() {
     let query = |mac: &str| format!("uuid={ONE}&mac={mac}");
     let other = query("52:54:00:00:00:99");
     assert!(server.boot(&other).await.text().contains("sanboot"));
-    server.heard("has MAC 52:54:00:00:00:99, which is not among those of its file").await;
+    server.heard("has the MAC 52:54:00:00:00:99, which is not among the MACs in the file of").await;
     assert_eq!(server.ask("GET", &format!("/boot.json?{other}"), &[], "").await.status, 409);
     assert_eq!(server.listed().await["order"]["attempts"], 0);
     let script = server.boot(&query("52-54-00-00-00-01")).await.text();

@@ -105,7 +105,7 @@ allocation:
             [
                 "11:9: network.ethernets.lan0.dhpc4: unknown field \"dhpc4\"; did you mean \"dhcp4\"?",
                 "14:13: network.ethernets.lan0.addresses[1]: \"10.0.0.300\" is not an IP address such as 10.0.0.1 or 2001:db8::1",
-                "17:17: network.ethernets.lan1.match.macaddress: the NIC 52:54:00:aa:00:01 is matched twice, first at \
+                "17:17: network.ethernets.lan1.match.macaddress: two devices match the NIC 52:54:00:aa:00:01, first at \
                  ethernets.lan0.match.macaddress",
                 "19:47: network.vlans.lan0.5.addresses[0]: the address 10.0.0.7 is specified twice, first at \
                  ethernets.lan0.addresses[0]",

@@ -214,7 +214,7 @@ fn one_that_makes_its_system_itself_says_first_what_that_needs() {
     desk.write("noop/ganeti_api_version", "5\n10\n");
     assert_eq!(desk.problems(), [""; 0]);
     let why = desk.bad("  os: noop");
-    assert!(why.starts_with("5:7: noop has its own create program, but no file needs"), "{why}");
+    assert!(why.starts_with("5:7: noop has a create program, but lacks the file needs"), "{why}");
     desk.write("noop/needs", "# nothing\n");
     assert_eq!(desk.problems(), [""; 0]);
     let DefinitionChoice { settled, image, .. } = desk.choose("  os: noop");

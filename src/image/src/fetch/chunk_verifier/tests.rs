@@ -93,9 +93,7 @@ fn a_piece_that_stays_bad_is_named_with_its_bytes_and_places() {
     assert!(outcome.bytes == body[..5000]);
     let error = outcome.end.unwrap_err().to_string();
     assert!(
-        error.contains(
-            "chunk 5 (bytes 5000 to 5431) does not match the manifest, although the chunk was fetched 4 times"
-        ),
+        error.contains("chunk 5 (bytes 5000 to 5431) does not match the manifest; the chunk was fetched 4 times"),
         "{error}"
     );
     assert!([&first, &second].iter().all(|server| error.contains(&server.url("image"))), "{error}");
@@ -121,7 +119,7 @@ fn with_a_manifest_no_etag_is_needed_to_resume() {
 #[test]
 fn another_length_than_the_manifests_is_refused() {
     let body = noise(5432);
-    for (served, says) in [(5431, "5431 bytes at this server, but 5432"), (5433, "5433 bytes at this server, but 5432")]
+    for (served, says) in [(5431, "5431 bytes on this server, but 5432"), (5433, "5433 bytes on this server, but 5432")]
     {
         let outcome = fetch(&[&good(&noise(served))], &body);
         let error = outcome.end.unwrap_err().to_string();
@@ -129,7 +127,7 @@ fn another_length_than_the_manifests_is_refused() {
     }
     let longer = Server::start(noise(6000), |_| Act { length: false, ..Act::default() });
     let error = fetch(&[&longer], &body).end.unwrap_err().to_string();
-    assert!(error.contains("sends more than the image's Content-Length"), "{error}");
+    assert!(error.contains("sent more data than the Content-Length of the image"), "{error}");
 }
 
 /// Possible responses of a server to one request.

@@ -46,7 +46,7 @@ pub(crate) fn accepted_types() -> String {
     [INDEXES, MANIFESTS].concat().join(", ")
 }
 
-/// Document that a reference points to.
+/// Document to which a reference points.
 #[derive(Debug)]
 pub(crate) enum OciDocument {
     Index(OciIndex),
@@ -80,8 +80,8 @@ struct RawDocument {
 pub(crate) struct OciDescriptor {
     #[serde(rename = "mediaType", default, deserialize_with = "null_as_default")]
     media_type: String,
-    /// Digest of the blob or document; empty if the descriptor does not contain a digest. Only descriptors that are
-    /// used require a digest and a size.
+    /// Digest of the blob or document; empty if the descriptor does not contain a digest. Digest and size are required
+    /// only in descriptors that are used.
     #[serde(default, deserialize_with = "null_as_default")]
     pub digest: String,
     #[serde(default, deserialize_with = "null_as_default")]
@@ -110,8 +110,8 @@ struct OciPlatform {
 }
 
 impl OciPlatform {
-    /// Returns operating system, architecture and variant, with the names that containerd uses; `None` if operating
-    /// system or architecture are missing. An empty variant means the default variant.
+    /// Returns operating system, architecture and variant, with the names that containerd uses; `None` if the operating
+    /// system or the architecture is missing. An empty variant means the default variant.
     fn names(&self) -> Option<[String; 3]> {
         let name = |text: &Option<String>| text.as_deref().unwrap_or_default().to_lowercase();
         let (os, architecture, variant) = (name(&self.os), name(&self.architecture), name(&self.variant));
@@ -150,8 +150,8 @@ impl OciDocument {
             (None, Some(layers)) if is(MANIFESTS) => {
                 Ok(OciDocument::Manifest(OciLayers { layers, config: raw.config }))
             }
-            // If a document were both, one program could read it as an index, and another program as a manifest.
-            (Some(_), Some(_)) => Err("the manifest is also an index".to_owned()),
+            // If a document was both, one program could interpret it as an index, and another program as a manifest.
+            (Some(_), Some(_)) => Err("the document is both a manifest and an index".to_owned()),
             _ => Err(format!("unsupported manifest type: `{:.100}`", raw.media_type)),
         }
     }
@@ -161,7 +161,7 @@ impl OciIndex {
     /// Returns the manifest for this machine.
     ///
     /// # Errors
-    /// Returns an error that lists the available platforms if none of them is that of this machine.
+    /// Returns an error that lists the available platforms if none of them is this machine's platform.
     pub(crate) fn select_platform(&self) -> Result<&OciDescriptor, String> {
         let is_own = |descriptor: &&OciDescriptor| descriptor.platform.as_ref().is_some_and(OciPlatform::is_own);
         if let Some(found) = self.0.iter().find(is_own) {
@@ -176,8 +176,10 @@ impl OciIndex {
         let platforms = self.0.iter().filter_map(|descriptor| descriptor.platform.as_ref()?.names());
         let others: Vec<String> = platforms.take(20).map(|names| format_platform(&names)).collect();
         Err(match others.as_slice() {
-            [] => format!("no image for linux/{ARCHITECTURE}: the entries of the index do not declare their platforms"),
-            others => format!("no image for linux/{ARCHITECTURE}, only for: {}", others.join(", ")),
+            [] => format!(
+                "the index does not list an image for linux/{ARCHITECTURE}: its entries do not declare their platforms"
+            ),
+            others => format!("found no image for linux/{ARCHITECTURE}, only images for: {}", others.join(", ")),
         })
     }
 }
@@ -189,17 +191,18 @@ impl OciDescriptor {
     }
 }
 
-/// Checks whether the platform in an image's configuration is that of this machine. An image that does not declare its
+/// Checks that the platform in an image's configuration is this machine's platform. An image that does not declare its
 /// platform is accepted.
 ///
 /// # Errors
-/// Returns an error that names the image's platform if that platform is not the one of this machine.
+/// Returns an error with the image's platform if this machine has another platform.
 pub(crate) fn check_config_platform(config: &[u8]) -> Result<(), String> {
     let platform: OciPlatform = serde_json::from_slice(config).unwrap_or_default();
     match platform.names() {
-        // A variant is a recommendation here: the operator selected this image, and not an entry of an index.
+        // A different variant is accepted here, because the operator selected this image explicitly instead of an
+        // index.
         Some(names) if names[..2] != ["linux", ARCHITECTURE] => {
-            Err(format!("no image for linux/{ARCHITECTURE}, only for: {}", format_platform(&names)))
+            Err(format!("found no image for linux/{ARCHITECTURE}, only images for: {}", format_platform(&names)))
         }
         _ => Ok(()),
     }
@@ -225,11 +228,11 @@ impl OciLayers {
         for OciDescriptor { media_type, digest, .. } in &self.layers {
             if media_type.contains("nondistributable") || media_type.contains("foreign") {
                 return Err(format!(
-                    "the layer {digest:.80} cannot be fetched from a registry: its type is {media_type:.100}"
+                    "layers of this type cannot be fetched from a registry: {digest:.80}, type {media_type:.100}"
                 ));
             }
             if !LAYERS.contains(&media_type.as_str()) {
-                return Err(format!("the layer {digest:.80} is not a tar: `{media_type:.100}`"));
+                return Err(format!("the layer {digest:.80} is not a tar archive: its type is `{media_type:.100}`"));
             }
         }
         let sum = self.layers.iter().try_fold(0_u64, |sum, layer| sum.checked_add(layer.size));

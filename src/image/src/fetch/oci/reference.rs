@@ -26,7 +26,7 @@ impl ImageReference {
             Some(rest) => (rest, true),
             None => (url.strip_prefix("oci://")?, false),
         };
-        Some(parse_reference(url, rest, plain).map_err(|why| format!("the image's URL `{url}` {why}")))
+        Some(parse_reference(url, rest, plain).map_err(|why| format!("the image URL `{url}` {why}")))
     }
 
     /// Returns the identifier with which the manifest is requested from the registry: the digest or, if the reference
@@ -58,7 +58,7 @@ fn parse_reference(url: &str, rest: &str, plain: bool) -> Result<ImageReference,
         None => (path, None),
     };
     if digest.as_ref().is_some_and(|digest| digest.kind == DigestKind::Md5) {
-        return Err("has an md5 digest, but registries use sha256".to_owned());
+        return Err("contains an md5 digest, but registries use sha256".to_owned());
     }
     let (repository, tag) = path.rsplit_once(':').unwrap_or((path, ""));
     if tag.is_empty() && digest.is_none() {
@@ -146,7 +146,7 @@ mod tests {
             ("oci://r.example/debian:1/2", "invalid tag"),
             ("oci://r.example/debian:1%2f", "invalid tag"),
             ("oci://r.example/debian@sha256:12", "has 2 digits"),
-            ("oci://r.example/debian@md5:0123456789abcdef0123456789abcdef", "has an md5"),
+            ("oci://r.example/debian@md5:0123456789abcdef0123456789abcdef", "contains an md5"),
         ] {
             let error = ImageReference::parse(url).unwrap().unwrap_err();
             assert!(error.contains(says) && error.contains(url), "{url}: {error}");

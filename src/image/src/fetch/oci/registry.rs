@@ -62,10 +62,10 @@ impl<'a> RegistryRepository<'a> {
         }
     }
 
-    /// Fetches the manifest with this tag; returns `None` if the registry answers 404.
+    /// Fetches the manifest with this tag; returns `None` if the registry responds with 404.
     ///
     /// # Errors
-    /// Returns an error if the registry answers with anything other than a manifest or status 404.
+    /// Returns an error if the registry responds with anything other than a manifest or status 404.
     pub(crate) fn fetch_tagged(&mut self, tag: &str) -> Result<Option<Vec<u8>>> {
         let url = format!("{}/manifests/{tag}", self.reference.base);
         match self.fetch_document(&url, MANIFEST_BYTES)? {
@@ -95,10 +95,12 @@ impl<'a> RegistryRepository<'a> {
     fn describe_rejection(&self, status: StatusCode) -> String {
         let hint = match (status, self.secret) {
             (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, None) => "; no pull secret matches the registry",
-            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, Some(_)) => "; the pull secret is not accepted",
+            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, Some(_)) => {
+                "; the registry does not accept the pull secret"
+            }
             _ => "",
         };
-        format!("cannot be fetched: the registry answers {status}{hint}")
+        format!("cannot be fetched: the registry responded with {status}{hint}")
     }
 
     fn fetch_document(&mut self, url: &str, most_bytes: u64) -> Result<DocumentAnswer> {
@@ -123,9 +125,9 @@ impl<'a> RegistryRepository<'a> {
         seen.into_head(url)
     }
 
-    /// Gets a token or password header if the registry answered 401, and returns whether to send the request again.
-    /// Returns `false` if the registry has redirected the request to another host, because that host must not receive
-    /// the credentials.
+    /// Obtains an `Authorization` header with a token or password if the registry responded with 401, and returns
+    /// whether to repeat the request. Returns `false` if the registry has redirected the request to another host,
+    /// because that host must not receive the credentials.
     fn authorize(&mut self, refusal: &Response) -> Result<bool> {
         let own = Url::parse(&self.reference.base).is_ok_and(|base| base.origin() == refusal.url().origin());
         if !own || refusal.status() != StatusCode::UNAUTHORIZED {
@@ -156,14 +158,14 @@ fn verify_document(
     size: Option<u64>,
 ) -> Result<FetchedManifest> {
     if let Some(size) = size.filter(|size| *size != bytes.len() as u64) {
-        return Err(fetch_error(what, format!("has {} bytes, but {size} bytes were expected", bytes.len())));
+        return Err(fetch_error(what, format!("has {} bytes, but {size} bytes are expected", bytes.len())));
     }
     let mut digesting = DigestReader::new(&bytes[..], expected.map_or(DigestKind::Sha256, |expected| expected.kind));
     io::copy(&mut digesting, &mut io::sink()).context(Phase::Image, || "compute the digest of a manifest")?;
     let digest = digesting.finish();
     match expected {
         Some(expected) if *expected != digest => {
-            Err(fetch_error(what, format!("has the digest {digest}, but {expected} was expected")))
+            Err(fetch_error(what, format!("has the digest {digest}, but {expected} is expected")))
         }
         _ => Ok(FetchedManifest { bytes, digest }),
     }

@@ -17,8 +17,8 @@ pub(crate) struct VerifiedSignature {
     pub named: Option<String>,
 }
 
-/// Verifies that a trusted key has signed one of the `digests`. These are the digest of the manifest for this machine
-/// and, if the image has an index, that of the index. Returns `None` if no keys are configured.
+/// Verifies that one of the `digests` was signed with a trusted key. `digests` contains the digest of the manifest for
+/// this machine and, if the image has an index, the digest of the index. Returns `None` if no keys are configured.
 ///
 /// # Errors
 /// Returns an error if keys are configured and the image has no valid signature by a trusted key, or if the signed
@@ -49,7 +49,9 @@ pub fn verify_signature(
         }
         if reasons.is_empty() {
             let count = signatures.len();
-            reasons.push(format!("{tag}: signatures found: {count}, but none by a trusted key; trusted keys: {ids}"));
+            reasons.push(format!(
+                "{tag}: signatures found: {count}, but none of them was made by a trusted key; trusted keys: {ids}"
+            ));
         }
     }
     if !reasons.is_empty() {
@@ -80,7 +82,7 @@ fn check_payload(
 ) -> std::result::Result<Option<String>, String> {
     let CosignPayload { digest, name } = CosignPayload::parse(payload)?;
     if !digests.contains(&&digest) {
-        return Err(format!("the signed payload is for another image, {digest}"));
+        return Err(format!("the signed payload is for another image, with the digest {digest}"));
     }
     signed_name::check_signed_name(name.as_deref(), source.id.as_deref(), &source.minimum)?;
     Ok(name)

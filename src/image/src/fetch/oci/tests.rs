@@ -166,7 +166,7 @@ fn of_an_index_the_image_for_this_machine_is_taken() {
         assert_eq!(reach_at(url(&server, &by_digest), None).unwrap().digest.to_string(), ours["digest"]);
         let error = reach_at(url(&server, ":12"), Some(sha256(b"x"))).unwrap_err().to_string();
         let said = format!(
-            "the image's manifest has the digest {} in the index {}",
+            "the image's manifest has the digest {}, and its index has the digest {}",
             word(&ours["digest"]),
             word(&index["digest"])
         );
@@ -186,7 +186,7 @@ fn of_an_index_the_image_for_this_machine_is_taken() {
     longer["size"] = json!(7);
     contents.manifest("12", &json!({"manifests": [longer]}));
     let error = refusal(contents);
-    assert!(error.contains("bytes, but 7 bytes were expected"), "{error}");
+    assert!(error.contains("bytes, but 7 bytes are expected"), "{error}");
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn what_a_manifest_must_not_say_is_refused() {
         (json!({"layers": [layer(LAYER, &digest, u64::MAX), layer(LAYER, &digest, 1)]}), "the layer sizes overflows"),
         (json!({"layers": [{"mediaType": LAYER, "digest": digest, "size": -1}]}), "cannot parse the manifest"),
         (json!({"layers": [layer(LAYER, &digest, 1)]}), "cannot fetch the image"),
-        (json!({"layers": [], "manifests": []}), "is also an index"),
+        (json!({"layers": [], "manifests": []}), "is both a manifest and an index"),
         (json!({"mediaType": INDEX, "layers": []}), "unsupported manifest type: `application/vnd.oci.image.index"),
         (json!({"schemaVersion": 1, "fsLayers": []}), "unsupported manifest type: ``"),
         (json!([]), "cannot parse the manifest"),
@@ -347,7 +347,7 @@ fn a_registry_that_is_down_has_others_beside_it() {
 fn what_is_named_by_an_md5_is_refused() {
     for digest in ["md5:0123456789abcdef0123456789abcdef", "MD5:0123456789abcdef0123456789abcdef"] {
         let why = parse_strong_digest(digest).unwrap_err();
-        assert!(why.contains("md5 can be forged"), "{why}");
+        assert!(why.contains("md5 digests can be forged"), "{why}");
     }
     assert!(
         parse_strong_digest(&sha256(b"")).is_ok()
@@ -364,6 +364,6 @@ fn a_layer_with_an_md5_is_not_asked_for() {
     contents.manifest("12", &json!({"schemaVersion": 2, "mediaType": MANIFEST, "layers": [layer]}));
     let server = contents.serve();
     let error = reach_at(url(&server, ":12"), None).unwrap_err().to_string();
-    assert!(error.contains("md5 can be forged"), "{error}");
+    assert!(error.contains("md5 digests can be forged"), "{error}");
     assert!(!server.requests().iter().any(|request| request.path.contains("blobs")), "it is refused by its name");
 }

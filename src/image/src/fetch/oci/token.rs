@@ -1,5 +1,5 @@
 //! Authentication after a registry's 401 response, with user and password or with a token. A registry may require a
-//! token even for anonymous access; its 401 response names the token service.
+//! token even for anonymous access; its 401 response specifies the token service.
 
 use super::super::retry::{DocumentAnswer, FetchRetryPolicy};
 use base64::prelude::{BASE64_STANDARD, Engine};
@@ -28,7 +28,7 @@ struct TokenService {
     wanted: Vec<(&'static str, String)>,
 }
 
-/// Returns the value of the `Authorization` header that answers a 401 response.
+/// Returns the value of the `Authorization` header for repeating a request after a 401 response.
 ///
 /// # Errors
 /// Returns an error if the registry requires a password that is not configured, or no token is available.
@@ -48,21 +48,21 @@ pub(crate) fn answer_challenge(
         if let Some(secret) = secret.filter(|secret| wants_basic && !secret.username.is_empty()) {
             return Ok(basic_auth_header(secret));
         }
-        let kind = others.first().map_or("no supported scheme", |one| split_scheme(one).0);
+        let kind = others.first().map_or("none that is supported", |one| split_scheme(one).0);
         return Err(fail(&format!(
-            "requires user and password ({kind:.40}); configure a pull secret for this registry"
+            "requires authentication with user and password (scheme: {kind:.40}); configure a pull secret for this registry"
         )));
     };
     let Some(realm) = TokenService::parse_challenge(challenge, repository) else {
-        return Err(fail(&format!("does not specify a valid token service: `{challenge:.200}`")));
+        return Err(fail(&format!("does not specify a valid token service in `{challenge:.200}`")));
     };
     let Some(secret) = secret else { return realm.request_token(pace, |url| client.get(url)) };
     if !may_receive_password(&realm.url, refusal.url(), secret) {
         let host = host_and_port(&realm.url);
         let why = format!(
-            "which is neither its own host and port nor the token_service of the pull secret: no password is sent \
-             there. If {host} is right, add `token_service: {host}` to the pull_secret, or \"token_service\" to the \
-             registry's entry in config.json"
+            "which is neither on the registry's host and port nor the token_service of the pull secret, so the \
+             password is not sent to it. If {host} is right, add `token_service: {host}` to the pull_secret, or \
+             \"token_service\" to the registry's entry in config.json"
         );
         return Err(fail(&format!("refers to the token service {}, {why}", realm.url)));
     }
@@ -110,7 +110,9 @@ fn fetch_token(what: &str, pace: &FetchRetryPolicy, request: impl Fn() -> Reques
     let failed = |why: String| Error::new(Phase::Image, format!("{what}: {why}"));
     let bytes = match pace.read_document(what, ANSWER_BYTES, request)? {
         DocumentAnswer::Document(bytes) => bytes,
-        DocumentAnswer::Other(response) => return Err(failed(format!("the server answers {}", response.status()))),
+        DocumentAnswer::Other(response) => {
+            return Err(failed(format!("the server responded with {}", response.status())));
+        }
     };
     // The parser's own message could contain the token.
     let given: TokenResponse =
@@ -130,8 +132,8 @@ fn basic_auth_header(secret: &PullSecret) -> SecretText {
 
 /// Returns whether a token service may receive the password of a registry. The token service must have the same host
 /// and port as the registry, or be the `token_service` of the pull secret. Otherwise a compromised registry, which
-/// normally receives only tokens, could obtain the password by naming a token service that belongs to the attacker. If
-/// the registry uses TLS, the service must use TLS too.
+/// normally receives only tokens, could obtain the password by specifying an attacker's token service. If the registry
+/// uses TLS, the service must use TLS too.
 fn may_receive_password(realm: &Url, registry: &Url, secret: &PullSecret) -> bool {
     let is_protected = realm.scheme() == "https" || realm.scheme() == registry.scheme();
     let is_registry =
@@ -155,7 +157,7 @@ fn host_and_port(url: &Url) -> String {
 ///
 /// # Errors
 /// Returns the same errors as [`answer_challenge`]. Also returns an error if the registry has redirected the request to
-/// another host that answers 401. That host must not receive the registry's credentials.
+/// another host, and that host responds with 401: it must not receive the registry's credentials.
 pub(crate) fn renew_authorization(
     client: &Client,
     url: &str,
@@ -165,7 +167,7 @@ pub(crate) fn renew_authorization(
 ) -> Result<SecretText> {
     if !Url::parse(url).is_ok_and(|own| own.origin() == refusal.url().origin()) {
         let (status, host) = (refusal.status(), refusal.url().host_str().unwrap_or_default());
-        let text = format!("{host}, to which the registry has redirected, answers {status}");
+        let text = format!("the registry redirected the request to {host}, which responded with {status}");
         return Err(Error::new(Phase::Image, text));
     }
     let repository = url.split_once("/v2/").and_then(|(_, rest)| rest.split_once("/blobs/"));

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 const MOST_LANES: u64 = 4;
 
-/// Number of measurements in a trial. The trial fails only if the rate is too low in all of these measurements. If one
-/// measurement sufficed, a server that is busy for a moment would limit the rest of the image to fewer lanes.
+/// Number of measurements in a trial. The trial fails only if the rate is too low in all of them. With a single
+/// measurement, a temporarily busy server would limit the rest of the download to fewer lanes.
 const CHANCES: u32 = 3;
 
 /// Thresholds for trying more lanes, and the memory limit of the lanes. Tests use small values.
@@ -20,8 +20,8 @@ pub(crate) struct LaneRules {
     pub least_bytes: u64,
     /// Memory limit of all lanes together, in bytes.
     pub memory_bytes: u64,
-    /// Threshold (0 to 1) for the share of time in which the download waits for the network. Above this threshold, the
-    /// network is considered the bottleneck; below it, the bottleneck is the digest or a later stage.
+    /// Threshold for the fraction of time (0 to 1) in which the download waits for the network. Above this threshold,
+    /// the network is considered the bottleneck; below it, the digest or a later stage is.
     pub reading: f64,
     /// Factor by which the rate must increase when the number of lanes is doubled; otherwise the number is halved
     /// again.
@@ -56,7 +56,7 @@ impl LaneChooser {
         self.rules.memory_bytes
     }
 
-    /// Restarts the measurement for another connection or number of lanes.
+    /// Restarts the measurement after the connection or the number of lanes has changed.
     pub(crate) fn restart_measurement(&mut self) {
         self.meter = RateMeter::begin();
     }
@@ -77,7 +77,7 @@ impl LaneChooser {
         }
         let network_holds = self.meter.reading.as_secs_f64() >= self.rules.reading * took.as_secs_f64();
         let bytes_per_second = self.meter.bytes as f64 / took.as_secs_f64();
-        // While a later stage is slow, data queues up in the network, and arrives faster than usual afterwards.
+        // While a later stage is slow, data accumulates in network buffers, and then arrives faster than usual.
         self.meter = RateMeter { is_warm: network_holds || self.trial.lanes > 1, ..RateMeter::begin() };
         if !is_warm {
             return false;
@@ -96,14 +96,14 @@ impl LaneChooser {
 }
 
 fn log_decision(before: &LaneTrial, after: &LaneTrial, bytes_per_second: f64) {
-    let named = |lanes| if lanes == 1 { "one stream".to_owned() } else { format!("{lanes} parallel ranges") };
+    let named = |lanes| if lanes == 1 { "one stream".to_owned() } else { format!("{lanes} parallel range requests") };
     let (was, is, rate) = (named(before.lanes), named(after.lanes), bytes_per_second / 1e6);
     if after.lanes > before.lanes {
-        tracing::info!("image: the network limits {was} to {rate:.1} MB/s; trying {is}");
+        tracing::info!("image: {was}: {rate:.1} MB/s, limited by the network; trying {is}");
     } else if let Some(fewer) = before.fewer_brought.filter(|_| after.settled) {
         let fewer = fewer / 1e6;
         let stays = if after.lanes < before.lanes { "going back to" } else { "staying with" };
-        tracing::info!("image: {was} reach {rate:.1} MB/s, half as many reach {fewer:.1} MB/s; {stays} {is}");
+        tracing::info!("image: {was}: {rate:.1} MB/s; half as many: {fewer:.1} MB/s; {stays} {is}");
     }
 }
 
@@ -113,8 +113,8 @@ struct RateMeter {
     bytes: u64,
     /// Time spent reading from the network.
     reading: Duration,
-    /// Whether the warm-up is over. During the warm-up rates are not representative: connections speed up, and buffers
-    /// are empty or full.
+    /// Whether the warm-up is over. During the warm-up, rates are not representative, because connections are still
+    /// speeding up, and buffers may be empty or full.
     is_warm: bool,
 }
 

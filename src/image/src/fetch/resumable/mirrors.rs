@@ -29,7 +29,7 @@ pub(crate) enum MirrorExclusion {
     ForGood,
 }
 
-/// Failure to open a stream at the current mirror, with its error message.
+/// Failure to open a stream from the current mirror, with an error message.
 pub(crate) enum OpenFailure {
     MayPass(String),
     Lost(MirrorExclusion, String),
@@ -94,13 +94,13 @@ impl MirrorList {
             return io::Error::other(format!("fetch {}{proxy}: {why}, at byte {position}", place.url));
         }
         let all: Vec<String> = self.all.iter().map(|place| format!("{}: {}", place.url, place.why)).collect();
-        io::Error::other(format!("no mirror is left to fetch from, at byte {position}: {}", all.join("; ")))
+        io::Error::other(format!("all mirrors have failed, at byte {position}: {}", all.join("; ")))
     }
 }
 
 impl MirrorState {
     /// Returns the ETag of the image at this mirror if this ETag is strong. If a later response has the same strong
-    /// ETag, the bytes of the image are the same; equal weak ETags do not prove this (RFC 9110 §8.8.1).
+    /// ETag, the image consists of the same bytes; equal weak ETags do not prove this (RFC 9110 §8.8.1).
     pub(crate) fn strong_etag(&self) -> Option<&str> {
         self.answered.as_ref()?.as_deref().filter(|etag| !etag.starts_with("W/"))
     }

@@ -9,7 +9,7 @@ impl ResumableDownload {
     pub(super) fn start_lanes(&mut self) -> Option<DownloadStream> {
         let lanes = Some(self.choice.lanes()).filter(|lanes| *lanes > 1)?;
         let Some(asked) = self.range_request() else {
-            // The download has moved to another mirror, where nothing was measured.
+            // The download has switched to another mirror, for which no rate was measured.
             self.choice.settle_on_one();
             return None;
         };
@@ -31,8 +31,8 @@ impl ResumableDownload {
     }
 
     /// Returns the parameters of the lanes' requests; `None` if the image cannot be fetched in ranges. The lanes use
-    /// the current registry token. If it expires, the lanes fail, and the single stream that replaces them gets a new
-    /// token.
+    /// the current registry token. If this token expires, the lanes fail, and the single stream that replaces them
+    /// obtains a new token.
     fn range_request(&self) -> Option<RangeRequest> {
         let here = self.places.current();
         Some(RangeRequest {
@@ -46,7 +46,7 @@ impl ResumableDownload {
         })
     }
 
-    /// Decides whether the rest of the image is fetched with more or fewer ranges. Called each time data was received.
+    /// Decides whether the rest of the image is fetched with more or fewer ranges. Called whenever data was received.
     pub(super) fn reconsider_lanes(&mut self) {
         let running = match &self.stream {
             Some(DownloadStream::Http(_)) if self.is_divisible() => 1,
@@ -67,7 +67,7 @@ impl ResumableDownload {
     /// Continues with one stream after an error of a lane. The error is not counted as a failure of the mirror.
     pub(super) fn fall_back_to_stream(&mut self, error: &io::Error) {
         tracing::warn!(
-            "image: {error}, in one of several parallel range requests, at byte {}; continuing with one stream",
+            "image: a parallel range request failed: {error}; continuing with one stream at byte {}",
             self.position
         );
         self.stream = None;

@@ -123,11 +123,11 @@ fn drops_with_progress_between_them_are_not_counted_together() {
 fn what_cannot_be_resumed_starts_over() {
     type Second = fn() -> Act;
     let cases: [(&str, Second); 6] = [
-        ("from its start", || Act { etag: Some("\"two\"".into()), ..Act::default() }),
-        ("from its start", || Act { ranges: false, ..Act::default() }),
+        ("from its beginning", || Act { etag: Some("\"two\"".into()), ..Act::default() }),
+        ("from its beginning", || Act { ranges: false, ..Act::default() }),
         ("another ETag", || Act { etag: Some("\"two\"".into()), trust_range: true, ..Act::default() }),
         ("another ETag", || Act { etag: None, trust_range: true, ..Act::default() }),
-        ("another range", || Act { content_range: Some("bytes 0-99/1000".into()), ..Act::default() }),
+        ("a different range", || Act { content_range: Some("bytes 0-99/1000".into()), ..Act::default() }),
         ("now shorter", || Act::status(416)),
     ];
     for (says, second) in cases {
@@ -146,7 +146,7 @@ fn without_a_strong_etag_nothing_is_resumed() {
     for etag in [None, Some("W/\"one\"".to_owned())] {
         let server = Server::start(noise(1000), move |_| Act { etag: etag.clone(), ..Act::cut_after(400) });
         let outcome = fetch(&server);
-        assert!(outcome.start_over.unwrap().contains("no strong ETag"));
+        assert!(outcome.start_over.unwrap().contains("did not send a strong ETag"));
         assert_eq!(server.requests().len(), 1);
     }
 }
@@ -159,7 +159,7 @@ fn gone_is_gone() {
     });
     let outcome = fetch(&server);
     let error = outcome.bytes.unwrap_err().to_string();
-    assert!(error.contains("404 Not Found to the request for the rest"), "{error}");
+    assert!(error.contains("404 Not Found to the request for the remaining bytes"), "{error}");
     assert_eq!(outcome.start_over, None);
 }
 
@@ -171,7 +171,7 @@ fn the_length_known_before_is_used_when_the_answer_has_none() {
     assert!(fetch(&server).bytes.unwrap() == body);
     assert!(fetch_as(&server, Some(1000), &pace()).bytes.unwrap() == body);
     let error = fetch_as(&server, Some(999), &pace()).bytes.unwrap_err().to_string();
-    assert!(error.contains("more than the image's Content-Length"), "{error}");
+    assert!(error.contains("more data than the Content-Length of the image"), "{error}");
 
     let server = Server::start(body.clone(), |request| match request.nth {
         0 => Act { length: false, ..Act::cut_after(400) },
@@ -259,14 +259,14 @@ fn a_place_with_another_image_is_not_taken() {
     let cut = |request: &Request| if request.nth == 0 { Act::cut_after(400) } else { Act::status(404) };
     type Lie = fn(&Request) -> Act;
     let lies: [(Lie, &str); 5] = [
-        (|_| Act { body: Some(noise(999)), ..Act::default() }, "another range: `bytes 400-998/999`"),
+        (|_| Act { body: Some(noise(999)), ..Act::default() }, "a different range: `bytes 400-998/999`"),
         (
             |_| Act { content_range: Some("bytes 400-999/*".into()), ..Act::default() },
-            "another range: `bytes 400-999/*`",
+            "a different range: `bytes 400-999/*`",
         ),
-        (|_| Act { content_range: Some("bytes 0-999/1000".into()), ..Act::default() }, "another range"),
-        (|_| Act { content_range: Some("gibberish".into()), ..Act::default() }, "another range: `gibberish`"),
-        (|_| Act { ranges: false, ..Act::default() }, "from its start"),
+        (|_| Act { content_range: Some("bytes 0-999/1000".into()), ..Act::default() }, "a different range"),
+        (|_| Act { content_range: Some("gibberish".into()), ..Act::default() }, "a different range: `gibberish`"),
+        (|_| Act { ranges: false, ..Act::default() }, "from its beginning"),
     ];
     for (lie, says) in lies {
         let (first, second, third) = (Server::start(body.clone(), cut), Server::start(body.clone(), lie), good(&body));
@@ -291,7 +291,7 @@ fn from_the_start_too_the_sizes_must_agree() {
     let outcome = fetch_from(&[&first, &short], 1000, &pace());
     let error = outcome.bytes.unwrap_err().to_string();
     assert!(
-        error.contains("999 bytes at this server, but 1000") && error.contains("998 bytes at this server"),
+        error.contains("999 bytes on this server, but 1000") && error.contains("998 bytes on this server"),
         "{error}"
     );
     assert_eq!(outcome.start_over, None);
@@ -302,7 +302,10 @@ fn rounds_through_all_places_are_bounded() {
     let start = || Server::start(noise(1000), |_| Act::cut_after(1));
     let (first, second) = (start(), start());
     let error = fetch_from(&[&first, &second], 1000, &pace()).bytes.unwrap_err().to_string();
-    assert!(error.contains("no mirror is left") && error.contains("end of file before message length"), "{error}");
+    assert!(
+        error.contains("all mirrors have failed") && error.contains("end of file before message length"),
+        "{error}"
+    );
     assert_eq!((first.requests().len(), second.requests().len()), (4, 4));
 }
 
@@ -312,7 +315,7 @@ fn who_cannot_go_on_may_begin_when_the_others_stay_in_trouble() {
     let second = Server::start(noise(1000), |_| Act::status(503));
     let outcome = fetch_from(&[&first, &second], 1000, &pace());
     let error = outcome.bytes.unwrap_err().to_string();
-    assert!(error.contains("no strong ETag") && error.contains("503"), "{error}");
+    assert!(error.contains("did not send a strong ETag") && error.contains("503"), "{error}");
     assert!(outcome.start_over.unwrap().contains("at byte 400"));
 }
 
@@ -337,5 +340,5 @@ fn files_and_servers_can_stand_in_for_each_other() {
     std::fs::write(&path, &body[..900]).unwrap();
     assert!(fetch(part(&file, vec![server.url("image")])).bytes.unwrap() == body);
     let error = fetch(part(&file, vec!["file:///no/such/image".to_owned()])).bytes.unwrap_err().to_string();
-    assert!(error.contains("900 bytes at this server") && error.contains("No such file"), "{error}");
+    assert!(error.contains("900 bytes on this server") && error.contains("No such file"), "{error}");
 }

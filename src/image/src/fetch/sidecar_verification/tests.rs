@@ -130,7 +130,10 @@ fn what_is_not_signed_well_is_refused_with_what_to_do() {
             vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", b"")],
             "is not a minisign signature: the file has fewer",
         ),
-        (vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", b"\xff\n\xff\n\n\n")], "second line is not 74 bytes"),
+        (
+            vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", b"\xff\n\xff\n\n\n")],
+            "second line must consist of 74 bytes",
+        ),
         (vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", cut)], "is not a minisign signature"),
         (vec![(".manifest", MANIFEST_TEXT), (".manifest.minisig", &bad_kind)], "unsupported algorithm"),
     ];
@@ -156,7 +159,7 @@ fn what_is_signed_must_be_about_this_image() {
         (manifest, None, 11, "the document is for an image of 10 bytes, but the server's image has 11 bytes"),
         (manifest, Some(other.as_str()), 10, "the specified digest sha256:0a0a"),
         (sha256, Some(&other), 10, "digest sha256:01d448"),
-        (sha256, Some(&sha512), 10, "specify the sha256, so that"),
+        (sha256, Some(&sha512), 10, "specify the sha256 digest, so that"),
     ] {
         let error = verified_with(files, &keys(&[ONE]), digest, size).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
@@ -194,8 +197,8 @@ fn the_line_of_sha256sum_is_the_images() {
         (format!("\n{one}\n"), Ok(&one)),
         (format!("\\{one}  back\\\\slash\n"), Ok(&one)),
         (format!("{two}  other\n{one}  ./img\n"), Ok(&one)),
-        (format!("{two}  other\n{one}  another\n"), Err("no line for img found")),
-        (String::new(), Err("no line for img found")),
+        (format!("{two}  other\n{one}  another\n"), Err("found no line for img")),
+        (String::new(), Err("found no line for img")),
         ("<html> not found".to_owned(), Err("not hexadecimal")),
         (format!("{}  img", "0a".repeat(16)), Err("has 32 digits")),
     ] {
@@ -225,8 +228,8 @@ fn keys_come_from_the_command_line_and_the_ramdisk() {
     assert_eq!(SignatureKeys::read(&[line(TWO)], &there).unwrap().list_ids(), TWO_ID);
 
     for (text, says) in [
-        ("", "the key is not 42 bytes in base64"),
-        ("RWSrW5G2df4ibM6Z", "the key is not 42 bytes in base64"),
+        ("", "the key must consist of 42 bytes, encoded in base64"),
+        ("RWSrW5G2df4ibM6Z", "the key must consist of 42 bytes, encoded in base64"),
         (&format!("RU{}", &line(ONE)[2..]), "unsupported algorithm"),
     ] {
         let error = SignatureKeys::read(&[text.to_owned()], Path::new("/no/such")).unwrap_err();

@@ -63,7 +63,7 @@ fn root_a_mounted_filesystem_is_no_part_of_an_image() {
     let result = pack_image(&options(tree.path(), &out.path().join("image")));
     linux::storage::mount::unmount_strictly(&mounted).unwrap();
     let error = result.unwrap_err().to_string();
-    assert!(error.contains("usr/share: another filesystem is mounted there"), "{error}");
+    assert!(error.contains("usr/share: another filesystem is mounted at this path"), "{error}");
     assert_eq!(fs::read_dir(out.path()).unwrap().count(), 0);
 }
 

@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Maximum length of consecutive input without output, in bytes. Valid images stay below this maximum. Their longest
 /// input without output is a seek table of 4 MiB per TiB of image. The counter can also include the data in flight
-/// between download and output (16 MiB), and the input of a partly filled output buffer.
+/// between download and output (16 MiB), and the input that has produced a partly filled output buffer.
 pub(crate) const MOST_BYTES: u64 = 64 << 20;
 
-/// Number of input bytes by which one output byte decreases the counter. An occasional output byte therefore does not
+/// Number by which one output byte decreases the counter of input bytes. An occasional output byte therefore does not
 /// reset the counter, but frames and blocks with only one byte of content are accepted.
 const MADE_UP: u64 = 32;
 
-/// Counter of one stream. Input increases it, output decreases it.
+/// Counter of one stream, which is increased by input and decreased by output.
 pub(crate) struct EmptyInputLimit {
     bytes: AtomicU64,
     most: u64,
@@ -36,10 +36,10 @@ impl EmptyInputLimit {
             return Ok(());
         }
         let limit = self.most >> 20;
-        let text = "the file is not a valid image or was crafted to never end; recreate the image";
+        let text =
+            "the file is not a valid image, or was crafted so that its decompression never ends; recreate the image";
         Err(damaged_error(format!(
-            "more than {limit} MiB of consecutive compressed data produce almost no output: \
-                             {text}"
+            "more than {limit} MiB of consecutive compressed data yield almost no output: {text}"
         )))
     }
 

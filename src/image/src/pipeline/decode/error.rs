@@ -26,10 +26,9 @@ impl DecodeError {
     pub(crate) fn into_io_error(self, format: CompressionFormat, position: u64) -> io::Error {
         match self {
             DecodeError::Source(error) => error,
-            DecodeError::Cut(end) => damaged_error(format!(
-                "the {format} stream ends in the middle of a frame, after byte {end}: it is \
-                                 truncated"
-            )),
+            DecodeError::Cut(end) => {
+                damaged_error(format!("the {format} stream is truncated: it ends within a frame, after byte {end}"))
+            }
             DecodeError::Damaged(text) => {
                 damaged_error(format!("the {format} stream is damaged near byte {position}: {text}"))
             }

@@ -96,7 +96,7 @@ fn sum_header(header: &[u8]) -> u32 {
 pub(crate) fn unknown_format(start: &[u8]) -> io::Error {
     let foreign = ForeignFormat::detect(start).map(|foreign| format!("{}: ", foreign.refusal()));
     damaged_error(format!(
-        "{}unknown compression: the image begins with {}; supported: zstd, lz4 (frame format), gzip, xz and plain tar",
+        "{}unknown compression: the image begins with {}; supported formats: zstd, lz4 (frame format), gzip, xz and uncompressed tar",
         foreign.unwrap_or_default(),
         format_hex(start)
     ))

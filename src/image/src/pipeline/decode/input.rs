@@ -1,5 +1,5 @@
 //! Reader of the compressed stream with lookahead. To avoid copies, the decoders read directly from the fetched
-//! buffers, and parts that are cut from the stream refer to these buffers.
+//! buffers, and parts that are split off the stream refer to these buffers.
 
 use super::empty_frame_limit::{EmptyInputLimit, MOST_BYTES};
 use super::error::damaged_error;
@@ -36,7 +36,7 @@ impl CompressedInput {
         self.source.clock()
     }
 
-    /// Returns the counter of input without output. The caller must add all output to this counter.
+    /// Returns the counter of input that has not produced output. The caller must add all output to this counter.
     pub(crate) fn barren(&self) -> Arc<EmptyInputLimit> {
         self.barren.clone()
     }
@@ -146,7 +146,7 @@ impl CompressedInput {
                 if got == 0 {
                     let position = self.position;
                     return Err(damaged_error(format!(
-                        "the image ends in a skippable frame, at byte {position}: it is truncated"
+                        "the image is truncated: it ends within a skippable frame, at byte {position}"
                     )));
                 }
                 let skipped = (got as u64).min(left);

@@ -6,7 +6,7 @@ use crate::pipeline::buffer_pipe::BufferChunk;
 use std::hash::Hasher;
 use twox_hash::XxHash32;
 
-/// Maximum distance to which a linked block may refer back, in bytes.
+/// Maximum distance of back-references in a linked block, in bytes.
 pub(crate) const HISTORY_BYTES: usize = 64 * 1024;
 
 /// Frame descriptor.
@@ -49,14 +49,14 @@ impl Lz4Frame {
             return Err(DecodeError::Cut(input.end()));
         }
         if flags >> 6 != 1 || flags & 2 != 0 || block & 0x8f != 0 {
-            return Err(DecodeError::Damaged("the version of the frame is not supported".to_owned()));
+            return Err(DecodeError::Damaged("the frame's version is not supported".to_owned()));
         }
         if xxh32(&bytes[4..end]).to_le_bytes()[1] != bytes[end] {
             return Err(DecodeError::Damaged("the header checksum does not match".to_owned()));
         }
         if dictionary {
             return Err(DecodeError::Damaged(
-                "the frame requires a dictionary; compress without a dictionary".to_owned(),
+                "the frame requires a dictionary, which is not supported; compress without a dictionary".to_owned(),
             ));
         }
         let block_bytes = match block >> 4 {
@@ -74,8 +74,8 @@ impl Lz4Frame {
         })
     }
 
-    /// Reads the next block. At the end of the frame, returns the content's length and checksum that the frame
-    /// declares, as the inner error.
+    /// Reads the next block. At the end of the frame, returns as the inner error the length and checksum that the frame
+    /// declares for its content.
     ///
     /// # Errors
     /// Returns the error of the source, or an error if the stream is truncated or damaged at the current position.
@@ -121,7 +121,7 @@ impl Lz4Frame {
         Ok(ContentTrailer { checksum, bytes: self.content_bytes })
     }
 
-    /// Returns a counter that computes length and checksum of the frame's content.
+    /// Returns an accumulator that computes the length and checksum of the frame's content.
     pub(crate) fn start_sum(&self) -> ContentSum {
         ContentSum { bytes: 0, hasher: self.content_checksum.then(|| XxHash32::with_seed(0)) }
     }

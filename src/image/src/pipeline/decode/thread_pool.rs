@@ -1,8 +1,8 @@
 //! Thread pool of the decoder. Parts of the stream that can be decoded independently are decoded by several threads,
 //! all other parts by the thread that reads the stream. The output is in stream order.
 //!
-//! There is no deadlock: output buffers are allocated in stream order, before a part is queued. Therefore the part that
-//! must be sent next always has its buffer.
+//! Deadlocks are impossible: output buffers are allocated in stream order, before a part is queued, so the part that
+//! must be sent next always has a buffer.
 
 use super::CompressionFormat;
 use super::empty_frame_limit::EmptyInputLimit;
@@ -213,7 +213,7 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
         }
     }
 
-    /// Returns whether there are several threads. With a single thread, splitting the stream is not worthwhile.
+    /// Returns whether there are several threads. With a single thread, the stream is not split into parts.
     pub(crate) fn is_several(&self) -> bool {
         self.threads > 1
     }
@@ -323,7 +323,8 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
     /// # Errors
     /// Returns an error if the output is closed.
     pub(crate) fn begin_frame(&mut self, input: &mut CompressedInput, sum: ContentSum) -> io::Result<()> {
-        // Queue the task being assembled first. All slots may be taken by frames that can be sent only after this task.
+        // Queue the task being assembled first, because all slots may be occupied by frames that can be sent only after
+        // this task.
         self.flush_task(input)?;
         let turn = self.turns.take_buffer(&self.clock);
         self.send_in_order(input, DecodedItem::FrameStart(sum, turn))

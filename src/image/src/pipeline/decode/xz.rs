@@ -53,11 +53,11 @@ pub(crate) fn skip_padding(input: &mut CompressedInput) -> io::Result<()> {
 
 fn describe_error(error: Error) -> DecodeError {
     DecodeError::Damaged(match error {
-        Error::Data => "the data, a checksum or the index is wrong".to_owned(),
+        Error::Data => "the compressed data, a checksum or the index is invalid".to_owned(),
         Error::MemLimit => {
-            "the dictionary is too large; at most 128 MiB are supported: compress with -9 or less".to_owned()
+            "the dictionary is larger than the supported 128 MiB; compress with -9 or a lower level".to_owned()
         }
-        Error::UnsupportedCheck => "the integrity check is of an unsupported type".to_owned(),
+        Error::UnsupportedCheck => "the type of the integrity check is not supported".to_owned(),
         other => other.to_string(),
     })
 }

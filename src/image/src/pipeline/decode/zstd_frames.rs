@@ -8,8 +8,8 @@ use std::io::{self, BufRead};
 use zstd::zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective, get_error_name};
 
 /// Maximum window: 128 MiB, the window of `--long` and `--ultra -22`, and the maximum that `zstd -d` accepts by
-/// default. A machine with 512 MiB of memory cannot spare more. Only the size that a frame requires is allocated: 8 MiB
-/// for `-19`.
+/// default. A larger window would be too large for a machine with 512 MiB of memory. Only the size that a frame
+/// requires is allocated: 8 MiB for `-19`.
 const WINDOW_LOG_MAX: u32 = 27;
 const WINDOW_BYTES_MAX: u64 = 1 << WINDOW_LOG_MAX;
 
@@ -24,8 +24,8 @@ pub(crate) struct ZstdFrame {
 }
 
 /// Scans the frame that begins at the current position. Returns `None` if the frame's output may exceed `most_bytes`,
-/// if the scan would hold more than `most_held` buffers, or if the frame is invalid. The decoder then returns the error
-/// for an invalid frame.
+/// if the scan would hold more than `most_held` buffers, or if the frame is invalid. For an invalid frame, the decoder
+/// later returns the error.
 ///
 /// # Errors
 /// Returns the error of the source.
@@ -79,8 +79,8 @@ struct ZstdHeader {
 }
 
 impl ZstdHeader {
-    /// Parses the header of a frame. Returns `None` if the header is truncated or not supported: it has reserved bits,
-    /// a dictionary, or a window that is too large. The decoder rejects such frames.
+    /// Parses the header of a frame. Returns `None` if the header is truncated or not supported, because it has
+    /// reserved bits, a dictionary, or a window that is too large. The decoder rejects such frames.
     fn parse(bytes: &[u8]) -> Option<ZstdHeader> {
         let descriptor = *bytes.get(4)?;
         let single_segment = descriptor & 0x20 != 0;
@@ -180,7 +180,7 @@ pub(crate) fn decode_some(
 fn describe_error(code: usize) -> DecodeError {
     let text = get_error_name(code);
     let hint = if text.contains("too much memory") {
-        "; the window must be at most 128 MiB, so compress with --long=27 or less"
+        "; the window must not exceed 128 MiB: compress with at most --long=27"
     } else {
         ""
     };

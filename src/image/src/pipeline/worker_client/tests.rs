@@ -95,7 +95,10 @@ fn a_worker_that_dies_is_named_and_what_it_was_fed_is_let_go() {
     let id = Pid::from_raw(i32::try_from(worker.id().unwrap()).unwrap());
     kill(id, Signal::SIGSYS).unwrap();
     let error = all(&mut worker).unwrap_err().to_string();
-    assert_eq!(error, "the worker that decodes the image ended unexpectedly: the process was killed by signal 31");
+    assert_eq!(
+        error,
+        "the worker process that decodes the image ended unexpectedly: the process was killed by signal 31"
+    );
     // The sender to the worker gets an error.
     let clock = StageClock::default();
     while sender.send(worker.pool().take_buffer(&clock).into_chunk(1), &clock).is_ok() {}
@@ -113,7 +116,7 @@ fn why_an_image_does_not_come_is_said_in_its_own_words() {
     fed(&worker, &compress("zstd", &noise(800_000))[..100_000]).end();
     let error = all(&mut worker).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::InvalidData);
-    assert!(error.to_string().contains("the zstd stream ends in the middle of a frame"), "{error}");
+    assert!(error.to_string().contains("the zstd stream is truncated: it ends within a frame"), "{error}");
 }
 
 /// Simulates a compromised worker that sends these events.

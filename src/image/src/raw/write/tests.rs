@@ -156,19 +156,19 @@ fn what_is_no_image_for_this_disk_is_refused_before_anything_is_written() {
     let fat = [&[0xeb, 0x3c, 0x90][..], &noise(507), &[0x55, 0xaa], &noise(1000)].concat();
     let cases = [
         (tar.clone(), "the image is a tar archive, but the layout has image: true"),
-        (noise(2 * MIB), "begins with neither GPT nor MBR"),
-        (Vec::new(), "begins with neither GPT nor MBR"),
-        (fat, "begins with neither GPT nor MBR"),
+        (noise(2 * MIB), "does not begin with a GPT or MBR"),
+        (Vec::new(), "does not begin with a GPT or MBR"),
+        (fat, "does not begin with a GPT or MBR"),
         (
             gpt(2 * MIB, 512, 8 * 2048),
-            "the image is longer than the disk (its partition table is for a disk of 8389120 bytes)",
+            "the image is larger than the disk (according to its partition table, it requires 8389120 bytes)",
         ),
-        (gpt(2 * MIB, 512, u64::MAX), "longer than the disk"),
+        (gpt(2 * MIB, 512, u64::MAX), "larger than the disk"),
         (
             image(9 * MIB)[..2 * MIB].to_vec(),
-            "the image is longer than the disk (its partition table is for a disk of 9437184 bytes)",
+            "the image is larger than the disk (according to its partition table, it requires 9437184 bytes)",
         ),
-        (hybrid, "is for disks with sectors of 4096 bytes, but"),
+        (hybrid, "is for disks with a sector size of 4096 bytes, but"),
         (gpt(2 * MIB, 1024, 0), "has a protective MBR but no GPT: it is damaged"),
     ];
     for (image, says) in cases {
@@ -211,7 +211,7 @@ fn a_stream_that_is_too_long_or_breaks_off_leaves_nothing_bootable() {
         let target = open(&disk);
         let error = write_image(reader(&long, chunk), &target, &partitioned()).err().unwrap().to_string();
         let name = disk.path().display();
-        assert_eq!(error, format!("the image is longer than the disk: {name} has {} bytes", 8 * MIB));
+        assert_eq!(error, format!("the image is larger than the disk: {name} has {} bytes", 8 * MIB));
         assert!(fs::read(disk.path()).unwrap()[..MIB].iter().all(|byte| *byte == 0));
     }
     let (sender, receiver) = create_pipe(9);
@@ -248,7 +248,7 @@ fn what_is_no_disk_is_not_opened() {
         (std::path::Path::new("/dev/no-such-disk"), "No such file"),
     ] {
         let error = RawTarget::open(&path.to_str().unwrap().into()).err().unwrap().to_string();
-        assert!(error.starts_with(&format!("open {} for a raw image: ", path.display())), "{error}");
+        assert!(error.starts_with(&format!("open {} to write the raw image: ", path.display())), "{error}");
         assert!(error.contains(says), "{error}");
     }
 }

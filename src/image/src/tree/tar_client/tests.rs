@@ -124,7 +124,7 @@ fn lies_are_found_out() {
     ];
     for (number, lie) in lies.iter().enumerate() {
         let error = lie.read().unwrap_err().to_string();
-        assert!(error.ends_with("sent an invalid frame and is no longer trusted"), "lie {number}: {error}");
+        assert!(error.ends_with("sent an invalid frame, so its output is no longer trusted"), "lie {number}: {error}");
     }
 }
 
@@ -136,10 +136,10 @@ fn it_cannot_say_more_than_there_may_be() {
         .member(file(0), 1536, 9)
         .last(2000, 10);
     for (longest, blocks, says) in [
-        (511, 9, "the tar is longer than 511 bytes"),
-        (515, 9, "the tar is longer than 515 bytes"),
-        (1999, 99, "the tar is longer than 1999 bytes"),
-        (9999, 8, "the tar has more than 8 header blocks"),
+        (511, 9, "the tar archive is longer than 511 bytes"),
+        (515, 9, "the tar archive is longer than 515 bytes"),
+        (1999, 99, "the tar archive is longer than 1999 bytes"),
+        (9999, 8, "the tar archive has more than 8 header blocks"),
     ] {
         let mut members = said.heard();
         members.set_limit(longest);

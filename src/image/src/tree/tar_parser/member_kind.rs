@@ -41,7 +41,9 @@ impl TarParser<'_> {
         let has_content = matches!(kind, MemberKind::File { .. } | MemberKind::Sparse(_));
         if !has_content && size > 0 {
             // Tar readers disagree on whether content or the next header follows, so the archive is ambiguous.
-            return Err(self.malformed_error(&format!("the member is not a file, but has {size} bytes of content")));
+            return Err(
+                self.malformed_error(&format!("the member is not a regular file, but has {size} bytes of content"))
+            );
         }
         Ok(kind)
     }
@@ -95,9 +97,9 @@ impl TarParser<'_> {
             sparse::add_segments(&mut segments, extension.sparse(), !more)?;
         }
         if !is_plain_number(&gnu.realsize) {
-            return Err(
-                self.malformed_error("the length of the sparse file is a number that tar readers parse differently")
-            );
+            return Err(self.malformed_error(
+                "the length of the sparse file is a number that not all tar readers parse in the same way",
+            ));
         }
         SparseMap::new(segments, parse_number(&gnu.realsize)?, size).map(MemberKind::Sparse)
     }

@@ -19,7 +19,7 @@ fn sizes_that_cannot_be_are_one_clear_error_each() {
     let cases: Vec<(Tar, &str)> = vec![
         (
             sized(1 << 63),
-            "big: the tar is malformed before byte 512: the member's size exceeds the maximum size of a file",
+            "big: the tar archive is malformed before byte 512: the member's size exceeds the maximum size of a file",
         ),
         (sized(u64::MAX), "exceeds the maximum size of a file"),
         (sized(i64::MAX as u64), "big: the file has 9223372036854775807 bytes, but its filesystem has only "),
@@ -32,7 +32,7 @@ fn sizes_that_cannot_be_are_one_clear_error_each() {
         ),
         (with([b"GNU.sparse.size=9223372036854775808", b"GNU.sparse.map=0,4"]), "too long for any filesystem"),
         (with([b"GNU.sparse.size=3", b"GNU.sparse.map=0,4"]), "outside the file"),
-        (with([b"GNU.sparse.size=100", b"GNU.sparse.map=0,5"]), "5 bytes of data, but the archive has 4"),
+        (with([b"GNU.sparse.size=100", b"GNU.sparse.map=0,5"]), "5 bytes of data, but the archive contains 4"),
         (with([b"GNU.sparse.size=100", b"GNU.sparse.map=50,2,0,2"]), "overlap"),
         (with([b"GNU.sparse.size=100", b"GNU.sparse.map=18446744073709551614,4"]), "outside the file"),
         (Tar::new().pax(b'x', &[&[b"path=".to_vec(), vec![b'p'; 900_000]].concat()]).file("a", b""), "name too long"),
@@ -100,7 +100,7 @@ fn root_an_archive_is_bounded_by_what_it_is_unpacked_to() {
     // Copies of one file that replace each other fit. The limit of 72 MiB is twice the filesystem and the margin for
     // headers.
     assert_eq!(in_little_room(&several(60, true).end(), MsFlags::empty()).0, "");
-    let bound = "the tar is longer than 75497472 bytes, the limit for target filesystems of this size";
+    let bound = "the tar archive is longer than 75497472 bytes, the limit for target filesystems of this size";
     let padded = [several(1, true).end(), vec![0; 73 << 20]].concat();
     let globals = (0..80_000).fold(Tar::new(), |tar, _| tar.pax(b'g', &[b"comment=x"]));
     for tar in [several(75, true).end(), padded, globals.end()] {
@@ -120,7 +120,7 @@ fn root_devices_are_refused_where_the_layout_says_nodev() {
             })
         };
         let (error, _) = in_little_room(&tar().end(), MsFlags::MS_NODEV);
-        assert_eq!(error, "dev/null: devices are not allowed here: the filesystem is mounted with nodev");
+        assert_eq!(error, "dev/null: device nodes are not allowed at this path: the filesystem is mounted with nodev");
         assert_eq!(in_little_room(&tar().end(), MsFlags::empty()).0, "");
     }
 }
@@ -162,14 +162,13 @@ fn root_hard_links_that_become_copies_count_as_the_tar_does() {
     // The limit of 80 MiB is twice both filesystems and the margin for headers.
     assert_eq!(beside_another(memory("size=4m"), links(2 << 20, 30), length), (String::new(), 2 << 20));
     let (error, _) = beside_another(memory("size=4m"), links(2 << 20, 40), length);
-    let text =
-        "srv/x: hard link to big: the tar, with copies of files in place of hard links between filesystems, is longer";
+    let text = "srv/x: hard link to big: the tar archive, including the copies that replace hard links across filesystems, is longer";
     assert_eq!(error, format!("{text} than 83886080 bytes, the limit for target filesystems of this size"));
     // Later members are included in the length.
     let more = noise(1 << 20);
     let last = links(2 << 20, 38).file("more", &more).file("more", &more).file("last", b"");
     let (error, _) = beside_another(memory("size=4m"), last, length);
-    assert!(error.starts_with("last: the tar, with copies of files"), "{error}");
+    assert!(error.starts_with("last: the tar archive, including the copies"), "{error}");
     // The copy is refused before any of it is written.
     let (error, seen) = beside_another(memory("size=1m"), links(2 << 20, 1), length);
     let text = "srv/x: hard link to big: the file has 2097152 bytes, but its filesystem has only 1048576 bytes free";
@@ -207,7 +206,6 @@ fn vm_image_a_hard_link_becomes_a_copy_on_fat() {
     let read = |root: &Path| ["a", "b"].map(|name| fs::read_to_string(root.join("srv").join(name)).unwrap_or_default());
     assert_eq!(beside_another(fat, tar, read), (String::new(), ["content", "content"].map(str::to_owned)));
     let tar = Tar::new().directory("srv/a").hard_link("srv/b", "srv/a");
-    let error = "srv/b: hard link to srv/a: the file cannot be linked here, and is neither a regular file nor a \
-                 symlink that could be copied";
+    let error = "srv/b: hard link to srv/a: no hard link to the file can be created at this path, and the file cannot be copied instead, because it is neither a regular file nor a symlink";
     assert_eq!(beside_another(fat, tar, |_| ()).0, error);
 }

@@ -172,17 +172,17 @@ fn directories_take_so_much_memory_and_no_more() {
         (0..).find_map(|number| directories.add_directory(long.join(number.to_string()), attributes()).err()).unwrap();
     let count = directories.by_path.len();
     assert!((8000..8400).contains(&count), "{count}");
-    let expected = format!("the attributes of the {count} directories so far take more than 32 MiB of memory");
+    let expected = format!("the attributes of the first {count} directories require more than 32 MiB of memory");
     assert_eq!(error.to_string(), expected);
 }
 
 #[test]
 fn the_member_that_fails_is_named() {
     for (tar, says) in [
-        (Tar::new(), "the tar contains no members"),
+        (Tar::new(), "the tar archive does not contain any members"),
         (Tar::new().file("a", b"x").file("a/b", b"y"), "a/b: Not a directory"),
         (Tar::new().symlink("loop", "loop").file("loop/b", b"y"), "loop/b: Too many levels of symbolic links"),
-        (Tar::new().file("./", b"x"), "./: the tar is malformed"),
+        (Tar::new().file("./", b"x"), "./: the tar archive is malformed"),
         (Tar::new().file(".", b"x"), ".: the path is the root itself, which is always a directory"),
         (Tar::new().raw("", b'L', &[b'x'; 300], |_| ()).file("short", b"y"), "xxx: File name too long"),
     ] {

@@ -19,10 +19,10 @@ pub(super) fn classify_target(option: &LoadOption) -> LoadTarget {
     match media.as_slice() {
         [] if nodes.is_empty() => LoadTarget::Unknown,
         [] if nodes.iter().any(is_network) => LoadTarget::Network,
-        // CD-ROM: the firmware starts the fallback path on it.
+        // CD-ROM: the firmware starts the program at the fallback path of the CD.
         [] => LoadTarget::Device,
         [cd] if (cd.kind, cd.subtype) == (4, 2) => LoadTarget::Device,
-        // BIOS Boot Specification device path.
+        // Device path of the BIOS Boot Specification.
         [bios] if bios.kind == 5 => LoadTarget::Firmware,
         [disk, files @ ..] if is_partition(disk) && files.iter().all(|node| is_file(node)) => classify_partition(disk),
         volumes if volumes.iter().all(|node| is_firmware_volume(node)) => LoadTarget::Firmware,

@@ -26,8 +26,8 @@ pub(crate) fn require_plain_names(device: &Path) -> Result<(), String> {
         let name = read_name(&file, offset).unwrap_or_default();
         if name.iter().any(u8::is_ascii_control) {
             return Err(format!(
-                "the array name in the superblock, \"{}\", contains control characters, so mdadm's output is \
-                 ambiguous; `mdadm --zero-superblock {}` removes the superblock",
+                "the array name in the superblock, \"{}\", contains control characters, which make mdadm's output \
+                 ambiguous; remove the superblock with `mdadm --zero-superblock {}`",
                 name.escape_ascii(),
                 device.display()
             ));

@@ -144,7 +144,7 @@ fn members_that_cannot_be_read_are_named_and_the_others_are_known() {
     let found: Vec<&str> = found.iter().map(|(device, _)| device.as_str()).collect();
     assert_eq!(found, ["/dev/sda1", "/dev/sdd1"]);
     let unknown: Vec<(String, &str)> = unknown.iter().map(|it| (it.devices.join(" "), it.reason.as_str())).collect();
-    let none = "mdadm reports no array for member /dev/sdc1: /dev/sdc1: | MBR Magic : aa55";
+    let none = "mdadm does not report an array for the member /dev/sdc1: /dev/sdc1: | MBR Magic : aa55";
     let expected =
         [("/dev/sdb1".to_owned(), "`mdadm` exited with 1, saying: No md superblock"), ("/dev/sdc1".to_owned(), none)];
     assert_eq!(unknown, expected);

@@ -248,8 +248,8 @@ fn volumes_that_are_not_activated_alone() {
         let volume = serde_json::json!({"lv_uuid": "v", "lv_name": "v", "lv_size": "1", "lv_attr": attr, "lv_role": role, "lv_allocation_locked": locked});
         find_entanglement(&serde_json::from_value(volume).unwrap())
     };
-    const MERGE: &str = "is part of a snapshot merge, which the activation of the volume would continue";
-    const MOVE: &str = "is being moved, and its activation would continue the move";
+    const MERGE: &str = "is part of a snapshot merge, which would continue if the volume was activated";
+    const MOVE: &str = "is being moved, and the move would continue if the volume was activated";
     for (attr, role, locked, expected) in [
         ("", "", "", None),
         ("-wi-------", "public", "", None),

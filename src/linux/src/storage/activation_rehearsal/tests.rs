@@ -153,7 +153,7 @@ fn vm_rehearsed_is_what_could_only_be_looked_at_and_is_refused_in_the_kernels_wo
         let error = unchanged(&disks, || run_rehearsal(rehearsal)).unwrap_err();
         assert!(error.is_refusal(), "{error}");
         let said = error.to_string();
-        assert!(said.starts_with("rehearsal over in-memory snapshots: preserved data cannot be activated: "), "{said}");
+        assert!(said.starts_with("cannot activate the preserved data (rehearsal on in-memory snapshots): "), "{said}");
         words.iter().for_each(|word| assert!(said.contains(word), "{word}: {said}"));
         assert!(said.matches("kernel log: ").count() <= 1, "{said}");
     };
@@ -165,7 +165,7 @@ fn vm_rehearsed_is_what_could_only_be_looked_at_and_is_refused_in_the_kernels_wo
     file().write_all_at(&(u32::from_le_bytes(features) | 1 << 30).to_le_bytes(), 1024 + 0x64).unwrap();
     refused(
         &only(part, FilesystemFormat::Ext4, &["noatime"]),
-        &["ext4 on /dev/vda1, to be mounted at /srv", "kernel log: ", "unsupported optional features"],
+        &["ext4 on /dev/vda1 for the mount point /srv", "kernel log: ", "unsupported optional features"],
     );
 
     // A journal that cannot be replayed.
@@ -216,7 +216,7 @@ fn vm_rehearsed_changes_that_do_not_fit_into_memory_are_said() {
     assert!(error.is_refusal(), "{error}");
     let said = error.to_string();
     assert!(
-        said.contains("changes to /dev/vda1, including journal replay, do not fit into 65.5 kB of memory"),
+        said.contains("changes to /dev/vda1, including those of the journal replay, do not fit into 65.5 kB of memory"),
         "{said}"
     );
     unchanged(&disks, || run_rehearsal_within(&rehearsal, 64 * MIB)).unwrap();

@@ -73,7 +73,7 @@ fn root_what_a_tool_or_the_kernel_refuses_is_refused_in_memory() {
         }
     }
     for (version, options, words) in [
-        ("3.10.0-1160.el7.x86_64", "", Some("cannot mount /srv (xfs): this kernel does not support reflink")),
+        ("3.10.0-1160.el7.x86_64", "", Some("cannot mount /srv (xfs), because this kernel does not support reflink")),
         ("3.10.0-1160.el7.x86_64", "-m reflink=0,inobtcount=0,bigtime=0", None),
         ("6.1.0-31-amd64", "", None),
     ] {
@@ -85,27 +85,17 @@ fn root_what_a_tool_or_the_kernel_refuses_is_refused_in_memory() {
         assert!(refused.is_none_or(|(is_refusal, why)| is_refusal && why.contains(words.unwrap())), "{version}");
     }
     for (format, options, mount, words) in [
-        (Ext4, "-O nosuch", Some(""), "ext4 for /dev/sdx2 cannot be created (tried on a device in memory): `mkfs.ext4"),
+        (Ext4, "-O nosuch", Some(""), "ext4 for /dev/sdx2 (trial on an in-memory device): `mkfs.ext4"),
         (Ext4, "-O nosuch", None, "Invalid filesystem option set: nosuch"),
-        (Vfat, "-F 33", None, "vfat for /dev/sdx2 cannot be created (tried on a device in memory)"),
+        (Vfat, "-F 33", None, "vfat for /dev/sdx2 (trial on an in-memory device)"),
         (Vfat, "-s 3", None, "mkfs.vfat -s 3"),
-        (Xfs, "-m nosuch=1", None, "xfs for /dev/sdx2 cannot be created (tried on a device in memory)"),
-        (Btrfs, "-O nosuch", None, "btrfs for /dev/sdx2 cannot be created (tried on a device in memory)"),
-        (Swap, "-p 12345", None, "swap for /dev/sdx2 cannot be created (tried on a device in memory)"),
+        (Xfs, "-m nosuch=1", None, "xfs for /dev/sdx2 (trial on an in-memory device)"),
+        (Btrfs, "-O nosuch", None, "btrfs for /dev/sdx2 (trial on an in-memory device)"),
+        (Swap, "-p 12345", None, "swap for /dev/sdx2 (trial on an in-memory device)"),
         (Ext4, "-b 1000", None, "mkfs.ext4 -b 1000"),
-        (
-            Ext4,
-            "",
-            Some("nosuch=1"),
-            "ext4 for /dev/sdx2 cannot be mounted with nosuch=1 (tried on a device in memory)",
-        ),
-        (
-            Xfs,
-            "",
-            Some("logbufs=99"),
-            "xfs for /dev/sdx2 cannot be mounted with logbufs=99 (tried on a device in memory)",
-        ),
-        (Tmpfs, "", Some("size=x"), "tmpfs for /dev/sdx2 cannot be mounted with size=x (tried on a device in memory)"),
+        (Ext4, "", Some("nosuch=1"), "ext4 for /dev/sdx2 with nosuch=1 (trial on an in-memory device)"),
+        (Xfs, "", Some("logbufs=99"), "xfs for /dev/sdx2 with logbufs=99 (trial on an in-memory device)"),
+        (Tmpfs, "", Some("size=x"), "tmpfs for /dev/sdx2 with size=x (trial on an in-memory device)"),
     ] {
         let error = try_filesystem_within(&trial(format, options, mount), 256 * MIB).unwrap_err().to_string();
         assert!(error.contains(words), "{format} {options}: {error}");
@@ -154,7 +144,7 @@ fn root_an_option_that_the_first_guess_is_too_small_for_is_not_refused() {
         assert!(try_filesystem_within(&guessed(fits), 1024 * MIB).is_err(), "{format} {fits}");
         try_filesystem_within(&several(fits), 1024 * MIB).unwrap_or_else(|error| panic!("{format} {fits}: {error}"));
         let error = try_filesystem_within(&several(wrong), 1024 * MIB).unwrap_err().to_string();
-        assert!(error.contains("cannot be created (tried on a device in memory)"), "{format} {wrong}: {error}");
+        assert!(error.contains("(trial on an in-memory device)"), "{format} {wrong}: {error}");
     }
 }
 
@@ -165,7 +155,7 @@ fn root_what_takes_more_memory_than_there_is_is_tried_smaller_and_said() {
     let large = TryFilesystem { size_bytes: 8 << 40, ..trial(FilesystemFormat::Xfs, "-m reflink=0", None) };
     let said = try_filesystem_within(&large, 96 * MIB).unwrap().unwrap();
     assert!(
-        said.starts_with("xfs of /dev/sdx2 was not tried in full size: the trial takes more than 96 MiB of memory"),
+        said.starts_with("the creation of xfs on /dev/sdx2 was not tried with the full size: the trial requires more than 96 MiB of memory"),
         "{said}"
     );
     // A wrong option is distinguished from a lack of memory.
@@ -225,7 +215,7 @@ fn vm_raid_options_are_tried_in_memory_and_leave_no_array() {
     ] {
         let error = try_array(&trial(level, "1.2", "/dev/vda /dev/vdb", options, 512)).unwrap_err().to_string();
         assert!(
-            error.starts_with(&format!("{level} for /dev/md/data cannot be created (tried on a device in memory)")),
+            error.starts_with(&format!("cannot create {level} for /dev/md/data (trial on an in-memory device)")),
             "{error}"
         );
         assert!(error.contains(words), "{options}: {error}");

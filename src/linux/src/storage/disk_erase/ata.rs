@@ -43,7 +43,7 @@ impl AtaDisk for HdparmDisk<'_> {
 /// Erases the disk, and returns the result that the disk reports.
 ///
 /// # Errors
-/// Returns an error if the disk does not support the method at present, refuses the command, or would not finish in
+/// Returns an error if the disk does not currently support the method, refuses the command, or would not finish in
 /// time. The error is [`EraseFailure::Final`] if the password remains set.
 pub(super) fn erase_sata(
     device: &DevicePath,
@@ -72,10 +72,14 @@ fn erase_disk(
     // A running erase cannot be stopped, and the disk does not execute other commands during the erase.
     let left = deadline.time_left()?;
     if let Some(minutes) = minutes.filter(|minutes| Duration::from_secs(60 * u64::from(*minutes)) > left) {
-        return Err(format!("the disk needs {minutes} min, but {} min are left", left.as_secs() / 60).into());
+        return Err(format!(
+            "the disk needs {minutes} min for the erase, but only {} min are left",
+            left.as_secs() / 60
+        )
+        .into());
     }
     let done = disk.run_hdparm("--security-set-pass", SHORT).and_then(|()| disk.run_hdparm(option, left));
-    // The result of hdparm does not matter here: if no password is set, the disk has completed the erase or is usable
+    // The result of hdparm is not decisive here: if no password is set, the disk has completed the erase or is usable
     // again.
     match disk.read_security() {
         Ok(AtaSecurity { enabled: false, .. }) => {}
@@ -94,8 +98,8 @@ fn clear_password(disk: &dyn AtaDisk, device: &DevicePath) -> Result<(), EraseFa
         security => {
             let words = [security.err(), unlocked.err(), disabled.err()].into_iter().flatten().collect::<Vec<_>>();
             let what = format!(
-                "{device}: the password `{PASSWORD}` of a failed security erase is still set, and locks the disk \
-                 after a power cycle; remove it with `hdparm --user-master u --security-disable {PASSWORD} \
+                "{device}: a security erase failed, and its password `{PASSWORD}` is still set and will lock the disk \
+                 after a power cycle; remove the password with `hdparm --user-master u --security-disable {PASSWORD} \
                  {device}`: {}",
                 words.join("; ")
             );
@@ -171,11 +175,14 @@ mod tests {
     fn nothing_is_asked_of_a_disk_that_is_not_ready_for_it() {
         type Change = fn(&mut AtaSecurity);
         let cases: [(Change, &str); 5] = [
-            (|security| security.frozen = true, "the firmware has frozen the disk's security"),
-            (|security| security.enabled = true, "the disk has a password set"),
+            (|security| security.frozen = true, "the firmware has frozen the disk's security settings"),
+            (|security| security.enabled = true, "a password is set on the disk"),
             (|security| security.locked = true, "the disk is locked by a password"),
             (|security| security.supported = false, "the disk does not support ATA security"),
-            (|security| security.erase_minutes = Some(90), "the disk needs 90 min, but 59 min are left"),
+            (
+                |security| security.erase_minutes = Some(90),
+                "the disk needs 90 min for the erase, but only 59 min are left",
+            ),
         ];
         for (change, expected) in cases {
             let disk = FakeDisk::new(&[]);
@@ -211,7 +218,9 @@ mod tests {
         for disk in [refusing, lying] {
             let error = disk.erase(EraseMethod::AtaErase).unwrap_err();
             assert!(
-                error.starts_with("final: /dev/sda: the password `drophammer` of a failed security erase is still set"),
+                error.starts_with(
+                    "final: /dev/sda: a security erase failed, and its password `drophammer` is still set"
+                ),
                 "{error}"
             );
             assert!(error.contains("hdparm --user-master u --security-disable drophammer /dev/sda"), "{error}");

@@ -18,7 +18,7 @@ const STATUS_BYTES: usize = 32;
 const UNKNOWN: u32 = u32::MAX;
 
 // Sanitize actions. They are sent with "allow unrestricted sanitize exit", so that other erase methods still work after
-// a failed sanitize.
+// a failed sanitize operation.
 const EXIT_FAILURE_MODE: u32 = 1;
 const BLOCK_ERASE: u32 = 2 | UNRESTRICTED;
 const CRYPTO_ERASE: u32 = 4 | UNRESTRICTED;
@@ -36,7 +36,7 @@ const POLL: Duration = Duration::from_millis(500);
 /// deadline is exceeded.
 pub(super) fn erase_nvme(device: &File, method: EraseMethod, deadline: EraseDeadline) -> Result<String, String> {
     let namespace = nvme::read_namespace(device).map_err(|error| error.to_string())?;
-    // Queried again: another namespace may have been created since the inventory.
+    // Queried again, because another namespace may have been created since the inventory was read.
     if !namespace.methods.contains(&method) {
         return Err("the controller does not support this erase method for a single namespace".to_owned());
     }
@@ -45,7 +45,7 @@ pub(super) fn erase_nvme(device: &File, method: EraseMethod, deadline: EraseDead
         EraseMethod::NvmeFormat => format_namespace(device, &namespace, 1, deadline),
         EraseMethod::NvmeSanitizeCrypto => sanitize_subsystem(device, CRYPTO_ERASE, deadline),
         EraseMethod::NvmeSanitizeBlock => sanitize_subsystem(device, BLOCK_ERASE, deadline),
-        _ => Err("not an NVMe method".to_owned()),
+        _ => Err("the erase method is not an NVMe method".to_owned()),
     }
 }
 
@@ -67,27 +67,33 @@ fn format_namespace(
 }
 
 fn sanitize_subsystem(device: &File, action: u32, deadline: EraseDeadline) -> Result<String, String> {
-    // A running sanitize cannot be stopped, not even by a power cycle.
+    // A running sanitize operation cannot be stopped, not even by a power cycle.
     let (needed, left) = (parse_estimate(&read_sanitize_status(device)?, action), deadline.time_left()?);
     if let Some(needed) = needed.filter(|needed| *needed > left) {
-        return Err(format!("the controller needs {} s, but {} s are left", needed.as_secs(), left.as_secs()));
+        return Err(format!(
+            "the controller needs {} s for the sanitize operation, but only {} s are left",
+            needed.as_secs(),
+            left.as_secs()
+        ));
     }
     start_sanitize(device, action).map_err(|error| format!("Sanitize: {error}"))?;
     loop {
         match parse_progress(&read_sanitize_status(device)?) {
-            SanitizeProgress::Done => return Ok("the controller reports that the sanitize has completed".to_owned()),
+            SanitizeProgress::Done => {
+                return Ok("the controller reports that the sanitize operation has completed".to_owned());
+            }
             SanitizeProgress::Failed => {
                 // In failure mode, the controller rejects all other commands that write.
                 let exit = start_sanitize(device, EXIT_FAILURE_MODE);
                 return Err(match exit {
-                    Ok(()) => "the controller reports that the sanitize failed".to_owned(),
-                    Err(error) => format!("the sanitize failed, and the disk is no longer usable: {error}"),
+                    Ok(()) => "the controller reports that the sanitize operation failed".to_owned(),
+                    Err(error) => format!("the sanitize operation failed, and the disk is no longer usable: {error}"),
                 });
             }
             SanitizeProgress::Running { percent } => {
                 deadline
                     .time_left()
-                    .map_err(|error| format!("{error}; the sanitize is at {percent} % and continues"))?;
+                    .map_err(|error| format!("{error}; the sanitize operation is at {percent} % and continues"))?;
                 thread::sleep(POLL);
             }
         }
@@ -117,12 +123,12 @@ fn read_sanitize_status(device: &File) -> Result<[u8; STATUS_BYTES], String> {
 }
 
 /// Evaluates the status page. The field SPROG counts up to 65535; the low three bits of the field SSTAT contain the
-/// status. The status "never sanitized" directly after the start of a sanitize is treated as a failure, because only a
-/// firmware defect or a lost command causes this status.
+/// status. The status "never sanitized" directly after the start of a sanitize operation is treated as a failure,
+/// because it can only be caused by a firmware defect or a lost command.
 fn parse_progress(page: &[u8; STATUS_BYTES]) -> SanitizeProgress {
     let progress = u32::from(u16::from_le_bytes([page[0], page[1]]));
     match page[2] & 0b111 {
-        // 4 means that the sanitize has completed without deallocating the blocks.
+        // 4 means that the sanitize operation has completed without deallocating the blocks.
         1 | 4 => SanitizeProgress::Done,
         2 => SanitizeProgress::Running { percent: progress * 100 / 65536 },
         _ => SanitizeProgress::Failed,

@@ -76,7 +76,7 @@ impl NoDiscard {
 fn a_deadline_says_how_long_it_was() {
     assert!(EraseDeadline::after_budget(Duration::from_secs(100)).time_left().unwrap() > Duration::from_secs(90));
     assert_eq!(EraseDeadline { budget: Duration::from_secs(60), end: Instant::now() }.time_left().unwrap_err(), {
-        format!("the time limit of {} is exceeded", common::format::format_seconds(60.0))
+        format!("the time limit of {} was exceeded", common::format::format_seconds(60.0))
     });
 }
 
@@ -213,7 +213,7 @@ fn loop_a_budget_that_is_over_ends_the_methods() {
     plan.budget_seconds = 0;
     let error = wipe_disk(&plan).unwrap_err().to_string();
     assert!(error.contains("discard: the ") && error.contains("writing zeros: the "), "{error}");
-    assert!(error.ends_with("is exceeded"), "{error}");
+    assert!(error.ends_with("was exceeded"), "{error}");
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn vm_erase_takes_no_discard_that_leaves_the_content_for_success() {
     let methods = [AtaEnhancedErase, AtaErase, Discard];
     let error = wipe_disk(&plan(device, &methods, true, ends(size))).unwrap_err().to_string();
     assert!(error.contains("ATA erase: the disk does not support ATA security"), "{error}");
-    assert!(error.contains("discard: the disk does not return zeros at byte "), "{error}");
+    assert!(error.contains("discard: the disk does not contain zeros at byte "), "{error}");
     fill(device);
     let erased = wipe_disk(&plan(device, &methods, false, ends(size))).unwrap();
     assert_eq!((erased.method, written(device)), (Ends, 254));

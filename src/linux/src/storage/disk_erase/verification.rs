@@ -31,8 +31,8 @@ fn verify_samples(file: &File, size: u64) -> Result<String, String> {
     let mut buffer = zeroing::allocate_buffer();
     for range in ranges {
         let found = zeroing::find_first_nonzero(file, &range, &mut buffer);
-        if let Some(offset) = found.map_err(|error| format!("cannot read the disk back: {error}"))? {
-            return Err(format!("the disk does not return zeros at byte {offset}"));
+        if let Some(offset) = found.map_err(|error| format!("cannot read the disk after the erase: {error}"))? {
+            return Err(format!("the disk does not contain zeros at byte {offset}"));
         }
     }
     Ok(match whole {
@@ -45,8 +45,8 @@ fn verify_samples(file: &File, size: u64) -> Result<String, String> {
 pub(crate) struct ContentSamples(Vec<(u64, Vec<u8>)>);
 
 impl ContentSamples {
-    /// Reads samples from the whole disk, and from the start of each of `ranges`, because most evenly spread samples of
-    /// a disk with few files are blank. Samples that are blank or unreadable prove nothing and are omitted.
+    /// Reads samples from the whole disk, and from the start of each of the `ranges`, because on a disk with few files,
+    /// most evenly distributed samples are blank. Blank and unreadable samples prove nothing and are omitted.
     pub(crate) fn read_samples(file: &File, size: u64, ranges: &[ByteRange]) -> ContentSamples {
         let read = |start| {
             let mut content = vec![0; PIECE_BYTES.min(size) as usize];
@@ -71,7 +71,8 @@ impl ContentSamples {
     fn verify_changed(&self, file: &File) -> Result<String, String> {
         for (start, old) in &self.0 {
             let mut now = vec![0; old.len()];
-            file.read_exact_at(&mut now, *start).map_err(|error| format!("cannot read the disk back: {error}"))?;
+            file.read_exact_at(&mut now, *start)
+                .map_err(|error| format!("cannot read the disk after the erase: {error}"))?;
             if now == *old {
                 return Err(format!("the old content is still there at byte {start}"));
             }
@@ -83,7 +84,8 @@ impl ContentSamples {
     }
 }
 
-/// Returns the offsets of samples of this length. The samples are evenly spread over the disk, and include both ends.
+/// Returns the offsets of samples of this length. The samples are evenly distributed over the disk, and include both
+/// ends.
 pub(super) fn sample_offsets(size: u64, length: u64) -> impl Iterator<Item = u64> {
     let last = size.saturating_sub(length);
     // Aligned to pages; multiplying first would overflow beyond 256 PiB.
@@ -120,7 +122,7 @@ mod tests {
             file.write_all_at(&[1], offset).unwrap();
             assert_eq!(
                 verify_samples(&file, GIB).unwrap_err(),
-                format!("the disk does not return zeros at byte {offset}")
+                format!("the disk does not contain zeros at byte {offset}")
             );
             file.write_all_at(&[0], offset).unwrap();
         }
@@ -128,8 +130,8 @@ mod tests {
         file.set_len(3 << 20).unwrap();
         assert_eq!(verify_samples(&file, 3 << 20).unwrap(), "the whole disk reads back as zero");
         file.write_all_at(&[1], 1_234_567).unwrap();
-        assert_eq!(verify_samples(&file, 3 << 20).unwrap_err(), "the disk does not return zeros at byte 1234567");
-        assert!(verify_samples(&file, GIB).unwrap_err().starts_with("cannot read the disk back: "));
+        assert_eq!(verify_samples(&file, 3 << 20).unwrap_err(), "the disk does not contain zeros at byte 1234567");
+        assert!(verify_samples(&file, GIB).unwrap_err().starts_with("cannot read the disk after the erase: "));
     }
 
     #[test]
@@ -157,6 +159,6 @@ mod tests {
         let error = with_signature.verify_changed(&file).unwrap_err();
         assert_eq!(error, format!("the old content is still there at byte {}", 3 << 20));
         file.set_len(4096).unwrap();
-        assert!(before.verify_changed(&file).unwrap_err().starts_with("cannot read the disk back: "));
+        assert!(before.verify_changed(&file).unwrap_err().starts_with("cannot read the disk after the erase: "));
     }
 }

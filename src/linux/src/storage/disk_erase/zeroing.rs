@@ -11,7 +11,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-/// Buffer size in bytes. The buffer is so small that even a machine with little memory can write to sixty disks in
+/// Buffer size in bytes. The buffer is small, so that even a machine with little memory can write to sixty disks in
 /// parallel.
 const BUFFER_BYTES: u64 = 256 * 1024;
 
@@ -29,8 +29,8 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(30);
 /// Zeroes these ranges and verifies them by reading from the device.
 ///
 /// # Errors
-/// Returns an error if a range ends beyond the device (nothing is written then), a write fails, or the device does not
-/// return zeros afterwards (the error contains the offset).
+/// Returns an error if a range extends beyond the device (in which case nothing is written), a write fails, or the
+/// device does not return zeros afterwards (the error contains the offset).
 pub(crate) fn zero_ranges(file: &File, device: &DevicePath, size: u64, ranges: &[ByteRange]) -> Result<()> {
     check_ranges(device, size, ranges)?;
     let zeroed = |zero: fn(&File, u64, u64) -> io::Result<()>| {
@@ -39,7 +39,7 @@ pub(crate) fn zero_ranges(file: &File, device: &DevicePath, size: u64, ranges: &
                 .context(Phase::Storage, || format!("write {length} zeros at byte {start} of {device}"))?;
         }
         file.sync_data().context(Phase::Storage, || format!("flush the zeros to {device}"))?;
-        find_remaining_data(file, ranges).context(Phase::Storage, || format!("read {device} back after wiping"))
+        find_remaining_data(file, ranges).context(Phase::Storage, || format!("read back {device} after wiping"))
     };
     let mut left = zeroed(zero_range)?;
     if left.is_some() {
@@ -47,7 +47,7 @@ pub(crate) fn zero_ranges(file: &File, device: &DevicePath, size: u64, ranges: &
         left = zeroed(write_zeros)?;
     }
     let Some(offset) = left else { return Ok(()) };
-    let what = format!("{device}: byte {offset} is not zero after wiping: the disk does not store written data");
+    let what = format!("{device}: byte {offset} is not zero after wiping: the disk did not store the written data");
     Err(Error::new(Phase::Storage, what))
 }
 
@@ -67,12 +67,13 @@ fn find_remaining_data(file: &File, ranges: &[ByteRange]) -> io::Result<Option<u
 /// Checks that these ranges are within the device.
 ///
 /// # Errors
-/// Returns an error if a range ends beyond the device.
+/// Returns an error if a range extends beyond the device.
 pub(super) fn check_ranges(device: &DevicePath, size: u64, ranges: &[ByteRange]) -> Result<()> {
     for range in ranges {
         if range.start.checked_add(range.length).is_none_or(|end| end > size) {
             let (start, length) = (range.start, range.length);
-            let what = format!("{device}: cannot wipe {length} bytes at {start}: the device has {size} bytes");
+            let what =
+                format!("{device}: cannot wipe {length} bytes at byte {start}: the device has only {size} bytes");
             return Err(Error::new(Phase::Storage, what));
         }
     }
@@ -120,7 +121,7 @@ fn process_chunks(
         let left = deadline.time_left().map_err(|error| format!("{error}, at {} % of the disk", start * 100 / size))?;
         if let Some(needed) = estimate_excessive_time(began.elapsed(), start, size, left) {
             return Err(format!(
-                "about {} min more are needed, but only {} min are left",
+                "the operation needs about {} more minutes, but only {} min are left",
                 to_minutes(needed),
                 to_minutes(left)
             ));
@@ -131,7 +132,7 @@ fn process_chunks(
 }
 
 /// Returns the estimated time for the rest of the disk, if this time is more than twice the time left until the
-/// deadline. A slow disk is thus detected after minutes instead of hours.
+/// deadline. A slow disk is therefore detected after minutes instead of hours.
 fn estimate_excessive_time(elapsed: Duration, done: u64, size: u64, left: Duration) -> Option<Duration> {
     if done == 0 || elapsed < left / 20 {
         return None;

@@ -56,9 +56,9 @@ fn another_disk_of_the_same_kind_has_another_number() {
 fn a_disk_that_is_gone_is_refused() {
     let plan = DiskIdentity { device: "/dev/no-such-disk".into(), ..disk("S1", "", 9) };
     let error = open_identified_disk(&plan).unwrap_err().to_string();
-    assert!(error.starts_with("find the disk /dev/no-such-disk of the plan (nothing was written): "), "{error}");
+    assert!(error.starts_with("find the planned disk /dev/no-such-disk (nothing was written): "), "{error}");
     let plan = DiskIdentity { device: "/dev/null".into(), ..plan };
-    assert!(open_identified_disk(&plan).unwrap_err().to_string().contains("the file is not a block device"));
+    assert!(open_identified_disk(&plan).unwrap_err().to_string().contains("not a block device"));
 }
 
 #[test]

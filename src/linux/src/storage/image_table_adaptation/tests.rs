@@ -79,14 +79,14 @@ fn what_cannot_be_fitted_is_refused_and_left_alone() {
         (64, Some(2), &|_| (), "partition 2 cannot grow: the image does not contain it"),
         (64, Some(0), &|_| (), "partition 0 cannot grow: the image does not contain it"),
         (7, None, &|_| (), "partition 5 ends at sector 16383, after the last usable sector 14302"),
-        (64, None, &|file| flip(file, 512 + 60), "the header's checksum is wrong"),
-        (64, None, &|file| flip(file, 1024 + 3), "the checksum of its entries is wrong"),
-        (64, None, &|file| file.write_all_at(&[0xff; 4], 512 + 12).unwrap(), "the header's checksum is wrong"),
+        (64, None, &|file| flip(file, 512 + 60), "the header's checksum does not match"),
+        (64, None, &|file| flip(file, 1024 + 3), "the checksum of its entries does not match"),
+        (64, None, &|file| file.write_all_at(&[0xff; 4], 512 + 12).unwrap(), "the header's checksum does not match"),
         (
             64,
             Some(5),
             &|file| file.write_all_at(&[0; 512], 512).unwrap(),
-            "partition 5 cannot grow: the image has no GPT",
+            "partition 5 cannot grow: the image does not contain a GPT",
         ),
     ];
     for (mib, grow, damage, says) in cases {
@@ -133,10 +133,10 @@ fn what_has_no_place_at_the_end_is_refused_and_nothing_is_written() {
     let full = (1..=128).map(|number| format!("{number} : start={}, size=8\n", 2048 + 8 * number));
     let full = format!("label: gpt\n{}", full.collect::<String>());
     for (mib, script, bytes, says) in [
-        (64, &*full, 1, "cannot add partition config-2: all entries of the table are in use"),
+        (64, &*full, 1, "cannot add partition config-2: all entries of the partition table are in use"),
         (16, GPT, 8 << 20, "cannot add partition config-2: not enough space"),
         (16, GPT, 32 << 20, "cannot add partition config-2: not enough space"),
-        (64, other, 1, "cannot add partition config-2: the image has no GPT"),
+        (64, other, 1, "cannot add partition config-2: the image does not contain a GPT"),
     ] {
         let image = image(mib, script);
         let before = fs::read(image.path()).unwrap();

@@ -19,13 +19,13 @@ fn what_is_missing_is_named_at_once_and_no_key_is_said() {
     let typed = LuksContainer { source: KeySource::Prompt, ..container("/dev/sdc", "") };
     assert!(
         check_requirements(&[typed]).unwrap_err().to_string().contains(
-            "/dev/sdc is encrypted with `key: prompt`, but the agent requests passphrases only at the console"
+            "/dev/sdc is encrypted with `key: prompt`, but the agent asks for passphrases only on the console"
         )
     );
     for source in [KeySource::Server, KeySource::Tpm2] {
         let told_before = LuksContainer { source, withheld: true, ..container("/dev/sdc", "") };
         let said = check_requirements(&[told_before]).unwrap_err().to_string();
-        assert!(said.contains("/dev/sdc is encrypted") && said.contains("boot the machine again"), "{said}");
+        assert!(said.contains("/dev/sdc is encrypted") && said.contains("reboot the machine"), "{said}");
     }
     let container = container("/dev/sda3", KEY);
     assert!(!format!("{container:?}").contains(KEY));

@@ -1,5 +1,5 @@
-//! Keys sealed to a TPM 2, by systemd-cryptenroll and systemd's plugin for cryptsetup. The plugin's token in a
-//! container's header unlocks the container both in the ramdisk and in the installed system.
+//! Keys sealed to a TPM 2, by systemd-cryptenroll and systemd's plugin for cryptsetup. With the plugin's token in a
+//! container's header, the container is unlocked both in the ramdisk and in the installed system.
 //!
 //! The keys are not bound to PCRs. PCRs that describe how the machine was booted (such as 7: Secure Boot keys and
 //! signers) differ between the ramdisk booted over the network and the installed system booted from disk. A firmware
@@ -36,20 +36,20 @@ fn find_missing_requirements_for(tpm: &str) -> Vec<String> {
     let mut missing = Vec::new();
     if !Path::new(tpm).exists() {
         missing.push(format!(
-            "the machine has no TPM 2 ({tpm}): the TPM is missing, disabled in the firmware setup, or of version 1.2"
+            "found no TPM 2 ({tpm}): the TPM is missing, disabled in the firmware setup, or has version 1.2"
         ));
     }
     if !process::find_missing_tools(&[TOOL]).is_empty() || !Path::new(PLUGIN).exists() {
         missing.push(format!(
-            "the ramdisk's part `luks` does not contain {TOOL} or its plugin for cryptsetup: build \
-             it again with initramfs/build"
+            "the ramdisk part `luks` does not contain {TOOL} or its plugin for cryptsetup: rebuild this part with \
+             initramfs/build"
         ));
     }
     missing
 }
 
 /// Returns the key with which a container is created before the TPM is enrolled. This is the container's second key, or
-/// a temporary key of 244 random bits if the container has no second key.
+/// a temporary key of 244 random bits if there is no second key.
 pub(crate) fn choose_first_key(container: &LuksContainer) -> SecretText {
     match container.key.is_empty() {
         true => SecretText::new(format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple())),
@@ -57,8 +57,8 @@ pub(crate) fn choose_first_key(container: &LuksContainer) -> SecretText {
     }
 }
 
-/// Adds a key slot that this machine's TPM unseals. `first`, the key of [`choose_first_key`], is removed if it is
-/// temporary, and preserved if it is the container's second key.
+/// Adds a key slot with a key that is sealed to this machine's TPM. `first`, the key of [`choose_first_key`], is
+/// removed if it is temporary, and preserved if it is the container's second key.
 ///
 /// # Errors
 /// Returns an error if systemd-cryptenroll fails.
@@ -76,7 +76,7 @@ pub(crate) fn enroll_tpm(container: &LuksContainer, first: &SecretText) -> Resul
         .context(Phase::Storage, || format!("seal the key of {device} to the TPM"))
 }
 
-/// Opens the container with the key that this machine's TPM unseals.
+/// Opens the container with the key that is sealed to this machine's TPM.
 ///
 /// # Errors
 /// Returns an error if there is no TPM, or another TPM sealed the key.
@@ -88,7 +88,7 @@ pub fn open_with_tpm(OpenContainer { container, read_only }: &OpenContainer, dev
         .arg("--token-only")
         .arg(device)
         .arg(super::mapping_name(&container.mapping));
-    let only = "only the TPM that sealed the key can unseal it, and only if that TPM was not cleared";
+    let only = "only the TPM that sealed the key can unseal it, and only if this TPM was not cleared";
     let what = || format!("open {} with this machine's TPM ({only})", container.device);
     open.run().map(drop).context(Phase::Storage, what)
 }
@@ -112,7 +112,7 @@ impl KeyFile {
 
 impl Drop for KeyFile {
     fn drop(&mut self) {
-        // A file that cannot be removed is only in memory, and is lost with the ramdisk.
+        // A file that cannot be removed exists only in memory, and is lost with the ramdisk.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn a_machine_without_a_tpm_is_told_so() {
         let said = find_missing_requirements_for("/dev/none").join("; ");
-        assert!(said.contains("the machine has no TPM 2 (/dev/none)"), "{said}");
+        assert!(said.contains("found no TPM 2 (/dev/none)"), "{said}");
         assert!(!find_missing_requirements_for("/dev/null").join("; ").contains("has no TPM"));
     }
 

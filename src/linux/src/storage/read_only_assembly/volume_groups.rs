@@ -11,15 +11,16 @@ use model::inventory::{AttemptTarget, FailedAttempt, Inventory, LvmLogicalVolume
 /// 4.18).
 const HARMLESS: [&str; 2] = ["linear", "striped"];
 
-/// Selection that excludes origins of snapshots, because a pending merge would write to them, and volumes that are
-/// being moved, because the move would continue. Such volumes differ from other linear volumes in one letter of lv_attr
-/// (lvs(8)). The first letter of an origin is not `-`. The third letter of a volume that is being moved is a capital
-/// letter.
+/// Selection of volumes that excludes origins of snapshots, because a pending merge would write to them, and volumes
+/// that are being moved, because the move would continue. Such volumes differ from other linear volumes in one letter
+/// of lv_attr (lvs(8)). The first letter of an origin is not `-`. The third letter of a volume that is being moved is a
+/// capital letter.
 const PLAIN: &str = "lv_attr=~^-.[a-z]";
 
 /// Makes the group's volumes readable: activates volumes whose activation writes nothing, and creates read-only
 /// mappings for other volumes if LVM's metadata describes the location of their content. Returns the failed attempts.
-/// The caller must check whether a volume is readable even if the command for this volume failed.
+/// The caller must check whether a volume is readable, because it may be readable even if the command for this volume
+/// failed.
 pub(super) fn show_volumes(group: &LvmVolumeGroup) -> Vec<FailedAttempt> {
     let mut failed = Vec::new();
     if let Err(why) = require_lvm_name("volume group", &group.name) {
@@ -34,7 +35,7 @@ pub(super) fn show_volumes(group: &LvmVolumeGroup) -> Vec<FailedAttempt> {
         Ok(mappings) => failed.extend(wanted().filter_map(|volume| {
             let mapping = mappings.iter().find(|mapping| mapping.name == volume.name);
             let mapping = mapping
-                .ok_or_else(|| "LVM's metadata does not describe a complete and current copy of the volume".to_owned());
+                .ok_or_else(|| "LVM's metadata does not contain a complete and current copy of the volume".to_owned());
             mapping
                 .and_then(|mapping| create_read_only_mapping(group, mapping))
                 .err()
@@ -72,8 +73,8 @@ fn harmless_volumes(group: &LvmVolumeGroup) -> impl Iterator<Item = &LvmLogicalV
     idle.filter(|volume| HARMLESS.contains(&volume.kind.as_str()))
 }
 
-/// Activates volumes by their UUIDs, since two groups may have the same name. Does nothing for a closed group
-/// (exported, shared, or of another host), in which LVM refuses activation.
+/// Activates volumes by their UUIDs, because two groups may have the same name. Does nothing for a closed group
+/// (exported, shared, or owned by another host), because LVM would refuse the activation.
 fn activate_harmless_volumes(group: &LvmVolumeGroup) -> Result<(), String> {
     let harmless: Vec<String> = harmless_volumes(group).map(|volume| format!("lv_uuid={}", volume.uuid)).collect();
     if harmless.is_empty() || group.closed.is_some() {

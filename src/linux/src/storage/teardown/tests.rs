@@ -86,7 +86,7 @@ fn vm_release_takes_a_deep_tree_down_and_proves_it() {
         ToolCommand::new("swapon").arg(swap).run().unwrap();
 
         let error = verify_unused(disks.all()).unwrap_err().to_string();
-        for part in ["/dev/vda: vda1 is held by md", "vda2 is active swap; ", "/dev/vdb: vdb1 is held by md"] {
+        for part in ["/dev/vda: vda1 is held by md", "vda2 is in use as swap; ", "/dev/vdb: vdb1 is held by md"] {
             assert!(error.contains(part), "round {round}: {part}: {error}");
         }
         let error = release_holder(&mapping(&"/dev/mapper/vg00-root".into())).unwrap_err().to_string();

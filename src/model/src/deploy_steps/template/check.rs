@@ -17,7 +17,7 @@ const LONGEST_DESCRIPTION: usize = 255;
 /// Returns all problems of a template. Fields in `more` are allowed in addition to those that clients can set.
 pub fn check_template(document: &Value, more: &[&str]) -> Vec<Diagnostic> {
     let Some(fields) = document.as_object() else {
-        return vec![Diagnostic::new("", format!("a template must be an object, found {}", type_name(document)))];
+        return vec![Diagnostic::new("", format!("a template must be a JSON object, found {}", type_name(document)))];
     };
     let mut found = ProblemList::default();
     let known: Vec<&str> = FIELDS.iter().chain(more).copied().collect();
@@ -66,7 +66,7 @@ impl ProblemList {
         for name in fields.keys().filter(|name| !known.contains(&name.as_str())) {
             self.add_problem(
                 &child_path(place, name),
-                format!("unknown field {name:?}; supported are {}", known.join(", ")),
+                format!("unknown field {name:?}; supported fields: {}", known.join(", ")),
             );
         }
     }
@@ -126,8 +126,8 @@ impl ProblemList {
     }
 }
 
-/// Parses a priority: an integer as in JSON Schema, which includes 1.0, or a string of digits. A number that exceeds 32 bits becomes the
-/// largest priority.
+/// Parses a priority: an integer as in JSON Schema, which includes 1.0, or a string of digits. A number that does not
+/// fit in 32 bits is replaced with the largest priority.
 pub(crate) fn parse_priority(value: &Value) -> Option<u32> {
     match value {
         Value::Number(number) => match (number.as_u64(), number.as_f64()) {

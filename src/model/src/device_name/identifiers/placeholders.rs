@@ -82,8 +82,8 @@ pub(super) fn is_wwn_placeholder(digits: &str) -> bool {
 }
 
 /// Returns whether the kernel's fallback name of an NVMe namespace contains a placeholder. The kernel forms this name
-/// for a namespace that has neither an EUI-64, an NGUID nor a UUID. The name consists of vendor, serial number and
-/// model in hexadecimal, and the namespace number. The name is therefore only as unique as the serial number.
+/// for a namespace that does not have an EUI-64, NGUID or UUID. The name consists of vendor, serial number and model in
+/// hexadecimal, and the namespace number. The name is therefore only as unique as the serial number.
 pub(super) fn is_nvme_placeholder(name: &str) -> bool {
     let serial = name.split('-').nth(1).and_then(decode_hex).unwrap_or_default();
     let serial: String = serial.into_iter().map(char::from).collect();

@@ -4,7 +4,7 @@ use super::device_index::DeviceIndex;
 use super::{OpaqueKind, OpaqueObject};
 use crate::inventory::{AttemptTarget, HAS_SNAPSHOT, LvmLogicalVolume, LvmVolumeGroup, VolumeHealth};
 
-/// Segment types of volumes whose content can be shown without writing.
+/// Segment types of volumes whose content can be made readable without any write.
 const SHOWABLE: [&str; 3] = ["linear", "striped", "raid1"];
 
 impl DeviceIndex<'_> {
@@ -39,7 +39,7 @@ impl DeviceIndex<'_> {
             self.find_failure(&AttemptTarget::Volume(volume.uuid.clone())).filter(|_| !volume.uuid.is_empty());
         let untried = !self.inventory.explored && failure.is_none() && is_showable(volume);
         let path = format!("{}/{}", group.name, volume.name);
-        let elsewhere = |what: &str| format!("{what} in the system that uses it");
+        let elsewhere = |what: &str| format!("{what} in the system that uses the volume");
         let (reason, remedy) = match (volume.health, volume.kind.as_str(), &volume.entangled) {
             (VolumeHealth::Lost, "raid1", _) => (
                 "none of the volume's copies is known to be complete and current".to_owned(),
@@ -48,7 +48,9 @@ impl DeviceIndex<'_> {
             (VolumeHealth::Lost, ..) => {
                 ("part of the data is on a missing physical volume".to_owned(), "connect the missing disk".to_owned())
             }
-            _ if untried => ("the volume was not active during the inventory".to_owned(), activation_remedy(&path)),
+            _ if untried => {
+                ("the volume was not active when the inventory was read".to_owned(), activation_remedy(&path))
+            }
             (_, _, Some(how)) => {
                 (format!("the volume {how}"), elsewhere("remove the snapshot, or complete the merge or move,"))
             }
@@ -80,14 +82,15 @@ fn activation_remedy(path: &str) -> String {
     format!("activate the volume in the rescue shell (lvchange -ay {path})")
 }
 
-/// Returns whether the content of the volume can be shown without writing.
+/// Returns whether the content of the volume can be made readable without any write.
 fn is_showable(volume: &LvmLogicalVolume) -> bool {
     let is_free =
         volume.entangled.is_none() || (volume.kind == "linear" && volume.entangled.as_deref() == Some(HAS_SNAPSHOT));
     is_free && volume.health != VolumeHealth::Lost && SHOWABLE.contains(&volume.kind.as_str())
 }
 
-/// Returns whether a read-only mapping can show the content of a volume in a group that LVM refuses to activate.
+/// Returns whether the content of a volume in a group that LVM refuses to activate can be read through a read-only
+/// mapping.
 fn is_showable_in_closed_group(volume: &LvmLogicalVolume) -> bool {
     is_showable(volume) && volume.kind != "striped"
 }

@@ -8,7 +8,7 @@ use crate::inventory::{
 };
 use uuid::Uuid;
 
-const EXPORTED: &str = "it is exported: `vgimport` it in the installed system";
+const EXPORTED: &str = "it is exported: import it in the installed system with `vgimport`";
 const FOREIGN: &str =
     "it belongs to the host with the system ID \"node: 1\": remove the ID with `vgchange --systemid \"\"`";
 
@@ -89,10 +89,13 @@ fn the_reason_of_a_volume_is_the_nearest_one() {
     let entangled = |how: &str| LvmLogicalVolume { entangled: Some(how.to_owned()), ..volume("linear") };
     let lost = |kind: &str| LvmLogicalVolume { health: VolumeHealth::Lost, ..volume(kind) };
     for (volume, words) in [
-        (entangled(HAS_SNAPSHOT), "the volume has a snapshot, which would be activated with it; remove the snapshot"),
         (
-            entangled("is being moved, and its activation would continue the move"),
-            "the volume is being moved, and its activation would continue the move; ",
+            entangled(HAS_SNAPSHOT),
+            "the volume has a snapshot, which would be activated together with the volume; remove the snapshot",
+        ),
+        (
+            entangled("is being moved, and the move would continue if the volume was activated"),
+            "the volume is being moved, and the move would continue if the volume was activated; ",
         ),
         (lost("linear"), "part of the data is on a missing physical volume; connect the missing disk"),
         (lost("thin-pool"), "part of the data is on a missing physical volume"),
@@ -113,7 +116,7 @@ fn the_reason_of_a_volume_is_the_nearest_one() {
 #[test]
 fn a_closed_group_is_one_object_until_all_of_it_is_shown() {
     for (why, reason, remedy) in [
-        (EXPORTED, "it is exported", "`vgimport` it in the installed system"),
+        (EXPORTED, "it is exported", "import it in the installed system with `vgimport`"),
         (
             FOREIGN,
             "it belongs to the host with the system ID \"node: 1\"",
@@ -159,7 +162,7 @@ fn arrays_are_opaque_unless_they_run() {
     let failed = vec![FailedAttempt { tried: AttemptTarget::Array(uuid), why: "not enough".to_owned() }];
     let gone = printed(&Inventory { failed, ..with(&[]) });
     assert!(
-        gone[0].starts_with("array 00000000-") && gone[0].contains("its members can no longer be read: not enough"),
+        gone[0].starts_with("array 00000000-") && gone[0].contains("its members have become unreadable: not enough"),
         "{gone:?}"
     );
     for (size_bytes, is_seen) in [(1 << 30, true), (0, false)] {
@@ -292,7 +295,10 @@ fn only_what_the_agent_may_still_see_is_untried() {
         (group(None, vec![volume("striped")]), true),
         (group(None, vec![volume("raid1")]), true),
         (group(None, vec![entangled(HAS_SNAPSHOT)]), true),
-        (group(None, vec![entangled("is being moved, and its activation would continue the move")]), false),
+        (
+            group(None, vec![entangled("is being moved, and the move would continue if the volume was activated")]),
+            false,
+        ),
         (group(None, vec![lost]), false),
         (group(None, vec![volume("thin")]), false),
         (group(Some(EXPORTED), vec![volume("linear")]), true),

@@ -1,6 +1,6 @@
 //! Options of `mdadm --create` that a layout may set (mdadm(8); long_options in mdadm's ReadMe.c).
 //!
-//! All options are validated here, because mdadm would report an invalid option only after the disks were wiped.
+//! All options are validated here, because mdadm would report an invalid option only after the disks had been wiped.
 
 use crate::layout::{ArraySpec, RaidLevel};
 

@@ -180,9 +180,13 @@ fn parse_gib(text: &str) -> Result<u64, String> {
     positive.ok_or_else(|| format!("{text:?} is not a positive integer of GiB"))
 }
 
-/// Parses a range such as `[ 10 20 )`. A square bracket includes the bound, and a round bracket excludes the bound.
+/// Parses a range such as `[ 10 20 )`. A square bracket includes the bound, and a parenthesis excludes the bound.
 fn parse_range(text: &str) -> Result<SizeCondition, String> {
-    let usage = || format!("a range must be written as {RANGE_IN} [ 10 20 ], with a round bracket to exclude a bound");
+    let usage = || {
+        format!(
+            "a range must be written as {RANGE_IN} [ 10 20 ], with a parenthesis instead of a bracket to exclude a bound"
+        )
+    };
     let text = text.trim();
     let inner = text.strip_prefix(['[', '(']).and_then(|inner| inner.strip_suffix([']', ')'])).ok_or_else(usage)?;
     let mut ends = inner.split_whitespace();
@@ -228,7 +232,7 @@ fn parse_text_condition(text: &str) -> Result<TextCondition, String> {
     if stray || text.starts_with("s=") {
         let words = list_operators(&TEXT_OPERATORS);
         return Err(format!(
-            "text supports the operators {words}, {IN}, {ALL_IN} and {OR}; text without an operator must be equal to the attribute"
+            "text supports the operators {words}, {IN}, {ALL_IN} and {OR}; text without an operator must equal the attribute"
         ));
     }
     Ok(TextCondition::Compared(ComparisonOperator::Equal, parse_value(text)?))

@@ -16,7 +16,7 @@ impl fmt::Display for PlaceholderHint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:?} is a placeholder that many disks report: it does not identify a disk and matches none",
+            "{:?} is a placeholder that many disks report: it does not identify a disk, so this hint matches none",
             self.value
         )
     }

@@ -96,7 +96,7 @@ fn the_one_that_matches_is_chosen() {
             "n1",
             "debian-10",
             "could not find a matching filesystemLayout for size:n1 and image:debian-10\n  \
-             no layout lists this size; listed sizes: c1-large-x86, c1-xlarge-x86, s2-xlarge-x86, s3-large-x86",
+             none of the layouts lists this size; listed sizes: c1-large-x86, c1-xlarge-x86, s2-xlarge-x86, s3-large-x86",
         ),
         (
             "c1-large-x86",
@@ -126,7 +126,7 @@ fn layouts_that_are_never_chosen_collide_with_nothing() {
     let said = set.select("c1", "suse-7").unwrap_err();
     assert_eq!(
         said.nearest[0],
-        "by-name (by-name.yaml) accepts no image: the layout is only used if an allocation specifies it"
+        "by-name (by-name.yaml) does not accept any image, so it is used only by allocations that specify it"
     );
 }
 

@@ -149,7 +149,7 @@ fn check_label(check: &mut LayoutCheck, place: &str, filesystem: &FilesystemSpec
         check.report_problem(&place, message);
     }
     if format == FilesystemFormat::Vfat && label.eq_ignore_ascii_case(VFAT_WITHOUT_LABEL) {
-        check.report_problem(&place, format!("the label {label} denotes a vfat without a label"));
+        check.report_problem(&place, format!("the label {label} means that a vfat filesystem has no label"));
     }
     if format == FilesystemFormat::Vfat && label.contains(|c| NOT_IN_VFAT_LABELS.contains(c)) {
         check.report_problem(

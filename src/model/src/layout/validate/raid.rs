@@ -103,7 +103,7 @@ fn check_nested(check: &mut LayoutCheck, place: &str, raid: &ArraySpec, earlier:
 }
 
 /// Returns the minimum number of members. According to mdadm(8), an array with fewer than two members requires --force,
-/// or is impossible. With fewer members than the minimum, an array of level 5 or 6 would be a mirror.
+/// or is impossible. With fewer members, an array of level 5 or 6 is equivalent to a mirror.
 fn minimum_members(level: RaidLevel) -> usize {
     match level {
         RaidLevel::Raid0 | RaidLevel::Raid1 | RaidLevel::Raid10 => 2,

@@ -54,7 +54,7 @@ fn check_image_filesystem(check: &mut LayoutCheck, place: &str, filesystem: &Fil
     let FilesystemSpec { device, format, .. } = filesystem;
     let brought = format!("device:{device} is a partition of the image");
     if matches!(format, FilesystemFormat::Swap | FilesystemFormat::None) {
-        let message = format!("{brought}: list only partitions that are mounted, which {format} is not");
+        let message = format!("{brought}: list only partitions that are mounted, but {format} cannot be mounted");
         check.report_problem(&format!("{place}.format"), message);
     } else if filesystem.path.is_none() && !filesystem.is_for_seed() {
         check.report_problem(
@@ -65,12 +65,12 @@ fn check_image_filesystem(check: &mut LayoutCheck, place: &str, filesystem: &Fil
     if !filesystem.createoptions.is_empty() {
         check.report_problem(
             &format!("{place}.createoptions"),
-            format!("{brought}, whose filesystem is not created by mkfs: remove `createoptions`"),
+            format!("{brought}, so its filesystem is not created by mkfs: remove `createoptions`"),
         );
     }
     if !filesystem.mountoptions.is_empty() {
         let message =
-            format!("{brought}, and fstab of the image specifies how the partition is mounted: remove `mountoptions`");
+            format!("{brought}, and the image's fstab specifies how the partition is mounted: remove `mountoptions`");
         check.report_problem(&format!("{place}.mountoptions"), message);
     }
 }

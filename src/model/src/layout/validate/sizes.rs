@@ -1,6 +1,6 @@
 //! Rules for sizes that depend only on the layout. Sizes that depend on a disk are checked by the plan.
 //!
-//! Computed sizes are upper bounds, because the actual metadata of arrays take more space than these rules deduct for
+//! Computed sizes are upper bounds, because the actual metadata of arrays need more space than these rules subtract for
 //! the metadata.
 
 use super::validation_state::LayoutCheck;

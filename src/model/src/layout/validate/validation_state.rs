@@ -130,8 +130,8 @@ impl LayoutCheck<'_> {
         }
     }
 
-    /// Returns the last part of a message about a nonexistent partition: the suggestion of the correct name. Returns an
-    /// empty string if there is no suggestion.
+    /// Returns the text that is appended to a message about a nonexistent partition. The text suggests the correct
+    /// name. Returns an empty string if there is no suggestion.
     pub(super) fn suggest_partition_name(&self, device: &LayoutPath) -> String {
         self.misnamed.get(device).map_or(String::new(), |right| format!(", did you mean {right}?"))
     }

@@ -1,4 +1,4 @@
-//! Walks through a graph. Each walk visits every node once, and terminates even if the graph has cycles.
+//! Traversals of a graph. Each traversal visits every reachable node once, and terminates even if the graph has cycles.
 
 use std::collections::BTreeSet;
 

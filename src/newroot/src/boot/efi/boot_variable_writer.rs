@@ -1,5 +1,5 @@
-//! Writes boot variables and reads them back. A refusal by the firmware is reported as a warning with a remedy, and not
-//! as an error.
+//! Writes boot variables and reads them back. If the firmware rejects a change, a warning with a remedy is reported
+//! instead of an error.
 
 use super::entry_changes::BootEntryChanges;
 use linux::efi::variables::{self, BootVariables, entry_name};
@@ -41,7 +41,7 @@ fn write_and_verify(directory: &Path, name: &str, value: &[u8]) -> Result<(), Fa
     if variables::read_variable(directory, name).as_deref() == Some(value) {
         return Ok(());
     }
-    Err(FailedChange { what: format!("{name}: the firmware does not store the written value"), advice: OTHERWISE })
+    Err(FailedChange { what: format!("{name}: the firmware did not store the written value"), advice: OTHERWISE })
 }
 
 /// Failed change of a variable, with a remedy.
@@ -51,10 +51,10 @@ struct FailedChange {
 }
 
 const FULL: &str = "the firmware has no space left; remove unneeded entries (`efibootmgr -v`, `efibootmgr -B -b NUMBER`) and \
-    crash dumps (`rm /sys/firmware/efi/efivars/dump-*`), then reboot: many firmwares free space only then";
+    crash dumps (`rm /sys/firmware/efi/efivars/dump-*`), then reboot: many firmwares free space only during a reboot";
 
-const READ_ONLY: &str = "the firmware's variables are read-only because of a kernel parameter (`efi=noruntime`), the firmware's setup or \
-    kernel lockdown";
+const READ_ONLY: &str = "EFI variables are read-only because of a kernel parameter (`efi=noruntime`), a firmware \
+    setting or kernel lockdown";
 
 const OTHERWISE: &str = "set the boot order in the firmware's setup, or update the firmware";
 
@@ -68,7 +68,7 @@ impl FailedChange {
         FailedChange { what: format!("{act} {name}: {error}"), advice }
     }
 
-    /// Returns one warning for each remedy, with all failures to which this remedy applies.
+    /// Returns one warning for each remedy; the warning lists all failures to which the remedy applies.
     fn group_warnings(refused: Vec<FailedChange>) -> Vec<String> {
         let all = [FULL, READ_ONLY, OTHERWISE].into_iter().map(|advice| {
             let of_it = refused.iter().filter(|refused| refused.advice == advice);
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         assert!(warnings[0].contains("remove Boot0007: Is a directory"), "{warnings:?}");
         assert!(
-            warnings[0].contains("; Boot0001: the firmware does not store the written value: set the boot order"),
+            warnings[0].contains("; Boot0001: the firmware did not store the written value: set the boot order"),
             "{warnings:?}"
         );
         for (number, words) in [(libc::EROFS, "read-only"), (libc::EPERM, "lockdown"), (libc::EIO, "setup")] {

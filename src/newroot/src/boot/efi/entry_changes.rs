@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) use operations::OWN_PREFIX as OWN;
 
-/// Changes of boot variables. All other variables remain unchanged.
+/// Changes to boot variables. All other variables remain unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct BootEntryChanges {
     /// Numbers of entries of former installations, which will be removed.
@@ -134,8 +134,8 @@ fn is_network(value: &[u8]) -> bool {
         || (!is(&[(4, 1), (4, 2), (4, 4)]) && mentions_network(&option.description))
 }
 
-/// Returns whether the node is a network device of the BIOS Boot Specification: an embedded network, or a device with a
-/// boot entry vector.
+/// Returns whether the node is a network device as defined by the BIOS Boot Specification: an embedded network device,
+/// or a device with a boot entry vector.
 fn is_network_of_bios(node: &DevicePathNode) -> bool {
     (node.kind, node.subtype) == (5, 1) && matches!(node.data, [0x06 | 0x80, 0, ..])
 }

@@ -1,11 +1,11 @@
-//! Search for the boot loader on the EFI system partition of an image. The program that the image lists for shim's
-//! fallback program is tried first, then the firmware's fallback path, and then well-known names.
+//! Search for the boot loader on the EFI system partition of an image. The search order is: the program listed in the
+//! file for shim's fallback program, the firmware's fallback path, and well-known names.
 
 use crate::NewRoot;
 use common::bounded_read::read_prefix;
 use common::error::{Context, Error, Phase, Result};
 
-/// Fallback path of firmware (UEFI specification, 3.5.1.1).
+/// Path of the program that the firmware starts without a boot entry (UEFI specification, 3.5.1.1).
 const FALLBACK: [&str; 2] = ["BOOT", "BOOTX64.EFI"];
 
 /// File in which a distribution lists its boot loader for shim's fallback program: `shimx64.efi,debian,,a comment`, in
@@ -23,7 +23,7 @@ const LOADERS: [&str; 3] = ["shimx64.efi", "grubx64.efi", "systemd-bootx64.efi"]
 /// # Errors
 /// Fails if the partition contains no boot loader or cannot be read.
 pub fn find_loader(esp: &NewRoot) -> Result<String> {
-    let why = || "look for a boot loader on the EFI system partition".to_owned();
+    let why = || "search the EFI system partition for a boot loader".to_owned();
     let Some(efi) = find_ignoring_case(esp, "/", "EFI").context(Phase::Boot, why)? else {
         return Err(no_loader_error());
     };
@@ -49,13 +49,13 @@ pub fn find_loader(esp: &NewRoot) -> Result<String> {
 fn no_loader_error() -> Error {
     let looked = LOADERS.map(|loader| format!("\\EFI\\…\\{loader}")).join(", ");
     let what = format!(
-        "the EFI system partition of the image contains no boot loader for this machine: neither \\EFI\\{} nor one of {looked}",
+        "the image's EFI system partition contains no boot loader for this machine: neither \\EFI\\{} nor any of {looked}",
         FALLBACK.join("\\")
     );
     Error::new(Phase::Boot, what)
 }
 
-/// Returns the name as spelled in the directory, because firmware ignores case, but some filesystems do not.
+/// Returns the name as spelled in the directory. The firmware ignores case, but some filesystems do not.
 fn find_ignoring_case(esp: &NewRoot, directory: &str, name: &str) -> std::io::Result<Option<String>> {
     let there = esp.list_names(directory)?;
     Ok(there
@@ -71,7 +71,7 @@ fn read_loader_list(esp: &NewRoot, list: &str) -> Option<String> {
     let units: Vec<u16> = bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();
     let text = String::from_utf16_lossy(&units);
     let name = text.trim_start_matches('\u{feff}').split(',').next()?.trim();
-    // The name must not lead out of its directory.
+    // The name must not contain a path out of its directory.
     (!name.is_empty() && !name.contains(['/', '\\', '\n'])).then(|| name.to_owned())
 }
 

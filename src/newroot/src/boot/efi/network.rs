@@ -1,4 +1,4 @@
-//! Selection of the firmware's network boot entry for the next boot only.
+//! Selection of a network boot entry of the firmware, for the next boot only.
 
 use common::encoding::join_hex;
 use common::error::{Context, Error, Phase, Result};
@@ -19,8 +19,9 @@ pub struct NetworkEntry {
     pub(super) ipv6: bool,
 }
 
-/// Returns the best entry for a network boot of this machine: NICs in `macs` before others, PXE before HTTP, IPv4
-/// before IPv6, then the firmware's order. Returns `None` if there is no network boot entry.
+/// Returns the best entry for a network boot of this machine. NICs in `macs` are preferred to other NICs, PXE to HTTP,
+/// and IPv4 to IPv6; the firmware's order decides among equal entries. Returns `None` if there is no network boot
+/// entry.
 ///
 /// # Errors
 /// Fails if the variables cannot be read.
@@ -44,7 +45,7 @@ pub fn set_boot_next(directory: &Path, number: u16) -> Result<()> {
     if variables::read_variable(directory, "BootNext").as_deref() != Some(&value) {
         return Err(Error::new(
             Phase::Boot,
-            format!("{}: the firmware does not store the written value", path.display()),
+            format!("{}: the firmware did not store the written value", path.display()),
         ));
     }
     Ok(())

@@ -58,12 +58,12 @@ fn remove_variable(directory: &Path, variable: &VariableRemoval) -> std::result:
     }
     if !is_planned(&path, variable) {
         // This installation has overwritten the variable with its own boot entry.
-        return Ok("has a new value");
+        return Ok("not removed: this installation has replaced its value");
     }
     variables::remove_file(&path).map_err(|error| error.to_string())?;
     match fs::symlink_metadata(&path) {
         Err(_) => Ok("removed"),
-        Ok(_) => Err("the firmware does not remove the variable".to_owned()),
+        Ok(_) => Err("the firmware did not remove the variable".to_owned()),
     }
 }
 
@@ -103,12 +103,12 @@ fn write_order(directory: &Path, name: &str, order: &[u8]) -> std::result::Resul
         return if variables::read_variable(directory, name).is_none() {
             Ok(())
         } else {
-            Err("the firmware does not remove the variable".to_owned())
+            Err("the firmware did not remove the variable".to_owned())
         };
     }
     variables::write_variable(directory, name, order).map_err(|error| error.to_string())?;
     let is_written = variables::read_variable(directory, name).as_deref() == Some(order);
-    if is_written { Ok(()) } else { Err("the firmware does not store the written value".to_owned()) }
+    if is_written { Ok(()) } else { Err("the firmware did not store the written value".to_owned()) }
 }
 
 #[cfg(test)]

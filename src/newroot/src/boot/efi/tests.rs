@@ -67,26 +67,29 @@ fn what_cannot_be_written_is_said_and_no_more() {
     for nothing in [path, &path.join("no")] {
         let lines = said(nothing, &planned(), &wanted());
         assert!(lines.len() == 1 && lines[0].contains("no EFI variables in /"), "{lines:?}");
-        assert!(lines[0].starts_with("WARNING: ") && lines[0].contains("boots through the fallback path"), "{lines:?}");
+        assert!(lines[0].starts_with("WARNING: ") && lines[0].contains("boots from the fallback path"), "{lines:?}");
     }
     let stub = BootEntryRequest { arguments: "root=UUID=1".into(), ..wanted()[0].clone() };
     let lines = said(path, &planned(), &[stub]);
     assert!(lines[0].ends_with("because the image lacks a boot loader"), "{lines:?}");
     fs::write(variable_path(path, "BootOrder"), b"").unwrap();
     let lines = said(path, &planned(), &wanted());
-    assert!(lines.len() == 1 && lines[0].contains("BootOrder cannot be read"), "{lines:?}");
+    assert!(lines.len() == 1 && lines[0].contains("cannot read BootOrder"), "{lines:?}");
     assert_eq!(fs::read_dir(path).unwrap().count(), 1);
 
     fs::remove_file(variable_path(path, "BootOrder")).unwrap();
     std::os::unix::fs::symlink("/dev/full", variable_path(path, "BootOrder")).unwrap();
     // The symlink makes the variable unreadable, so it is not changed.
-    assert!(said(path, &planned(), &wanted())[0].contains("BootOrder cannot be read"));
+    assert!(said(path, &planned(), &wanted())[0].contains("cannot read BootOrder"));
     fs::remove_file(variable_path(path, "BootOrder")).unwrap();
     testing::write(path, "Timeout", &[5, 0]);
     let strange =
         [BootEntryRequest { esp: 7, loader: "x".into(), ..BootEntryRequest::default() }, BootEntryRequest::default()];
     let lines = said(path, &planned(), &[&wanted()[..], &strange].concat());
-    assert!(lines[0].contains("cannot create an entry for x: ESP 8 of 2 does not exist"), "{lines:?}");
+    assert!(
+        lines[0].contains("cannot create an entry for x: the entry is for ESP number 8, but the number of ESPs is 2"),
+        "{lines:?}"
+    );
     assert!(lines[1].contains("cannot create an entry for  on ESP /dev/"), "{lines:?}");
     assert_eq!(lines[3], "BootOrder: 0000,0001");
 }

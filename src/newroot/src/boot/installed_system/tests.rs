@@ -23,7 +23,7 @@ fn only_this_allocation_is_booted_and_only_if_it_is_there_once() {
     let others = [marked("/dev/sdb1", "m-2", "a-1"), marked("/dev/sdc1", "m-1", "a-0"), unmarked];
     let mut inventory = Inventory { filesystems: others.to_vec(), ..Inventory::default() };
     let error = find_root(&inventory, &["m-1".to_owned()], "a-1").unwrap_err().to_string();
-    assert!(error.contains("no filesystem contains the marker /etc/metal/drophammer.json"), "{error}");
+    assert!(error.contains("no filesystem contains an install marker (/etc/metal/drophammer.json)"), "{error}");
     inventory.filesystems.push(marked("/dev/sda2", "m-1", "a-1"));
     assert_eq!(find_root(&inventory, &["m-1".to_owned()], "a-1").unwrap().device, "/dev/sda2");
     inventory.filesystems.push(marked("/dev/sdd2", "m-1", "a-1"));
@@ -172,11 +172,7 @@ fn loop_the_kernel_is_taken_from_where_the_installed_system_has_it() {
     for (fstab, in_boot, expected) in [
         (found, &["vmlinuz", "initrd"][..], "load /boot/vmlinuz for kexec: "),
         (found, &["initrd"][..], "open /boot/vmlinuz, which boot-info.yaml specifies"),
-        (
-            "LABEL=gone /boot ext4\n",
-            &["vmlinuz", "initrd"][..],
-            "/boot in the fstab of the installed system: no device",
-        ),
+        ("LABEL=gone /boot ext4\n", &["vmlinuz", "initrd"][..], "/boot in the installed system's fstab: no device"),
         // Without a separate /boot, the kernel of the root filesystem is used, which has no initrd.
         ("", &["vmlinuz", "initrd"][..], "open /boot/initrd, which boot-info.yaml specifies"),
     ] {

@@ -1,4 +1,5 @@
-//! Boot without a boot loader: the firmware starts the kernel (Documentation/admin-guide/efi-stub.rst of Linux).
+//! Boot without a boot loader: the firmware starts the kernel directly (Documentation/admin-guide/efi-stub.rst of
+//! Linux).
 
 use super::super::command_line;
 use super::super::loader_context::LoaderContext;
@@ -10,7 +11,7 @@ pub(crate) fn install_efi_stub(start: &LoaderContext) -> Result<EspInstallation>
     let image = &start.kernel.image;
     let mut magic = [0; 2];
     let read = start.root.open_file(image).and_then(|mut file| file.read_exact(&mut magic));
-    read.context(Phase::Target, || format!("read {image} of the image"))?;
+    read.context(Phase::Target, || format!("read the image's {image}"))?;
     if magic != *b"MZ" {
         let what = format!(
             "the image does not contain a boot loader for UEFI, and {image} cannot be started by the firmware, because this kernel lacks an EFI stub"
@@ -18,9 +19,9 @@ pub(crate) fn install_efi_stub(start: &LoaderContext) -> Result<EspInstallation>
         return Err(Error::new(Phase::Target, what));
     }
     (start.say)(
-        "the image does not contain a boot loader: the firmware starts the kernel by its own boot entry. If the \
-         firmware loses or cannot store the entry, the machine does not boot from disk; install GRUB or systemd-boot \
-         in the image",
+        "the image does not contain a boot loader: the firmware starts the kernel directly, through a boot entry. If \
+         the firmware loses the entry or cannot store it, the machine does not boot from disk; install GRUB or \
+         systemd-boot in the image",
     );
     command_line::persist_for_kernel_install(start.root, start.line)?;
     let [(kernel, loader), (initrd, initrd_path)] = kernel_files(start, &format!("/EFI/{}", start.wants.system));

@@ -1,5 +1,5 @@
-//! GRUB for BIOS. The image of GRUB is built once and written to every disk beneath the root filesystem, so that each
-//! disk can boot the machine alone.
+//! GRUB for BIOS. GRUB's core image is built once and written to every disk beneath the root filesystem, so that the
+//! machine can boot from any one of these disks.
 
 use super::super::file_search::{find_first, find_program, is_directory};
 use super::super::loader_context::LoaderContext;
@@ -12,11 +12,12 @@ use std::time::Duration;
 
 pub(crate) const MODULES: [&str; 3] = ["/usr/lib/grub/i386-pc", "/usr/lib/grub2/i386-pc", "/usr/share/grub2/i386-pc"];
 
-/// Names of the tool that writes boot.img and core.img to a disk. The complete grub-install takes eight times as long.
+/// Names of the tool that writes boot.img and core.img to a disk. Running grub-install instead takes eight times as
+/// long.
 const SETUP: [&str; 2] = ["grub-bios-setup", "grub2-bios-setup"];
 /// Path of grub-bios-setup in systems that do not have this tool in PATH.
 const SETUP_BESIDE: [&str; 1] = ["/usr/lib/grub/i386-pc/grub-bios-setup"];
-/// Names of the tool that installs GRUB completely.
+/// Names of grub-install, which performs the whole installation of GRUB.
 const INSTALL: [&str; 2] = ["grub-install", "grub2-install"];
 
 const DEADLINE: Duration = Duration::from_secs(5 * 60);
@@ -62,8 +63,8 @@ fn install_on_disks(start: &LoaderContext, with_menu: bool) -> Result<()> {
             match (gap(disk), &boot, &setup) {
                 (Some(gap), Some(boot), _) => grub_bios_gap::write_to_gap(start, &directory, boot, device, gap)?,
                 (_, _, Some(setup)) => {
-                    // If there is no space for core.img before the first partition, the tool records the sectors of the
-                    // file instead, which requires --force.
+                    // If there is no space for core.img before the first partition, the tool instead records the
+                    // sectors that the file occupies, which requires --force.
                     let args = ["--force", "-d", &directory, device.as_str()];
                     run.run_program(setup, &args, DEADLINE)
                         .context(Phase::Target, || format!("install GRUB on {device}"))?;

@@ -13,11 +13,12 @@ use std::time::Duration;
 
 const SECTOR: usize = 512;
 
-/// Size of the boot code in the first sector of a disk, which precedes disk signature and partitions (UEFI
-/// specification 5.2.1).
+/// Size of the boot code at the beginning of a disk's first sector. The disk signature and the partition entries follow
+/// the boot code (UEFI specification 5.2.1).
 const CODE_BYTES: usize = 440;
 
-/// Offset in boot.img of the first sector number of core.img (GRUB 2.12, include/grub/i386/pc/boot.h).
+/// Offset in boot.img at which the number of core.img's first sector is stored (GRUB 2.12,
+/// include/grub/i386/pc/boot.h).
 const CORE_SECTOR: usize = 0x5c;
 /// Offset in boot.img of a jump that skips the check of the BIOS drive number.
 const DRIVE_CHECK: usize = 0x66;
@@ -27,7 +28,8 @@ const NO_OPERATION: u8 = 0x90;
 /// of twelve bytes at the end of the first sector.
 const REST_SECTOR: usize = SECTOR - 12;
 
-/// Maximum size of an image in bytes. A larger image does not fit before the first partition of any layout.
+/// Maximum size of boot.img or core.img in bytes. A larger core.img does not fit before the first partition of any
+/// layout.
 const MOST_BYTES: u64 = 1 << 20;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -73,14 +75,14 @@ struct GrubImages {
     core: Vec<u8>,
 }
 
-/// Writes the sector numbers of the location into the images: boot.img contains the number of the first sector of
-/// core.img, and this sector contains the number of the next sector.
+/// Writes the sector numbers of core.img into the images: boot.img contains the number of core.img's first sector, and
+/// that sector contains the number of the second sector.
 fn relocate_images(mut boot: Vec<u8>, mut core: Vec<u8>, gap: ByteRange) -> io::Result<GrubImages> {
     if boot.len() != SECTOR || boot[SECTOR - 2..] != [0x55, 0xaa] {
-        return Err(io::Error::other("boot.img of the image is invalid"));
+        return Err(io::Error::other("the image's boot.img is invalid"));
     }
     if core.len() <= SECTOR {
-        return Err(io::Error::other("core.img of the image is invalid"));
+        return Err(io::Error::other("core.img is invalid"));
     }
     core.resize(core.len().next_multiple_of(SECTOR), 0);
     if core.len() as u64 > gap.length {
@@ -119,9 +121,9 @@ mod tests {
     #[test]
     fn what_is_no_image_or_too_large_is_refused() {
         for (boot, core, says) in [
-            (vec![7; 512], vec![8; 1024], "boot.img of the image is invalid"),
-            (boot()[..511].to_vec(), vec![8; 1024], "boot.img of the image is invalid"),
-            (boot(), vec![8; 512], "core.img of the image is invalid"),
+            (vec![7; 512], vec![8; 1024], "the image's boot.img is invalid"),
+            (boot()[..511].to_vec(), vec![8; 1024], "the image's boot.img is invalid"),
+            (boot(), vec![8; 512], "core.img is invalid"),
             (boot(), vec![8; 1537], "core.img has 2048 bytes, but only 1536 are available before the first partition"),
         ] {
             let error = relocate_images(boot, core, GAP).unwrap_err().to_string();

@@ -68,7 +68,7 @@ const BUILT: [PrebuiltGrub; 4] = [
 
 const MODULES: [&str; 3] = ["/usr/lib/grub/x86_64-efi", "/usr/lib/grub2/x86_64-efi", "/usr/share/grub2/x86_64-efi"];
 
-/// Modules that are additionally built into an image for UEFI.
+/// Additional modules that are built into an image for UEFI.
 const MORE: [&str; 4] = ["all_video", "gfxterm", "efi_gop", "font"];
 
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -135,10 +135,10 @@ pub(crate) fn install_grub_uefi(start: &LoaderContext) -> Result<EspInstallation
     Ok(EspInstallation { files, loader, arguments: String::new() })
 }
 
-/// Returns the directory on the ESP in which an image of GRUB searches for its configuration. The path of the directory
-/// is built into the image. Returns `None` if the image does not contain such a path.
+/// Returns the directory on the ESP in which a GRUB image searches for its configuration. The path of the directory is
+/// built into the GRUB image. Returns `None` if the GRUB image does not contain such a path.
 fn read_prefix(root: &NewRoot, image: &str) -> Result<Option<String>> {
-    let what = || format!("read {image} of the image");
+    let what = || format!("read the image's {image}");
     let bytes = root.open_file(image).and_then(|file| bounded_read::read_prefix(file, MOST_BYTES));
     let bytes = bytes.context(Phase::Target, what)?;
     Ok(find_prefix(&bytes))

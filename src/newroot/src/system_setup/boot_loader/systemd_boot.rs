@@ -17,7 +17,8 @@ pub(crate) fn is_available(root: &NewRoot) -> bool {
     find_first(root, &IMAGES).is_some()
 }
 
-/// Returns systemd-boot and its settings as files for each ESP; `None` if the target does not contain systemd-boot.
+/// Returns the files that are written to each ESP: systemd-boot and its settings. Returns `None` if the target does not
+/// contain systemd-boot.
 pub(crate) fn loader_files(root: &NewRoot) -> Option<[EspFile; 3]> {
     let image = find_first(root, &IMAGES)?;
     let settings = EspFile::from_text("/loader/loader.conf", "# written by drophammer\ntimeout 2\n");

@@ -298,17 +298,13 @@ fn what_cannot_boot_says_what_was_looked_at() {
     let disk = BootRequirements { disks: boot_disks(None), ..bios.clone() };
     type Case<'a> = (Vec<(&'a str, &'a str)>, BootRequirements, &'a str);
     let cases: [Case<'_>; 7] = [
-        (
-            vec![],
-            uefi(),
-            "does not contain an init program and cannot boot: searched /sbin/init, /usr/lib/systemd/systemd,",
-        ),
-        (vec![BASE[0]], uefi(), "does not contain a kernel and cannot boot: searched /boot/loader/entries/*.conf,"),
+        (vec![], uefi(), "does not contain an init program; paths searched: /sbin/init, /usr/lib/systemd/systemd,"),
+        (vec![BASE[0]], uefi(), "does not contain a kernel; paths searched: /boot/loader/entries/*.conf,"),
         (BASE.to_vec(), wants(), "boots in UEFI mode, but the layout does not contain an EFI system partition"),
         (
             BASE.to_vec(),
             bios.clone(),
-            "in BIOS mode, but the image does not contain GRUB for BIOS: searched /usr/lib/grub/i386-pc,",
+            "in BIOS mode, but the image does not contain GRUB for BIOS; paths searched: /usr/lib/grub/i386-pc,",
         ),
         ([&BASE[..], &[grub]].concat(), bios, "the root filesystem is not on a disk"),
         (

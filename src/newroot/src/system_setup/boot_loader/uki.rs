@@ -41,7 +41,7 @@ fn is_wanted(root: &NewRoot) -> bool {
 pub(crate) fn describe_missing_tools(root: &NewRoot) -> Option<String> {
     (is_wanted(root) && !is_available(root)).then(|| {
         let lacks = if find_program(root, &TOOLS).is_none() { TOOLS[0] } else { STUBS[0] };
-        format!("WARNING: the image is configured for a unified kernel image (layout=uki), but does not contain {lacks}: no unified kernel image is built")
+        format!("WARNING: the image is configured for a unified kernel image (layout=uki), but no such kernel image is built, because the image does not contain {lacks}")
     })
 }
 

@@ -1,4 +1,4 @@
-//! Parser of initramfs contents: concatenated cpio archives, of which any may be compressed
+//! Parser of initramfs contents: concatenated cpio archives, each of which may be compressed
 //! (Documentation/driver-api/early-userspace/buffer-format.rst of Linux).
 
 use common::encoding::join_hex;
@@ -73,7 +73,7 @@ fn read_archives(
     }
 }
 
-/// Parses one compressed file, and subtracts the size of the decompressed contents from the remaining budget `most`.
+/// Parses one compressed stream, and subtracts the size of its decompressed contents from the remaining budget `most`.
 fn read_compressed(
     start: [u8; 6],
     from: &mut impl BufRead,
@@ -94,7 +94,10 @@ fn read_compressed(
 }
 
 fn unknown_format(start: &[u8]) -> io::Error {
-    io::Error::other(format!("unsupported format, neither cpio nor gzip, zstd or xz: {}", join_hex(start, " ")))
+    io::Error::other(format!(
+        "unsupported format; supported formats: cpio, gzip, zstd and xz; the file begins with {}",
+        join_hex(start, " ")
+    ))
 }
 
 /// Fills the buffer; returns `false` at the end of the initramfs.
@@ -106,7 +109,7 @@ fn fill_buffer(from: &mut impl Read, into: &mut [u8]) -> io::Result<bool> {
     from.read_exact(&mut into[1..]).map(|()| true)
 }
 
-/// Parses an archive whose first magic was already read.
+/// Parses an archive after its first magic number was read.
 fn read_archive(from: &mut impl BufRead, content: &mut InitramfsContent) -> io::Result<()> {
     let mut magic_is_read = true;
     loop {
@@ -116,7 +119,7 @@ fn read_archive(from: &mut impl BufRead, content: &mut InitramfsContent) -> io::
         magic_is_read = false;
         let (size, name_size) = (parse_field(&header, 6)?, parse_field(&header, 11)?);
         if name_size == 0 || name_size > MOST_NAME_BYTES {
-            return Err(io::Error::other("invalid length of a name"));
+            return Err(io::Error::other("invalid length of a member's name"));
         }
         let mut name = vec![0; name_size as usize];
         from.read_exact(&mut name)?;
@@ -222,7 +225,7 @@ pub(in super::super) mod tests {
         }
     }
 
-    /// Linux unpacks compressed archives one after another, and ignores other data behind them.
+    /// Linux unpacks consecutive compressed archives, and ignores other data after them.
     #[test]
     fn all_concatenated_archives_are_read() {
         let first = cpio(&[("lib/modules/6.1/ext4.ko", "x")]);

@@ -1,4 +1,4 @@
-//! Drivers required to access a disk, which are the drivers of all devices above it in sysfs.
+//! Drivers required to access a disk: the drivers of all its parent devices in sysfs.
 
 use model::device_name::DevicePath;
 use std::fs;

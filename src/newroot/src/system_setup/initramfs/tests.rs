@@ -123,7 +123,9 @@ fn it_is_made_again_by_what_the_image_has() {
     assert_eq!(did, ["/sbin/mkinitfs -o /boot/initrd.img-6.1 6.1"]);
     assert!(!root.path_exists("/etc/mkinitfs"));
     assert!(
-        said[0].starts_with("mkinitfs builds the initramfs of 6.1, because the image does not contain one"),
+        said[0].starts_with(
+            "mkinitfs builds the initramfs for kernel 6.1, because the image does not contain an initramfs"
+        ),
         "{said:?}"
     );
     let own = ("etc/mkinitfs/mkinitfs.conf", "features=\"ata base ext4\"\n");
@@ -153,14 +155,14 @@ fn what_cannot_be_made_is_told() {
         (
             &[DEP, mdadm],
             none(),
-            "the image contains none of update-initramfs, dracut, mkinitcpio, mkinitfs; it must be built because the image does not contain one",
+            "the image contains none of update-initramfs, dracut, mkinitcpio, mkinitfs; the initramfs must be built because the image does not contain an initramfs",
         ),
         (&[DEP, tool], none(), "requires mdadm, which the image does not contain"),
         (&[DEP, tool, mdadm], none(), "the initramfs built by dracut lacks the program mdadm, lacks ext4"),
         (
             &[DEP, tool, mdadm],
             None,
-            "build the initramfs of 6.1 with dracut: `/usr/bin/dracut` did not end within 600 s and was killed: dracut: no space",
+            "build the initramfs for kernel 6.1 with dracut: `/usr/bin/dracut` did not end within 600 s and was killed: dracut: no space",
         ),
     ];
     for (files, made, says) in cases {
@@ -170,14 +172,14 @@ fn what_cannot_be_made_is_told() {
     }
     let (_dir, root) = tree(&[DEP, tool, mdadm]);
     let error = ensure_initramfs(&root, &on_array(), &kernel(), &Programs::failing(), &|_| {}).unwrap_err().to_string();
-    assert!(error.starts_with("build the initramfs of 6.1 with dracut: `/usr/bin/dracut --force"), "{error}");
+    assert!(error.starts_with("build the initramfs for kernel 6.1 with dracut: `/usr/bin/dracut --force"), "{error}");
     assert!(error.ends_with("exited with 1: no"), "{error}");
     // The unreadable initramfs was overwritten by one that is known to be insufficient.
     let (_dir, root) = tree(&[DEP, tool, mdadm, ("boot/initrd.img-6.1", "no archive")]);
     let (result, _, said) = ensured(&root, &on_array(), none());
     result.unwrap_err();
     assert!(
-        said[0].contains("because the image's initramfs cannot be read: unsupported format, neither cpio nor"),
+        said[0].contains("because the image's initramfs cannot be read: unsupported format; supported formats: cpio"),
         "{said:?}"
     );
 }
@@ -212,7 +214,7 @@ fn an_initramfs_in_an_unknown_format_never_fails_an_installation() {
             let (result, _, said) = ensured(&root, &on_array(), None);
             assert!(result.unwrap(), "{files:?}");
             let warning = said.last().unwrap();
-            assert!(warning.contains("/boot/initrd.img-6.1 is used as it is, because"), "{said:?}");
+            assert!(warning.contains("/boot/initrd.img-6.1 is used unchanged, because"), "{said:?}");
         }
 
         let (_dir, root) = tree(&[DEP, ("usr/bin/dracut", ""), ("sbin/mdadm", "")]);

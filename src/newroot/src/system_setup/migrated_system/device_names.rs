@@ -20,8 +20,8 @@ const MDADM_CONFS: [&str; 2] = ["/etc/mdadm/mdadm.conf", "/etc/mdadm.conf"];
 /// # Errors
 /// Returns an error if the file cannot be read or written.
 pub(crate) fn replace_in_fstab(root: &NewRoot, carried: &MigratedMachine, say: LogSink) -> Result<()> {
-    let Some(text) =
-        read_if_exists(root.read_text(FSTAB)).context(Phase::Target, || format!("read {FSTAB} of the system"))?
+    let Some(text) = read_if_exists(root.read_text(FSTAB))
+        .context(Phase::Target, || format!("read the migrated system's {FSTAB}"))?
     else {
         return Ok(());
     };
@@ -31,13 +31,13 @@ pub(crate) fn replace_in_fstab(root: &NewRoot, carried: &MigratedMachine, say: L
         let Some(source) = source.filter(|source| is_hardware_name(source)) else { return line.to_owned() };
         let Some(uuid) = find_uuid(&source, carried) else {
             say(&format!(
-                "WARNING: {FSTAB} refers to {source}, which was a disk of the previous machine. Its name on this machine is unknown, so the line is not changed"
+                "WARNING: {FSTAB} refers to {source}, which was a disk of the previous machine. The device on this machine that replaces it is unknown, so the line is not changed"
             ));
             return line.to_owned();
         };
         changed = true;
         say(&format!("{FSTAB}: replaced {source} by UUID={uuid}"));
-        // The first word is replaced as spelled in the line, where it may contain escapes.
+        // The first word is searched for as spelled in the line, because the spelling may contain escapes.
         let start = line.len() - line.trim_start().len();
         let rest = line[start..].find([' ', '\t']).map_or("", |end| &line[start + end..]);
         format!("{}UUID={uuid}{rest}", &line[..start])
@@ -96,15 +96,15 @@ fn resolve_udev_link(source: &str, disk: &RecordedDisk) -> Option<LayoutPath> {
 /// Returns an error if the file cannot be read or written.
 pub(crate) fn replace_in_mdadm_conf(root: &NewRoot, wanted: &[FinishedArray], say: LogSink) -> Result<()> {
     for path in MDADM_CONFS {
-        let Some(text) =
-            read_if_exists(root.read_text(path)).context(Phase::Target, || format!("read {path} of the system"))?
+        let Some(text) = read_if_exists(root.read_text(path))
+            .context(Phase::Target, || format!("read the migrated system's {path}"))?
         else {
             continue;
         };
         let new: String = text.lines().map(|line| remove_disk_names(line) + "\n").collect();
         if new.trim_end() != text.trim_end() {
             root.rewrite_file(path, 0o644, new.as_bytes())?;
-            say(&format!("removed disk names from {path}: arrays are found by UUID"));
+            say(&format!("removed disk names from {path}; the arrays are found by UUID"));
         }
         let named = array_config::listed_uuids(&text);
         let lacking = wanted.iter().filter(|array| !named.contains(&array_config::uuid_text(array.uuid)));
@@ -119,8 +119,8 @@ pub(crate) fn replace_in_mdadm_conf(root: &NewRoot, wanted: &[FinishedArray], sa
     Ok(())
 }
 
-/// Removes restrictions to certain disks from a line (mdadm.conf(5)): `devices=` of an array, and paths in a DEVICE
-/// line.
+/// Removes restrictions to certain disks from a line of mdadm.conf(5): the word `devices=` of an array, and the paths
+/// in a DEVICE line.
 fn remove_disk_names(line: &str) -> String {
     let lower = line.to_ascii_lowercase();
     if lower.starts_with("dev") && line.contains("/dev/") {
@@ -231,7 +231,7 @@ mod tests {
         let (done, lines) = said(|say| replace_in_mdadm_conf(&root, &[array(uuid)], say));
         done.unwrap();
         assert_eq!(root.read_text(MDADM_CONFS[1]).unwrap(), format!("DEVICE partitions\n{line}\n name=x\n"));
-        assert_eq!(lines, ["removed disk names from /etc/mdadm.conf: arrays are found by UUID"]);
+        assert_eq!(lines, ["removed disk names from /etc/mdadm.conf; the arrays are found by UUID"]);
         // An array that is missing from mdadm.conf would not be started.
         let (_, lines) = said(|say| replace_in_mdadm_conf(&root, &[array(Uuid::from_u128(1))], say));
         assert_eq!(

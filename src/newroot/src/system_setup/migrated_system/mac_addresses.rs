@@ -51,7 +51,7 @@ pub(crate) fn replace_mac_addresses(root: &NewRoot, there: &[MigratedNic], here:
     }
     if user_data::has_cloud_init(root) {
         root.write_file(CLOUD_INIT.0, 0o644, CLOUD_INIT.1.as_bytes())?;
-        say("disabled cloud-init's network configuration, which would search for the NICs of the previous machine");
+        say("disabled cloud-init's network configuration, which would look for the NICs of the previous machine");
     }
     match (changed.is_empty(), speaks) {
         (false, _) => say(&format!("replaced MAC addresses in {}", changed.join(", "))),

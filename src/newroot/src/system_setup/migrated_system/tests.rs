@@ -183,7 +183,7 @@ fn an_initramfs_without_what_the_root_lies_on_here_is_made_again() {
     );
     with_initrd(&root);
     let error = adapted(&root, &finishing(FirmwareType::Uefi), true, &Programs::saying("")).0.unwrap_err().to_string();
-    assert!(error.contains("it must be built because the image's initramfs lacks ext4"), "{error}");
+    assert!(error.contains("the initramfs must be built because the image's initramfs lacks ext4"), "{error}");
     root.write_file("/usr/sbin/update-initramfs", 0o755, b"").unwrap();
     let programs = Programs::saying("");
     let error = adapted(&root, &finishing(FirmwareType::Uefi), true, &programs).0.unwrap_err().to_string();

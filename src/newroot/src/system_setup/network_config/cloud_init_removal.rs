@@ -1,6 +1,6 @@
-//! Removal of network settings from cloud-init's own files in a raw image. cloud-init prefers these settings to those
-//! of its seed (`network_config_sources` in cloudinit/sources/__init__.py), and merges the settings of all files, so a
-//! file written by drophammer could not override these settings.
+//! Removal of network settings from cloud-init's own files in a raw image. In cloud-init, these settings take
+//! precedence over those of the seed (`network_config_sources` in cloudinit/sources/__init__.py), and the settings of
+//! all files are merged, so a file written by drophammer could not override them.
 
 use crate::NewRoot;
 use common::error::Result;
@@ -23,12 +23,12 @@ pub(crate) fn remove_network_settings(root: &NewRoot, say: &dyn Fn(&str)) -> Res
             Ok(Some(rest)) => {
                 root.rewrite_file(&path, 0o644, rest.as_bytes())?;
                 say(&format!(
-                    "`network` was removed from {path} of the image, because this key overrides the network configuration of this machine"
+                    "removed `network` from the image's {path}, because this key would override the network configuration of this machine"
                 ));
             }
             Ok(None) => {}
             Err(why) => say(&format!(
-                "WARNING: {path} of the image may override the network configuration of this machine, and was not changed: {why}"
+                "WARNING: the image's {path} may override the network configuration of this machine, but was not changed: {why}"
             )),
         }
     }
@@ -38,7 +38,7 @@ pub(crate) fn remove_network_settings(root: &NewRoot, say: &dyn Fn(&str)) -> Res
 /// Removes the lines of `network` from a document; `None` if the document does not contain it.
 ///
 /// # Errors
-/// Returns the reason if the document cannot be parsed, or its top-level keys do not begin lines.
+/// Returns the reason if the document cannot be parsed, or its top-level keys are not at the start of a line.
 fn remove_network(text: &str) -> std::result::Result<Option<String>, String> {
     if !text.contains("network") {
         return Ok(None);
@@ -49,7 +49,7 @@ fn remove_network(text: &str) -> std::result::Result<Option<String>, String> {
     let keys: Vec<(&str, usize, usize)> = keys.map(|(key, at)| (key, at.line(), at.column())).collect();
     let Some((_, start, _)) = keys.iter().find(|(key, ..)| *key == "network") else { return Ok(None) };
     if keys.iter().any(|(_, _, column)| *column != 1) {
-        return Err("the top-level keys are not at the start of a line".to_owned());
+        return Err("its top-level keys are not at the start of a line".to_owned());
     }
     let end = keys.iter().map(|(_, line, _)| *line).filter(|line| line > start).min().unwrap_or(usize::MAX);
     let lines = text.split_inclusive('\n').enumerate();
@@ -73,7 +73,7 @@ mod tests {
                 Ok(Some("#cloud-config\na: '0644'\nusers:\n- default\n")),
             ),
             ("users: []\n\"network\":\n  config: disabled", Ok(Some("users: []\n"))),
-            ("{network: {config: disabled}, users: []}\n", Err("the top-level keys are not at the start of a line")),
+            ("{network: {config: disabled}, users: []}\n", Err("its top-level keys are not at the start of a line")),
         ] {
             let removed = remove_network(text);
             let removed = removed.as_ref().map(Option::as_deref).map_err(String::as_str);
@@ -96,7 +96,10 @@ mod tests {
         for (path, text) in [other, broken] {
             assert_eq!(root.read_text(&format!("/{path}")).unwrap(), text);
         }
-        assert!(lines.iter().any(|line| line.starts_with("WARNING: /etc/cloud/cloud.cfg.d/99-x.cfg")), "{lines:?}");
+        assert!(
+            lines.iter().any(|line| line.starts_with("WARNING: the image's /etc/cloud/cloud.cfg.d/99-x.cfg")),
+            "{lines:?}"
+        );
         assert_eq!(lines.len(), 3, "{lines:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Files and services of the image that would configure the network in addition to the selected network manager.
+//! Files and services of the image that would configure the network, although another network manager was selected.
 
 use super::super::file_search::{find_matching, is_file};
 use crate::NewRoot;
@@ -48,7 +48,7 @@ pub(super) fn remove_files_of_others(root: &NewRoot, system: NetworkBackend, say
         root.rewrite_file(INTERFACES, 0o644, ONLY_LOOPBACK.as_bytes())?;
         files.push(INTERFACES.to_owned());
     }
-    say_removed(&files, "configuration for other network systems", say);
+    say_removed(&files, "configuration for other network managers", say);
     Ok(())
 }
 
@@ -75,14 +75,14 @@ pub(super) fn remove_link_files(root: &NewRoot, system: NetworkBackend, say: &dy
     }
     say_removed(
         &removed,
-        ".link files, which would take precedence over the .link files of the selected network system",
+        ".link files, which would take precedence over the .link files of the selected network manager",
         say,
     );
     Ok(())
 }
 
-/// Disables the services of other network managers, as `systemctl disable` and `rc-update del` do. If cloud-init is the
-/// selected network manager, no service is disabled, because cloud-init only writes files for these network managers.
+/// Disables the services of other network managers, as `systemctl disable` and `rc-update del` do. If cloud-init is
+/// selected, no service is disabled, because cloud-init itself only writes files for these network managers.
 pub(super) fn disable_services_of_others(root: &NewRoot, system: NetworkBackend, say: &dyn Fn(&str)) -> Result<()> {
     if system == NetworkBackend::CloudInit {
         return Ok(());
@@ -93,16 +93,16 @@ pub(super) fn disable_services_of_others(root: &NewRoot, system: NetworkBackend,
     let links: Vec<String> =
         list_enabling_links(root).into_iter().filter(|(_, name)| *name != running).map(|(path, _)| path).collect();
     links.iter().try_for_each(|link| root.remove(link))?;
-    say_removed(&links, "links that start other network systems", say);
+    say_removed(&links, "links that enable other network managers", say);
     Ok(())
 }
 
-/// Removes the mask of this network manager's unit, because `systemctl enable` fails for a masked unit.
+/// Unmasks this network manager's unit, because `systemctl enable` fails for a masked unit.
 pub(super) fn remove_mask(root: &NewRoot, system: NetworkBackend, say: &dyn Fn(&str)) -> Result<()> {
     let unit = system.unit_name().map(|unit| format!("{UNITS}/{unit}"));
     let mask: Vec<String> = unit.into_iter().filter(|path| read_link(root, path).is_some_and(is_mask)).collect();
     mask.iter().try_for_each(|path| root.remove(path))?;
-    say_removed(&mask, "mask of the selected network system", say);
+    say_removed(&mask, "link that masks the selected network manager", say);
     Ok(())
 }
 

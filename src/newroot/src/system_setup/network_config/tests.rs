@@ -82,7 +82,7 @@ fn a_tree_that_sets_up_no_network_is_told() {
     let (_dir, root) = tree(&[]);
     let (unit, lines) = said(|say| write_network_config(&root, &described(), &nics(), say));
     assert_eq!(unit.unwrap(), None);
-    assert!(lines[0].starts_with("WARNING: the image does not contain a supported network system"), "{lines:?}");
+    assert!(lines[0].starts_with("WARNING: the image does not contain a supported network manager"), "{lines:?}");
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn only_the_selected_network_manager_stays_enabled() {
             assert_eq!(is_there, preserved.contains(&index) || index >= 12, "{programs:?}: {path}: {lines:?}");
         }
         assert!(root.path_exists("/etc/systemd/system/networking.service"), "a unit of the owner");
-        let is_said = lines.iter().any(|line| line.starts_with("removed the image's links that start other network"));
+        let is_said = lines.iter().any(|line| line.starts_with("removed the image's links that enable other network"));
         assert_eq!(is_said, preserved.len() < 12, "{lines:?}");
     }
 }
@@ -252,7 +252,7 @@ fn the_selected_network_manager_is_not_masked() {
         let lines = configured(&root);
         let is_there = std::fs::symlink_metadata(root.path().join(&unit[1..])).is_ok();
         assert_eq!(is_there, !is_removed, "{programs:?} {target}: {lines:?}");
-        assert_eq!(lines.iter().any(|line| line.contains("mask of the selected")), is_removed, "{lines:?}");
+        assert_eq!(lines.iter().any(|line| line.contains("link that masks the selected")), is_removed, "{lines:?}");
     }
 }
 

@@ -48,7 +48,7 @@ fn hinted() -> (Layout, Inventory) {
     (layout, inventory)
 }
 
-const ANOTHER: &str = "/dev/sdd (by the hints of scratch) is the disk with serial D0 (16.8 GB), but when the machine was installed it was the disk with serial C0 (9.44 GB), which is now absent";
+const ANOTHER: &str = "/dev/sdd (selected by the hints of scratch) is the disk with serial D0 (16.8 GB), but when the machine was installed it was the disk with serial C0 (9.44 GB), which is now absent";
 
 /// The scratch disk has failed, and the foreign archive disk is now the smallest rotational disk.
 #[test]
@@ -80,12 +80,12 @@ fn hints_that_point_to_another_disk_than_the_one_that_is_there_are_refused() {
                 (new.rotational, new.blank, new.serial) = (true, true, "E0".to_owned());
                 inventory.disks.push(new);
             },
-            "disks[2].device: /dev/sde (by the hints of scratch) is the disk with serial E0 (3.15 GB) now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB), which is /dev/sdc now. The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove the disk that was added",
+            "disks[2].device: /dev/sde (selected by the hints of scratch) is the disk with serial E0 (3.15 GB) now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB), which is /dev/sdc now. The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove the disk that was added",
         ),
         (
             "the recorded one rotates no more, behind another controller",
             |inventory, _| inventory.disks[2].rotational = false,
-            "disks[2].device: /dev/sdd (by the hints of scratch) is the disk with serial D0 (16.8 GB) now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB), which is /dev/sdc now. The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove the disk that was added",
+            "disks[2].device: /dev/sdd (selected by the hints of scratch) is the disk with serial D0 (16.8 GB) now. When the machine was installed, scratch was the disk with serial C0 (9.44 GB), which is /dev/sdc now. The hints in the layout no longer match the same disks. Restore the previous set of disks, or remove the disk that was added",
         ),
         (
             "no disk rotates",

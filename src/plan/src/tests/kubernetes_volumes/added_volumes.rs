@@ -42,8 +42,8 @@ fn a_group_that_lvm_would_not_extend_is_refused() {
             "needs 2.15 GB in vg:csi, which has 1.07 GB free; 9.66 GB more are free on physical volumes that LVM may not allocate",
         ),
         (allocation("normal", 0, &[free(3, 3, true)]), &[2, 2], "needs 2.15 GB in vg:csi, which has 1.07 GB free"),
-        (allocation("contiguous", 0, &[free(3, 1, true), free(3, 2, true)]), &[3], "at most 2.15 GB in one piece"),
-        (allocation("contiguous", 0, &[free(3, 1, true), free(9, 9, false)]), &[2], "at most 1.07 GB in one piece"),
+        (allocation("contiguous", 0, &[free(3, 1, true), free(3, 2, true)]), &[3], "at most 2.15 GB are contiguous"),
+        (allocation("contiguous", 0, &[free(3, 1, true), free(9, 9, false)]), &[2], "at most 1.07 GB are contiguous"),
     ];
     for (allocation, sizes, words) in cases {
         let said = reasons(extended(allocation.clone(), sizes));

@@ -29,7 +29,7 @@ fn what_is_not_blank_is_refused_by_the_name_of_the_volume() {
         (is(&|disk| disk.unreadable = Some("EIO".into())), "refers to /dev/sdc, whose content cannot be read: EIO"),
         (
             is(&|disk| disk.signatures.push(DeviceSignature { uuid: uid(1), ..signature("xfs") })),
-            "must be ext4, but /dev/sdc has the UUID of the volume and contains xfs",
+            "must be ext4, but /dev/sdc, which has the UUID of the volume, contains xfs",
         ),
     ] {
         assert_eq!(said, [format!("volumes[data]: volume data {expected}")]);

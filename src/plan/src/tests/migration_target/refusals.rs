@@ -110,7 +110,7 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
                 moving.carried.as_mut().unwrap().marker.disks[4].wwn = "0x5000".to_owned();
             },
             &[
-                "disks[2].device: /dev/nvme2n1 has the wwn 0x5000 of /dev/sde of m-1, whose system is migrated: both machines have access to that disk",
+                "disks[2].device: /dev/nvme2n1 has the same wwn 0x5000 as /dev/sde of m-1, whose system is migrated: both machines have access to that disk",
             ],
         ),
         (
@@ -121,7 +121,7 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
                 }
                 moving.carried.as_mut().unwrap().marker.disks[4].wwn = "0x5000".to_owned();
             },
-            &["disks[2].device: /dev/nvme2n1 has the wwn 0x5000 of /dev/sde of m-1"],
+            &["disks[2].device: /dev/nvme2n1 has the same wwn 0x5000 as /dev/sde of m-1"],
         ),
         (
             "a disk with all names of one of the machine that is moved",

@@ -65,13 +65,19 @@ fn a_registry_gets_the_password_when_it_asks_for_it_and_no_sooner() {
 fn without_a_password_or_with_another_the_registry_is_named() {
     let server = wants(image().0, basic(), "Basic realm=\"registry\"".to_owned());
     let error = reach_at(url(&server, ":12"), None).unwrap_err().to_string();
-    assert!(error.contains("requires user and password (Basic); configure a pull secret"), "{error}");
+    assert!(
+        error.contains("requires authentication with user and password (scheme: Basic); configure a pull secret"),
+        "{error}"
+    );
     let other = PullSecret { password: SecretText::new("other"), ..secret(&server) };
     let error = reach_with(&server, other).unwrap_err().to_string();
-    assert!(error.contains("the registry answers 401 Unauthorized; the pull secret is not accepted"), "{error}");
+    assert!(
+        error.contains("the registry responded with 401 Unauthorized; the registry does not accept the pull secret"),
+        "{error}"
+    );
     let elsewhere = PullSecret { registry: "127.0.0.1:1".to_owned(), ..secret(&server) };
     let error = reach_with(&server, elsewhere).unwrap_err().to_string();
-    assert!(error.contains("requires user and password"), "{error}");
+    assert!(error.contains("requires authentication with user and password"), "{error}");
     assert!(!is_told(&error));
 }
 
@@ -160,7 +166,7 @@ fn who_a_blob_is_led_on_to_cannot_ask_for_the_password_in_the_burn() {
     let reached = reach_with(&server, secret(&server)).unwrap();
     *leads_on.lock().unwrap() = true;
     let error = burn(reached).unwrap_err().to_string();
-    assert!(error.contains("401") && error.contains("to which the registry has redirected"), "{error}");
+    assert!(error.contains("401") && error.contains("the registry redirected the request to"), "{error}");
     assert!(thief.requests().is_empty() && !is_told(&sent(&storage)) && !is_told(&error));
     assert!(!storage.requests().is_empty());
 }
@@ -170,7 +176,7 @@ fn a_realm_that_anybody_could_have_named_gets_no_password() {
     for realm in ["http://192.0.2.1/token", "http://localhost.example/token", "http://[::1]:1/token"] {
         let server = wants(image().0, basic(), format!("Bearer realm=\"{realm}\""));
         let error = reach_with(&server, secret(&server)).unwrap_err().to_string();
-        assert!(error.contains("neither its own host and port nor the token_service"), "{error}");
+        assert!(error.contains("neither on the registry's host and port nor the token_service"), "{error}");
         assert!(error.contains(realm) && !is_told(&error), "{error}");
         assert_eq!(server.requests().len(), 1);
     }
@@ -201,7 +207,7 @@ fn a_realm_cannot_lead_the_password_on() {
         let token_service = model::registry_auth::registry_of(&url(&tokens, ":12")).unwrap();
         let secret = PullSecret { identitytoken: SecretText::new(identity), token_service, ..secret(&server) };
         let error = reach_with(&server, secret).unwrap_err().to_string();
-        assert!(error.contains("the server answers 307") && !is_told(&error), "{error}");
+        assert!(error.contains("the server responded with 307") && !is_told(&error), "{error}");
         assert!(thief.requests().is_empty());
     }
 }

@@ -30,7 +30,7 @@ fn entries_without_a_complete_platform_do_not_hide_the_image() {
         contents.manifest("12", &json!({"manifests": [with(platform.clone())]}));
         assert_eq!(reach_at(url(&contents.clone().serve(), ":12"), None).unwrap().digest.to_string(), ours["digest"]);
         contents.manifest("12", &json!({"manifests": [with(platform.clone()), with(platform)]}));
-        assert!(refusal(contents.clone()).ends_with("the entries of the index do not declare their platforms"));
+        assert!(refusal(contents.clone()).ends_with("its entries do not declare their platforms"));
     }
 }
 
@@ -38,8 +38,8 @@ fn entries_without_a_complete_platform_do_not_hide_the_image() {
 fn the_config_of_a_bare_manifest_declares_its_platform() {
     for (config, reason) in [
         (json!({"os": "linux", "architecture": OWN}), None),
-        (json!({"os": "linux", "architecture": "s390x"}), Some("only for: linux/s390x")),
-        (json!({"os": "windows", "architecture": OWN}), Some("only for: windows/")),
+        (json!({"os": "linux", "architecture": "s390x"}), Some("only images for: linux/s390x")),
+        (json!({"os": "windows", "architecture": OWN}), Some("only images for: windows/")),
         (json!({}), None),
         (json!("no object"), None),
     ] {
@@ -104,7 +104,7 @@ fn only_the_variant_that_every_processor_supports_is_selected() {
             assert!(reach_at(url(&contents.serve(), ":12"), None).is_ok(), "{variants:?}");
         } else {
             let refused = refusal(contents);
-            assert!(refused.contains(&format!("only for: linux/{OWN}/v9")), "{refused}");
+            assert!(refused.contains(&format!("only images for: linux/{OWN}/v9")), "{refused}");
         }
     }
 }

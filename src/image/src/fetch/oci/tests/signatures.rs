@@ -190,12 +190,16 @@ fn what_is_not_signed_well_is_refused_before_a_layer_is_asked_for() {
         (unsigned(), "cosign sign --key cosign.key 127.0.0.1:".to_owned(), true),
         (
             by(&good, other.sign(&good)),
-            format!("signatures found: 1, but none by a trusted key; trusted keys: {id}"),
+            format!("signatures found: 1, but none of them was made by a trusted key; trusted keys: {id}"),
             true,
         ),
-        (signed("named"), "none by a trusted key".to_owned(), true),
-        (by(&good, ours.sign(&elsewhere)), "none by a trusted key".to_owned(), true),
-        (by(&elsewhere, ours.sign(&elsewhere)), "the signed payload is for another image, sha256:".to_owned(), true),
+        (signed("named"), "none of them was made by a trusted key".to_owned(), true),
+        (by(&good, ours.sign(&elsewhere)), "none of them was made by a trusted key".to_owned(), true),
+        (
+            by(&elsewhere, ours.sign(&elsewhere)),
+            "the signed payload is for another image, with the digest sha256:".to_owned(),
+            true,
+        ),
         (by(&elsewhere, ours.sign(&elsewhere)), "the signed payload is for another image".to_owned(), true),
         (
             by(&payload(DIGEST, "attestation"), ours.sign(&payload(DIGEST, "attestation"))),
@@ -207,9 +211,9 @@ fn what_is_not_signed_well_is_refused_before_a_layer_is_asked_for() {
         (empty, "no signature made by `cosign sign --key`".to_owned(), true),
         (large, "no signature made by `cosign sign --key`".to_owned(), true),
         (broken, "cannot parse the manifest".to_owned(), true),
-        (beside(&many), "17 signatures found; at most 16".to_owned(), true),
+        (beside(&many), "17 signatures found, but at most 16".to_owned(), true),
         (forged, "has the digest sha256:".to_owned(), false),
-        (gone, "cannot be fetched: the registry answers 404".to_owned(), false),
+        (gone, "cannot be fetched: the registry responded with 404".to_owned(), false),
     ];
     for (contents, says, is_refusal) in cases {
         let server = contents.serve();

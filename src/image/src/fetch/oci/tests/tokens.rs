@@ -70,7 +70,7 @@ fn a_registry_that_refuses_every_token_is_asked_twice() {
     let (tokens, _) = tokens("token");
     let server = guarded(image().0, &tokens, &Arc::new(Mutex::new("none".to_owned())));
     let error = reach_at(url(&server, ":12"), None).unwrap_err().to_string();
-    assert!(error.contains("the registry answers 401"), "{error}");
+    assert!(error.contains("the registry responded with 401"), "{error}");
     assert_eq!((server.requests().len(), tokens.requests().len()), (2, 1));
 
     // The same happens in the burn.
@@ -91,15 +91,15 @@ fn a_registry_that_refuses_every_token_is_asked_twice() {
         &|_| (),
     );
     let error = burned.unwrap_err().to_string();
-    assert!(error.contains("the server answers 401"), "{error}");
+    assert!(error.contains("the server responded with 401"), "{error}");
     assert_eq!(tokens.requests().len(), 2);
 }
 
 #[test]
 fn a_registry_without_a_token_to_be_had_is_named() {
     for (challenge, says) in [
-        ("Basic realm=\"r\"", "requires user and password (Basic)"),
-        ("Negotiate", "requires user and password (Negotiate)"),
+        ("Basic realm=\"r\"", "requires authentication with user and password (scheme: Basic)"),
+        ("Negotiate", "requires authentication with user and password (scheme: Negotiate)"),
         ("Bearer", "does not specify a valid token service"),
         ("Bearer realm=\"/token\"", "does not specify a valid token service"),
         ("Bearer realm=\"file:///etc/passwd\"", "does not specify a valid token service"),
@@ -111,11 +111,14 @@ fn a_registry_without_a_token_to_be_had_is_named() {
     }
     let silent = Server::start(Vec::new(), |_| Act::status(401));
     let error = reach_at(url(&silent, ":12"), None).unwrap_err().to_string();
-    assert!(error.contains("requires user and password (no supported scheme)"), "{error}");
+    assert!(
+        error.contains("requires authentication with user and password (scheme: none that is supported)"),
+        "{error}"
+    );
 
     let body = |text: &str| Act { body: Some(text.as_bytes().to_vec()), ..Act::default() };
     for (answer, says) in [
-        (Act::status(403), "the server answers 403"),
+        (Act::status(403), "the server responded with 403"),
         (body("<html>"), "request a token at"),
         (body("{}"), "the response contains no token"),
         (body("{\"token\": \"\"}"), "the response contains no token"),
@@ -173,12 +176,12 @@ fn a_registry_that_refuses_every_token_for_a_blob_is_asked_twice() {
     let challenge = format!("Bearer realm=\"{}\"", tokens.url("token"));
     let server = open_manifests(image().0, move |_| Some(unauthorized(&challenge)));
     let error = reach_at(url(&server, ":12"), None).unwrap_err().to_string();
-    assert!(error.contains("/blobs/sha256:") && error.contains("the server answers 401"), "{error}");
+    assert!(error.contains("/blobs/sha256:") && error.contains("the server responded with 401"), "{error}");
     assert_eq!((server.requests().len(), tokens.requests().len()), (3, 1));
 
     let closed = open_manifests(image().0, |_| Some(unauthorized("Basic realm=\"r\"")));
     let error = reach_at(url(&closed, ":12"), None).unwrap_err().to_string();
-    assert!(error.contains("requires user and password (Basic)"), "{error}");
+    assert!(error.contains("requires authentication with user and password (scheme: Basic)"), "{error}");
 }
 
 #[test]
@@ -191,7 +194,7 @@ fn what_another_host_wants_is_no_reason_for_a_token() {
     let whole = lead_on.clone();
     for server in [open_manifests(image().0, move |_| Some(lead_on())), Server::start(Vec::new(), move |_| whole())] {
         let error = reach_at(url(&server, ":12"), None).unwrap_err().to_string();
-        assert!(error.contains("fetch") && error.contains("answers 401"), "{error}");
+        assert!(error.contains("fetch") && error.contains("responded with 401"), "{error}");
     }
     assert_eq!((storage.requests().len(), tokens.requests().len()), (2, 0));
     assert!(storage.requests().iter().all(|request| request.authorization.is_none()));

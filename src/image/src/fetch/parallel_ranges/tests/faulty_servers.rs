@@ -60,9 +60,9 @@ fn what_the_plain_stream_would_say_is_still_said() {
     let body = noise(300_000);
     type Then = fn() -> Act;
     let cases: [(Then, &str, bool); 4] = [
-        (|| Act { etag: Some("\"two\"".to_owned()), ..Act::default() }, "from its start", true),
+        (|| Act { etag: Some("\"two\"".to_owned()), ..Act::default() }, "from its beginning", true),
         (|| Act { etag: Some("\"two\"".to_owned()), trust_range: true, ..Act::default() }, "another ETag", true),
-        (|| Act::status(404), "404 Not Found to the request for the rest", false),
+        (|| Act::status(404), "404 Not Found to the request for the remaining bytes", false),
         (|| Act::status(503), "503 Service Unavailable (4 attempts without progress)", false),
     ];
     for (then, says, starts_over) in cases {

@@ -144,9 +144,9 @@ fn lz4_frames_that_lie_are_refused() {
     assert_eq!(decoded(&frame(0x60, 0x40, b"", &abc), ONE).unwrap(), b"abc");
     assert_eq!(decoded(&frame(0x68, 0x40, &3_u64.to_le_bytes(), &abc), ONE).unwrap(), b"abc");
     for (stream, says) in [
-        (frame(0x20, 0x40, b"", &abc), "the version of the frame is not supported"),
-        (frame(0x62, 0x40, b"", &abc), "the version of the frame is not supported"),
-        (frame(0x60, 0x41, b"", &abc), "the version of the frame is not supported"),
+        (frame(0x20, 0x40, b"", &abc), "the frame's version is not supported"),
+        (frame(0x62, 0x40, b"", &abc), "the frame's version is not supported"),
+        (frame(0x60, 0x41, b"", &abc), "the frame's version is not supported"),
         (frame(0x60, 0x30, b"", &abc), "unknown block size 3"),
         (frame(0x61, 0x40, &[1, 0, 0, 0], &abc), "requires a dictionary"),
         (frame(0x68, 0x40, &4_u64.to_le_bytes(), &abc), "a frame declares 4 bytes of content, but contains 3 bytes"),

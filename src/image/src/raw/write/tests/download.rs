@@ -72,8 +72,11 @@ fn an_image_that_changes_on_the_way_again_and_again_says_why() {
     });
     let disk = file(10 * MIB);
     let error = burn_from(&server, &body, &disk).unwrap_err().to_string();
-    assert!(error.contains("changed or could not be resumed in 3 attempts: "), "{error}");
-    assert!(error.contains("the server sends the image from its start"), "{error}");
+    assert!(
+        error.contains("changed during the download, or the download could not be resumed, in 3 attempts: "),
+        "{error}"
+    );
+    assert!(error.contains("the server sent the image from its beginning"), "{error}");
     assert!(fs::read(disk.path()).unwrap()[..MIB].iter().all(|byte| *byte == 0));
 }
 
@@ -88,9 +91,9 @@ fn what_cannot_be_trusted_does_not_get_its_first_mib() {
     // Whether data is decoded before a damaged frame is detected depends on the number of cores.
     let cases = [
         (good.clone(), b"another".to_vec(), "digest mismatch", true),
-        (followed.clone(), followed, "data follows the end", true),
+        (followed.clone(), followed, "unexpected data after the end", true),
         (flipped.clone(), flipped, "zstd stream is damaged", false),
-        (half.clone(), half, "ends in the middle of a frame", false),
+        (half.clone(), half, "it ends within a frame", false),
     ];
     for (served, promised, says, arrives) in cases {
         let disk = file(3 * MIB);
@@ -133,7 +136,7 @@ fn loop_a_wrong_digest_leaves_the_first_mib_zero_and_a_used_disk_is_refused() {
         target.and_then(|target| incoming.burn_to_disk(&target, &partitioned(), &|_| ())).unwrap_err().to_string()
     };
     let error = burn();
-    assert!(error.contains(&format!("the first 1 MiB of {} remain zero", disk.path())), "{error}");
+    assert!(error.contains(&format!("the first 1 MiB of {} were left zeroed", disk.path())), "{error}");
     let found = fs::read(disk.image()).unwrap();
     assert!(found[..MIB].iter().all(|byte| *byte == 0));
     assert!(found[MIB..3 * MIB] == image(3 * MIB)[MIB..]);

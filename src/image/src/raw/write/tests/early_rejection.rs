@@ -59,33 +59,38 @@ fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
     };
     let cases = [
         (&tar, 512, expected(&[1], None), "the image is a tar archive, but the layout has image: true for /dev/sda"),
-        (&b"no compression at all".to_vec(), 512, expected(&[1], None), "begins with neither GPT nor MBR"),
+        (&b"no compression at all".to_vec(), 512, expected(&[1], None), "does not begin with a GPT or MBR"),
         (
             &small,
             4096,
             expected(&[1], None),
-            "is for disks with sectors of 512 bytes, but /dev/sda has sectors of 4096",
+            "is for disks with a sector size of 512 bytes, but /dev/sda has a sector size of 4096",
         ),
-        (&large, 512, expected(&[1], None), "is for disks with sectors of 4096 bytes, but /dev/sda has sectors of 512"),
+        (
+            &large,
+            512,
+            expected(&[1], None),
+            "is for disks with a sector size of 4096 bytes, but /dev/sda has a sector size of 512",
+        ),
         (
             &image(9 * MIB),
             512,
             expected(&[1], None),
-            "(its partition table is for a disk of 9437184 bytes): /dev/sda has 8388608",
+            "(according to its partition table, it requires 9437184 bytes): /dev/sda has 8388608",
         ),
         (&gpt(2 * MIB, 1024, 0), 512, expected(&[1], None), "has a protective MBR but no GPT: it is damaged"),
-        (&changed(small.clone(), 512 + 60, b"x"), 512, expected(&[1], None), "the header's checksum is wrong"),
+        (&changed(small.clone(), 512 + 60, b"x"), 512, expected(&[1], None), "the header's checksum does not match"),
         (
             &changed(large.clone(), 2 * 4096 + 7, b"x"),
             4096,
             expected(&[1], None),
-            "the checksum of its entries is wrong",
+            "the checksum of its entries does not match",
         ),
         (
             &small,
             512,
             expected(&[128, 129], None),
-            "a filesystem on /dev/sda129, but partition 129 is missing in the image, which has only 1, 2,",
+            "a filesystem on /dev/sda129, but the image does not contain partition 129; it contains only 1, 2,",
         ),
         (&large, 4096, expected(&[1], Some(129)), "partition 129 cannot grow: the image does not contain it"),
         (
@@ -94,20 +99,15 @@ fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
             expected(&[1], Some(127)),
             "does not fit /dev/sda: partition 127 cannot grow: partition 128 follows it",
         ),
-        (&image(3 * MIB), 512, expected(&[1], Some(1)), "partition 1 cannot grow: the image has no GPT"),
+        (&image(3 * MIB), 512, expected(&[1], Some(1)), "partition 1 cannot grow: the image does not contain a GPT"),
         (
             &image(3 * MIB),
             512,
             expected(&[2], None),
-            "a filesystem on /dev/sda2, but partition 2 is missing in the image, which has only 1",
+            "a filesystem on /dev/sda2, but the image does not contain partition 2; it contains only 1",
         ),
-        (&image(3 * MIB), 512, expected(&[5], None), "partition 5 is missing in the image, which has only 1"),
-        (
-            &changed(image(3 * MIB), 450, &[5]),
-            512,
-            expected(&[2, 5], None),
-            "partition 2 is missing in the image, which has only 1",
-        ),
+        (&image(3 * MIB), 512, expected(&[5], None), "partition 5; it contains only 1"),
+        (&changed(image(3 * MIB), 450, &[5]), 512, expected(&[2, 5], None), "partition 2; it contains only 1"),
     ];
     for (image, sector, expected, says) in cases {
         let server = Server::start(compress("zstd", image), |_| Act::default());
@@ -129,7 +129,7 @@ fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
     let mut layered = arriving(&server);
     layered.reached.parts.extend(layered.reached.parts.clone());
     let error = layered.require_disk(&sda(512), &ImageRequirements::default()).unwrap_err().to_string();
-    assert!(error.contains("has 2 layers of files and is not a raw disk image"), "{error}");
+    assert!(error.contains("consists of 2 layers, and is therefore not a raw disk image"), "{error}");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn an_image_that_is_on_another_disk_too_is_known_before_anything_is_written() {
     let other = taken(&[(0xf7, "/dev/sdb"), (0x22, "/dev/sdc9"), (0x21, "/dev/sdd")]);
     let error = arriving(&server).require_disk(&sda(512), &other).unwrap_err().to_string();
     let says = format!(
-        "{} of /dev/sda is also used by /dev/sdb, {} of /dev/sda1 is also used by /dev/sdc9; ",
+        "{} of /dev/sda is also the UUID of /dev/sdb, {} of /dev/sda1 is also the UUID of /dev/sdc9; ",
         uuid(0xf7),
         uuid(0x22)
     );
@@ -172,7 +172,9 @@ fn a_filesystem_that_is_on_another_disk_too_is_named_with_both() {
     for (uuid, device) in [("1a2b-3c4d", "/dev/nvme0n1p1"), ("e5-f6", "/dev/nvme0n1p2")] {
         let error = check(uuid).unwrap_err().to_string();
         assert!(
-            error.contains(&format!("{uuid} of {device} is also used by /dev/sdb1; detach or wipe the preserved disk")),
+            error.contains(&format!(
+                "{uuid} of {device} is also the UUID of /dev/sdb1; detach or wipe the preserved disk"
+            )),
             "{error}"
         );
     }
@@ -186,7 +188,7 @@ fn an_image_without_a_gpt_has_no_place_for_another_partition() {
     for image in [noise(2 * MIB), image(2 * MIB)] {
         let server = Server::start(compress("zstd", &image), |_| Act::default());
         let error = arriving(&server).require_disk(&sda(512), &expected).unwrap_err().to_string();
-        assert!(error.contains("cannot add partition config-2: the image has no GPT"), "{error}");
+        assert!(error.contains("cannot add partition config-2: the image does not contain a GPT"), "{error}");
     }
 }
 
@@ -229,5 +231,8 @@ fn an_image_that_changes_while_we_look_is_looked_at_again() {
         _ => Act { etag: Some(format!("\"{}\"", request.nth)), ..Act::cut_after(MIB / 2) },
     });
     let error = arriving(&server).require_disk(&sda(512), &partitioned()).unwrap_err().to_string();
-    assert!(error.contains("could not be resumed in 3 attempts: the server sends the image from its start"), "{error}");
+    assert!(
+        error.contains("could not be resumed, in 3 attempts: the server sent the image from its beginning"),
+        "{error}"
+    );
 }
