@@ -12,9 +12,11 @@
 //! `live_updates` sends events, and `assets` contains the style sheet, the script and the icon.
 
 mod add_machine;
+mod allocate;
 mod allocation_differences;
 mod assets;
 mod bulk_actions;
+mod bulk_pages;
 mod confirmation;
 mod disks;
 mod form;
@@ -27,11 +29,14 @@ mod machine_actions;
 mod machine_file_editor;
 mod machine_list_query;
 mod machine_log;
+mod machine_text_check;
 mod machine_timeline;
 mod machines;
 mod overviews;
 mod page_frame;
 mod plan_preview;
+mod rack_plan;
+mod rack_plan_runs;
 mod reinstall;
 mod session;
 mod site_objects;
@@ -45,6 +50,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use hardware_identifiers::HardwareIdentifiers;
+use rack_plan_runs::RackPlanRuns;
 use session::{LoggedIn, LoginSessions};
 use std::sync::Arc;
 
@@ -63,6 +69,7 @@ pub fn web_routes() -> Router<Arc<AppState>> {
         .route("/machines/{id}/lock", post(machine_actions::post_lock))
         .route("/machines/{id}/free", post(machine_actions::post_free))
         .route("/machines/{id}/file", get(machine_file_editor::get_file).post(machine_file_editor::post_file))
+        .route("/machines/{id}/allocate", get(allocate::get_allocate).post(allocate::post_allocate))
         .route("/machines/{id}/add", get(add_machine::get_add).post(add_machine::post_add))
         .route("/machines/{id}/layout.svg", get(installed_disks::get_installed_diagram))
         .route("/machines/{id}/log", get(machine_log::show_log))
@@ -76,11 +83,13 @@ pub fn web_routes() -> Router<Arc<AppState>> {
         .route("/templates", get(site_objects::get_templates))
         .route("/volumes", get(site_objects::get_volumes))
         .route("/orders", get(overviews::get_orders))
+        .route("/plan", get(rack_plan::get_plan))
         .route("/page.css", get(assets::get_style))
         .route("/page.js", get(assets::get_script))
         .route("/page.svg", get(assets::get_icon))
         .layer(Extension(LoginSessions::default()))
         .layer(Extension(HardwareIdentifiers::default()))
+        .layer(Extension(RackPlanRuns::default()))
 }
 
 /// Handles `GET /`: returns the web page to browsers, and the API versions to OpenStack clients.
