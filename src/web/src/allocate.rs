@@ -133,11 +133,7 @@ fn render_form(app: &AppState, person: &LoggedIn, state: &AllocateState) -> Resp
         (checked.show_plan())
     };
     let mut response = page_frame::render_page(app, person, &format!("Allocate {name}"), "", main);
-    *response.status_mut() = match (refused, checked) {
-        (Some((status, _)), _) => *status,
-        (None, CheckedText::Invalid(_)) => StatusCode::UNPROCESSABLE_ENTITY,
-        _ => StatusCode::OK,
-    };
+    *response.status_mut() = checked.response_status(refused.as_ref());
     response
 }
 

@@ -1,15 +1,17 @@
 //! The operator's web page: server-rendered HTML that works without JavaScript, after a login with the operator's
 //! token.
 //!
-//! `session` manages logins, `form` parses submitted forms, and `page_frame` renders the frame of every page. `machines`
-//! renders the list of machines, which `machine_list_query` filters and sorts, also by `hardware_identifiers`. `machine`
-//! renders the page of one machine. This page contains the drawings of `disks` and `installed_disks`, the `history`, and the plan from
-//! `plan_preview`, and `machine_timeline`. `machine_actions` switches, locks and frees machines, `machine_file_editor` edits
-//! machine files, and `confirmation` contains the field for the name of the machine. `reinstall` orders reinstalls, `bulk_actions` orders or
-//! cancels them on several machines, and `add_machine` creates
-//! machine files. `overviews` renders layouts, images and orders, and
-//! `site_objects` renders sizes, templates and volumes. `phase` summarizes a machine in one word,
-//! `live_updates` sends events, and `assets` contains the style sheet, the script and the icon.
+//! `session` manages logins, `form` parses submitted forms and checks the forms that change something, and `page_frame`
+//! renders the frame of every page. `machines` renders the list of machines, which `machine_list_query` filters and
+//! sorts, also by `hardware_identifiers`. `machine` renders the page of one machine. This page contains the drawings of
+//! `disks` and `installed_disks`, the `history`, and the plan from `plan_preview`, and `machine_timeline`.
+//! `machine_actions` switches, locks and frees machines, `machine_file_editor` edits machine files, `allocate` adds
+//! allocations to them, `machine_text_check` checks the texts that both write, and `confirmation` contains the field
+//! for the name of the machine. `reinstall` orders reinstalls, `bulk_actions` orders or cancels them on several
+//! machines, `bulk_pages` renders the pages of `bulk_actions`, and `add_machine` creates machine files. `rack_plan`
+//! shows the plans of all machines, which `rack_plan_runs` computes. `overviews` renders layouts, images and orders,
+//! and `site_objects` renders sizes, templates and volumes. `live_updates` sends events, and `assets` contains the
+//! style sheet, the script and the icon.
 
 mod add_machine;
 mod allocate;

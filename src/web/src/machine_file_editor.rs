@@ -130,11 +130,7 @@ fn render_editor(app: &AppState, person: &LoggedIn, state: &EditorState) -> Resp
         (checked.show_plan())
     };
     let mut response = page_frame::render_page(app, person, &format!("Machine file of {name}"), "", main);
-    *response.status_mut() = match (refused, checked) {
-        (Some((status, _)), _) => *status,
-        (None, CheckedText::Invalid(_)) => StatusCode::UNPROCESSABLE_ENTITY,
-        _ => StatusCode::OK,
-    };
+    *response.status_mut() = checked.response_status(refused.as_ref());
     response
 }
 

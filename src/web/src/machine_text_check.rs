@@ -62,6 +62,16 @@ impl CheckedText {
         }
     }
 
+    /// Returns the status of the page that shows the result. `refused` is the status and the reason if the text was not
+    /// written for a reason that is not a problem of the text.
+    pub(crate) fn response_status(&self, refused: Option<&(StatusCode, String)>) -> StatusCode {
+        match (refused, self) {
+            (Some((status, _)), _) => *status,
+            (None, CheckedText::Invalid(_)) => StatusCode::UNPROCESSABLE_ENTITY,
+            _ => StatusCode::OK,
+        }
+    }
+
     /// Shows the plan of the installation that the text causes.
     pub(crate) fn show_plan(&self) -> Markup {
         let CheckedText::Valid(_, TextEffect::Installs(plan)) = self else { return html! {} };

@@ -9,6 +9,7 @@ use api::rack_plan::machine_rows::{NEVER_REGISTERED, RackOutcome, RackRow, RackS
 use api::rack_plan::{RackChange, RackSnapshot};
 use clap::{Args, Subcommand};
 use common::error::{Context, Error, Phase, Result};
+use common::format::metal_api_wording::reword_metal_phrases;
 use common::exit_status::{CommandOutcome, report_refusal};
 use common::output::{print_error, print_text, to_json};
 use model::inventory::Inventory;
@@ -98,7 +99,8 @@ pub fn run_rack(options: &RackArgs) -> Result<CommandOutcome> {
 
 /// Plans the rack. Returns the output and the exit status.
 pub fn rack_output(options: &PlanOptions) -> Result<(String, CommandOutcome)> {
-    let rack = RackSnapshot::open_directory(&options.dir, options.new.as_deref())?;
+    let mut rack = RackSnapshot::open_directory(&options.dir, options.new.as_deref())?;
+    rack.problems.iter_mut().for_each(|problem| *problem = reword_metal_phrases(problem));
     let change =
         RackChange { image: options.image.clone(), layout: options.layout.clone(), reinstall: options.reinstall };
     rack.check_change(&change)?;
