@@ -263,15 +263,17 @@ fn show_rows<'a>(query: &PlanQuery, rows: impl Iterator<Item = &'a RackRow>) -> 
 
 fn show_row(query: &PlanQuery, row: &RackRow) -> Markup {
     let (_, _, word, class) = describe_outcome(row.outcome);
-    let has_plan = !matches!(row.outcome, RackOutcome::Nothing);
+    let has_plan = row.image.is_some() && row.outcome != RackOutcome::Nothing;
+    let reasons = row.reasons.join("\n");
     html! {
         tr class=(class) {
             td.name { a href={ "/machines/" (row.id) } { (display_name(row)) } }
             td.phase {
                 span.word { (word) }
                 @if has_plan { " " a href=(query.plan_url(row)) aria-label={ "Plan of " (display_name(row)) } { "plan" } }
-                @if !row.reasons.is_empty() {
-                    div.words.(if row.outcome == RackOutcome::Refused { "reason" } else { "note" }) { (row.reasons.join("\n")) }
+                // The tag of an outdated inventory replaces the reason, which is the same for all rows.
+                @if !reasons.is_empty() && !row.foreseen {
+                    div.words.(if row.outcome == RackOutcome::Refused { "reason" } else { "note" }) { (reasons) }
                 }
             }
             td {
@@ -282,7 +284,7 @@ fn show_row(query: &PlanQuery, row: &RackRow) -> Markup {
             td { @for line in describe_disks(&row.disks) { div { (line) } } }
             td.seen {
                 @if let Some(time) = &row.inventory { (show_age(time)) }
-                @if row.foreseen { " " span.tag { "outdated" } }
+                @if row.foreseen { " " span.tag title=(reasons) { "outdated" } }
             }
         }
     }
