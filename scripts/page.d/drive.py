@@ -279,7 +279,7 @@ def planning():
     say("plan all machines")
     plan_all_machines(browser, rack, good, picture)
     say("allocate a free machine")
-    allocate(browser, rack, good, picture)
+    allocate(browser, rack, good)
     say("select machines on a phone")
     select_on_a_phone(browser, rack, good, picture)
 

@@ -34,7 +34,7 @@ def plan_all_machines(browser, rack, good, picture):
     good("a row leads to the whole plan", browser.run("return location.pathname") == f"/machines/{machine_id(6)}/reinstall")
 
 
-def allocate(browser, rack, good, picture):
+def allocate(browser, rack, good):
     rack.free_machine(FREE)
     path = f"{rack.url}/machines/{machine_id(FREE)}"
 
@@ -53,7 +53,6 @@ def allocate(browser, rack, good, picture):
     good("its button is off", browser.run(BUTTON))
     browser.type("#name", f"storage-{FREE}")
     good("and on with the machine's name", not browser.run(BUTTON))
-    picture("allocate")
     browser.click("button.danger")
     until("allocated", lambda: browser.run("return location.pathname") == f"/machines/{machine_id(FREE)}")
     with open(f"{rack.dir}/machines/storage-{FREE}.yaml") as file:
@@ -77,5 +76,4 @@ def select_on_a_phone(browser, rack, good, picture):
     until("the review", lambda: "Type 1, the number of machines" in browser.text())
     good(f"the review fits: {browser.run(WIDTH)} of 390", browser.run(WIDTH) <= 390)
     good("and names what is lost", "S45NNE0M00006" in browser.text())
-    picture("phone-review")
     browser.size(1280, 800)
