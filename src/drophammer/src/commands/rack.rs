@@ -9,8 +9,8 @@ use api::rack_plan::machine_rows::{NEVER_REGISTERED, RackOutcome, RackRow, RackS
 use api::rack_plan::{RackChange, RackSnapshot};
 use clap::{Args, Subcommand};
 use common::error::{Context, Error, Phase, Result};
-use common::format::metal_api_wording::reword_metal_phrases;
 use common::exit_status::{CommandOutcome, report_refusal};
+use common::format::metal_api_wording::reword_metal_phrases;
 use common::output::{print_error, print_text, to_json};
 use model::inventory::Inventory;
 use serde::Serialize;

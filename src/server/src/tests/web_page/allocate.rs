@@ -40,7 +40,10 @@ async fn a_free_machine_is_allocated_after_its_plan_and_with_its_name() {
         assert!(page.contains(words), "{words}: {page}");
     }
     assert!(!page.contains("button class=\"danger\""), "{page}");
-    let more = [("ssh_key", "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO1wzNnTUvTTLTwPNTzGP3iVwJ7KzmKCcVKDeUHBBCQc a@b\r\n"), ("user_data", "#cloud-config\r\n{}\r\n")];
+    let more = [
+        ("ssh_key", "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO1wzNnTUvTTLTwPNTzGP3iVwJ7KzmKCcVKDeUHBBCQc a@b\r\n"),
+        ("user_data", "#cloud-config\r\n{}\r\n"),
+    ];
     let answer = browser.allocate(&page, &more).await;
     let planned = answer.text();
     assert_eq!(answer.status, 200, "{planned}");
@@ -69,7 +72,10 @@ async fn a_free_machine_is_allocated_after_its_plan_and_with_its_name() {
     let machine = site::operator_files::parse_machine(&written).unwrap();
     let allocation = machine.allocation.unwrap();
     assert_eq!((allocation.image.as_str(), allocation.user_data.as_str()), ("debian-12", "#cloud-config\n{}\n"));
-    assert_eq!(allocation.ssh_pub_keys, ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO1wzNnTUvTTLTwPNTzGP3iVwJ7KzmKCcVKDeUHBBCQc a@b"]);
+    assert_eq!(
+        allocation.ssh_pub_keys,
+        ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO1wzNnTUvTTLTwPNTzGP3iVwJ7KzmKCcVKDeUHBBCQc a@b"]
+    );
     let answer = browser.get(&path(TWO)).await;
     assert!(answer.status == 409 && answer.text().contains("free the machine first"), "{}", answer.text());
 }
