@@ -13,7 +13,7 @@ def find_violations(browser, rack, axe):
             node.target.join(" ") + ": " + (node.any.concat(node.all, node.none)[0] || {}).message)])));"""
     one, failed, plan = machine_id(6), machine_id(5), f"/machines/{machine_id(7)}/reinstall?image=debian-13.1.20261101"
     paths = ["/", "/?q=storage-1&sort=-seen", f"/machines/{one}", f"/machines/{failed}", f"/machines/{machine_id(2)}", plan,
-             f"/machines/{one}/actions", f"/machines/{machine_id(8)}/actions", f"/machines/{one}/file", "/orders", "/layouts", "/images", "/sizes", "/templates", "/volumes",
+             f"/machines/{one}/actions", f"/machines/{machine_id(8)}/actions", f"/machines/{one}/file", "/plan", "/plan?image=debian-13.1.20261101&verdict=erases", "/orders", "/layouts", "/images", "/sizes", "/templates", "/volumes",
              "/machines/unknown"]
     minor, all_severe = {}, []
     browser.ask("POST", "/timeouts", {"script": 120000})
@@ -32,6 +32,18 @@ def find_violations(browser, rack, axe):
     for path in paths:
         browser.open(rack.url + path)
         check(path)
+    rack.free_machine(12)
+    form = f"{rack.url}/machines/{machine_id(12)}/allocate"
+    until("the machine is free", lambda: browser.open(form) or "SSH public keys" in browser.text())
+    browser.run("document.querySelector('#image').value = 'debian-13.1.20261101'; document.querySelector('#layout').value = 'storage'")
+    browser.click("form.stack button")
+    until("the plan", lambda: "Data lost" in browser.text())
+    check("the plan of an allocation")
+    browser.size(390, 844)
+    browser.open(rack.url + "/")
+    browser.click("#machines td.select input")
+    check("a selection on a phone")
+    browser.size(1280, 800)
     browser.open(f"{rack.url}/machines/{one}/file")
     browser.type("#text", "x: 1\n")
     browser.click("form.stack button")

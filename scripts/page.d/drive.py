@@ -9,6 +9,7 @@ import time
 
 from accessibility import find_violations
 from browser import Browser, until
+from plans import allocate, plan_all_machines, select_on_a_phone
 from rack import LAYOUT, Agent, Rack, inventory, machine_id
 from speed import measure_list
 
@@ -274,6 +275,15 @@ def editing():
         good("a valid text is written", file.read().endswith("# a comment\n"))
 
 
+def planning():
+    say("plan all machines")
+    plan_all_machines(browser, rack, good, picture)
+    say("allocate a free machine")
+    allocate(browser, rack, good)
+    say("select machines on a phone")
+    select_on_a_phone(browser, rack, good, picture)
+
+
 def accessible():
     say("axe-core")
     good("axe-core finds nothing serious or critical", not find_violations(browser, rack, axe))
@@ -364,7 +374,7 @@ def many():
 browser = Browser(free())
 rack = Rack(program, f"{here}/rack", 12)
 try:
-    for part in (logging_in, watching, machine, reinstalling, refusals, sorting_and_filtering, editing, accessible, unreadable, hostile, by_keys_and_without_script, many):
+    for part in (logging_in, watching, machine, reinstalling, refusals, sorting_and_filtering, editing, planning, accessible, unreadable, hostile, by_keys_and_without_script, many):
         part()
     # Refusals are responses with an error status, which the browser logs.
     complaints = [line for line in browser.complaints() if "the server responded with a status of 4" not in line]

@@ -101,6 +101,11 @@ size: c1-large-x86
   filesystemlayout: storage
 """)
 
+    def free_machine(self, number):
+        """Replaces the machine file by one without an allocation."""
+        name = f"storage-{number}"
+        self.write(f"machines/{name}.yaml", f"# spare\nid: {machine_id(number)}\nname: {name}\nmacs: ['{mac(number)}']\nsize: c1-large-x86\n")
+
     def ask(self, method, path, body=None, token=None):
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, method=method)
@@ -122,7 +127,7 @@ size: c1-large-x86
 class Agent:
     """Machine in the ramdisk."""
 
-    def __init__(self, rack, number, installed=False, change=None):
+    def __init__(self, rack, number, installed=False, change=None, is_free=False):
         self.rack, self.id = rack, machine_id(number)
         script = rack.ask("GET", f"/boot.ipxe?uuid={self.id}")
         self.token = script.split("drophammer.token=")[1].split(" ")[0]
@@ -136,6 +141,8 @@ class Agent:
         register = {"uuid": self.id, "hardware": hardware, "bios": bios, "inventory": has, "agent": "drophammer 0.1.0"}
         self.call("POST", "register", register, "/v1/machine/")
         self.logged = 0
+        if is_free:
+            return
         self.call("GET", "wait?seconds=60")
         self.told = json.loads(rack.ask("GET", f"/v1/machine/{self.id}", token=self.token))["allocation"]
 

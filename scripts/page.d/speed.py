@@ -2,6 +2,8 @@
 
 import time
 
+from browser import until
+
 # Scrolls to the end of the list, and returns the duration of each frame.
 SCROLLING = """
     const done = arguments[0], frames = [], end = document.documentElement.scrollHeight;
@@ -48,3 +50,9 @@ def measure_list(browser, rack, good):
     last = "const all = document.querySelectorAll('#machines tr'); const box = all[all.length - 1].getBoundingClientRect();" \
            "return box.top < innerHeight && box.height > 10"
     good("the last one is reached", browser.run(last))
+    began = time.monotonic()
+    browser.open(rack.url + "/plan")
+    until("all machines are planned", lambda: not browser.run("return document.querySelector('[data-unfinished]')"))
+    print(f"   planned in {time.monotonic() - began:.2f} s")
+    good("the plans are on pages of 100 machines", browser.run("return document.querySelectorAll('table.plans tbody tr').length") == 100
+         and "Page 1 of 20" in browser.text())

@@ -1,27 +1,33 @@
-//! Predictions for `drophammer site plan`: the response that each machine in a server's directory would receive after a
-//! change. The files and the database are read directly, whether or not a server is running.
+//! Predictions for `drophammer site plan` and for the web page with the plans of all machines: the response that each
+//! machine would receive after a change. `site plan` reads the files and the database directly, whether or not a server is
+//! running; the page uses the snapshot that the server has published. [`machine_rows`] plans the machines.
 
+mod install_durations;
+pub mod machine_rows;
+
+use super::AppState;
 use super::agent_api::wire_allocation::to_wire_allocation;
 use super::deploy_templates::template_files;
 use super::migration_requests::migration_assignment::{self, MigrationForecast};
 use super::operator::reinstalls::is_reinstallable;
 use super::plan_input::{RegisteredInventory, WAITS, parse_registration};
 use common::error::{Context, Error, Phase, Result};
+use install_durations::InstallDurations;
 use marked_yaml::{Span, Spanned};
 use model::allocation;
-use model::install_report::StageTime;
 use plan::ApprovalSummary;
-use serde::Deserialize;
-use site::allocation_resolution::{find_differences, image_without_location, resolve_allocation};
+use site::allocation_resolution::{
+    find_differences, image_without_location, resolve_allocation, resolve_before_approval,
+};
 use site::loader::SiteLoader;
 use site::operator_files::{AllocationSpec, MachineSpec, suggest_name};
 use site::os_definitions::{OsDefinitions, VerifyCache};
 use site::snapshot::SiteSnapshot;
 use site::{plan_approvals, requested_steps, yaml_folder};
-use std::collections::HashMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use store::image_digest_cache::ImageDigests;
 use store::{DATABASE, InstallState, ReinstallOrder, ReinstallOverrides, ServerState, now};
 
@@ -30,7 +36,7 @@ const URL: &str = "http://server";
 
 /// Change whose effect is predicted: all machines would be installed or reinstalled with this image and layout. If no
 /// field is set, the prediction applies to the current files and open orders.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RackChange {
     /// Id of an image for all machines.
     pub image: Option<String>,
@@ -41,7 +47,8 @@ pub struct RackChange {
 }
 
 impl RackChange {
-    fn reinstalls(&self) -> bool {
+    /// Returns whether installed machines would be reinstalled.
+    pub fn reinstalls(&self) -> bool {
         self.reinstall || self.image.is_some() || self.layout.is_some()
     }
 }
@@ -50,16 +57,13 @@ impl RackChange {
 pub struct RackSnapshot {
     /// Directory of the server, to which approvals are written.
     dir: PathBuf,
-    directory: SiteSnapshot,
+    directory: Arc<SiteSnapshot>,
     state: ServerState,
     /// Problems of the files. Machines whose files have problems may be missing from the snapshot.
     pub problems: Vec<String>,
     /// Remarks for the operator that do not describe problems.
     pub notes: Vec<String>,
-    /// Duration of each machine's last installation, in seconds.
-    took: HashMap<String, f64>,
-    /// Durations of the machines' last installations by size, in seconds, sorted.
-    by_size: HashMap<String, Vec<f64>>,
+    durations: InstallDurations,
 }
 
 /// Predicted response to a machine.
@@ -90,14 +94,6 @@ pub struct PredictedMachine {
     pub seconds: Option<f64>,
 }
 
-/// Fields of a report from which durations are read.
-#[derive(Deserialize)]
-struct InstallTimings {
-    success: bool,
-    #[serde(default)]
-    timings: Vec<StageTime>,
-}
-
 impl RackSnapshot {
     /// Opens the state of `dir`. If `new` is specified, the operator's files are read from the directory `new` instead.
     ///
@@ -126,33 +122,20 @@ impl RackSnapshot {
                 *image = Some(image_without_location(id.clone()));
             }
         }
-        let mut rack = RackSnapshot {
-            dir: dir.to_owned(),
-            directory,
-            state,
-            problems: seen.problems,
-            notes,
-            took: HashMap::new(),
-            by_size: HashMap::new(),
-        };
-        rack.read_durations()?;
-        Ok(rack)
+        let durations = InstallDurations::read(&state, &directory)?;
+        let (dir, directory) = (dir.to_owned(), Arc::new(directory));
+        Ok(RackSnapshot { dir, directory, state, problems: seen.problems, notes, durations })
     }
 
-    /// Reads the durations of past installations.
-    fn read_durations(&mut self) -> Result<()> {
-        for (machine, report) in self.state.list_reports_blocking()? {
-            // A report that a newer version has stored may have another format.
-            let Ok(InstallTimings { success: true, timings }) = serde_json::from_str(&report) else { continue };
-            let seconds: f64 = timings.iter().map(|stage| stage.seconds).sum();
-            if seconds > 0.0 && seconds.is_finite() {
-                let size = self.directory.find_machine(&machine).and_then(|machine| machine.size.clone());
-                self.by_size.entry(size.unwrap_or_default()).or_default().push(seconds);
-                self.took.insert(machine, seconds);
-            }
-        }
-        self.by_size.values_mut().for_each(|all| all.sort_by(f64::total_cmp));
-        Ok(())
+    /// Returns the state of a running server, with the files in a published snapshot. Blocks while the database is read.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read.
+    pub fn of_server(app: &AppState, directory: Arc<SiteSnapshot>) -> Result<RackSnapshot> {
+        let state = app.state.clone();
+        let durations = InstallDurations::read(&state, &directory)?;
+        let (problems, notes) = (directory.problems.clone(), Vec::new());
+        Ok(RackSnapshot { dir: app.dir.clone(), directory, state, problems, notes, durations })
     }
 
     /// Returns the ids and names of all machines that have a machine file, sorted by name.
@@ -168,22 +151,7 @@ impl RackSnapshot {
     /// # Errors
     /// Returns an error if the layout or the image does not exist.
     pub fn check_change(&self, change: &RackChange) -> Result<()> {
-        let known = &self.directory.known;
-        let layout = change.layout.as_ref().filter(|id| !known.layouts.contains_key(*id));
-        let layout =
-            layout.map(|id| ("layout", id, "layouts", suggest_name(id, known.layouts.keys().map(String::as_str))));
-        let is_made = |id: &str| {
-            let all = self.directory.machines().filter_map(|machine| machine.allocation.as_ref());
-            all.filter_map(|allocation| allocation.definition.created_os()).any(|os| os.to_string() == id)
-        };
-        let image = change.image.as_ref().filter(|id| !known.images.contains_key(*id) && !is_made(id));
-        let image = image.map(|id| ("image", id, "images", suggest_name(id, known.images.keys().map(String::as_str))));
-        match layout.or(image) {
-            None => Ok(()),
-            Some((what, id, folder, others)) => {
-                Err(Error::refusal(Phase::Serve, format!("{what} {id:?} not found in {folder}/{others}")))
-            }
-        }
+        check_change(&self.directory, change)
     }
 
     /// Returns the machine with the response that is predicted for it after the change.
@@ -201,7 +169,7 @@ impl RackSnapshot {
             outlook: MachineForecast::NoAction("the machine file does not contain an allocation".to_owned()),
             registered: None,
             installed: String::new(),
-            seconds: self.estimate_seconds(id, machine.size.as_deref()),
+            seconds: self.durations.estimate_seconds(id, machine.size.as_deref()),
         };
         if self.predict_migration(machine, &mut seen)? {
             return Ok(seen);
@@ -285,7 +253,9 @@ impl RackSnapshot {
         {
             return forecast;
         }
-        match resolve_allocation(&machine, &standing, known) {
+        // The approval in force applies to the present orders, but not to a reinstall that is only planned.
+        let resolve = if change.reinstalls() { resolve_before_approval } else { resolve_allocation };
+        match resolve(&machine, &standing, known) {
             Err(why) => MachineForecast::Refused(why),
             Ok(None) => MachineForecast::Unknown(WAITS.to_owned()),
             Ok(Some(assigned)) => {
@@ -341,14 +311,6 @@ impl RackSnapshot {
         None
     }
 
-    fn estimate_seconds(&self, id: &str, size: Option<&str>) -> Option<f64> {
-        let of_size = || {
-            let all = self.by_size.get(size?)?;
-            all.get(all.len() / 2).copied()
-        };
-        self.took.get(id).copied().or_else(of_size)
-    }
-
     /// Writes the approval atomically to the file from which the server reads it.
     ///
     /// # Errors
@@ -362,6 +324,28 @@ impl RackSnapshot {
         template_files::write_file(&path, &text)
             .and_then(|()| readable())
             .context(Phase::Serve, || format!("write {}", path.display()))
+    }
+}
+
+/// Checks that the layout and the image of a change exist in the directory.
+///
+/// # Errors
+/// Returns an error if the layout or the image does not exist.
+pub fn check_change(directory: &SiteSnapshot, change: &RackChange) -> Result<()> {
+    let known = &directory.known;
+    let layout = change.layout.as_ref().filter(|id| !known.layouts.contains_key(*id));
+    let layout = layout.map(|id| ("layout", id, "layouts", suggest_name(id, known.layouts.keys().map(String::as_str))));
+    let is_made = |id: &str| {
+        let all = directory.machines().filter_map(|machine| machine.allocation.as_ref());
+        all.filter_map(|allocation| allocation.definition.created_os()).any(|os| os.to_string() == id)
+    };
+    let image = change.image.as_ref().filter(|id| !known.images.contains_key(*id) && !is_made(id));
+    let image = image.map(|id| ("image", id, "images", suggest_name(id, known.images.keys().map(String::as_str))));
+    match layout.or(image) {
+        None => Ok(()),
+        Some((what, id, folder, others)) => {
+            Err(Error::refusal(Phase::Serve, format!("{what} {id:?} not found in {folder}/{others}")))
+        }
     }
 }
 

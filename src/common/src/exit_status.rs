@@ -1,6 +1,7 @@
 //! Outcome of a command. It determines the exit status.
 
 use crate::error::Result;
+use crate::format::metal_api_wording::reword_metal_phrases;
 use crate::output;
 
 /// Outcome of a command that did not fail with an error.
@@ -29,7 +30,7 @@ impl CommandOutcome {
 pub fn report_refusal(result: Result<CommandOutcome>) -> Result<CommandOutcome> {
     match result {
         Err(error) if error.is_refusal() => {
-            output::print_error(&error.to_coded_text());
+            output::print_error(&reword_metal_phrases(&error.to_coded_text()));
             Ok(CommandOutcome::Refused)
         }
         other => other,

@@ -1,7 +1,8 @@
 //! Form that creates the file of a machine that has registered. With an image, the machine is installed at once, so the
 //! form first shows the plan, and requires the name of the machine again.
 
-use super::form::SubmittedForm;
+use super::allocate::show_image_fields;
+use super::form::{ChangeForm, SubmittedForm};
 use super::page_frame;
 use super::plan_preview::{self, PlanPreview};
 use super::session::LoggedIn;
@@ -9,12 +10,10 @@ use api::AppState;
 use api::allocation_state::read_full_state;
 use api::base_url::BaseUrls;
 use api::machine_file_creation::{MachineFileRequest, PreparedMachineFile, prepare_machine_file, write_machine_file};
-use axum::body::Body;
 use axum::extract::{Path, RawQuery, State};
-use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::http::StatusCode;
+use axum::response::Response;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
 use maud::{Markup, html};
 use std::sync::Arc;
 use uuid::Uuid;
@@ -85,7 +84,7 @@ pub(crate) async fn get_add(
         false => match preview_add(&app, &base, &id, &asked).await {
             Ok(preview) => (StatusCode::OK, show_confirmation(&person, &id, &asked, &preview)),
             Err(error) => {
-                let (status, why) = error.parts();
+                let (status, why) = page_frame::operator_words(error);
                 (status, html! { p.problem.words role="alert" { strong { "Refused: " } (why) } })
             }
         },
@@ -102,24 +101,12 @@ pub(crate) async fn get_add(
 }
 
 fn show_fields(app: &AppState, asked: &MachineFileRequest) -> Markup {
-    let directory = app.directory();
-    let options = |ids: Vec<&str>, selected: &Option<String>| {
-        html! { @for id in ids { option value=(id) selected[selected.as_deref() == Some(id)] { (id) } } }
-    };
+    let [image, layout] = [&asked.image, &asked.layout].map(|id| id.as_deref().unwrap_or_default());
     html! {
         form.stack method="get" {
             label for="name" { "Name" }
             input #name name="name" value=(asked.name) autocomplete="off" autocapitalize="off" spellcheck="false" required;
-            label for="image" { "Image" }
-            select #image name="image" {
-                option value="" { "none: only create the file" }
-                (options(directory.known.listed_images().collect(), &asked.image))
-            }
-            label for="layout" { "Layout" }
-            select #layout name="layout" {
-                option value="" { "the layout for the machine's size and the image" }
-                (options(directory.known.layouts.keys().map(String::as_str).collect(), &asked.layout))
-            }
+            (show_image_fields(&app.directory(), "none: only create the file", image, layout))
             label for="ssh_key" { "SSH public keys, one per line" }
             textarea #ssh_key name="ssh_key" rows="3" spellcheck="false" { (asked.ssh_pub_keys.join("\n")) }
             button { "Continue" }
@@ -182,33 +169,22 @@ fn show_create_form(person: &LoggedIn, id: &str, asked: &MachineFileRequest, pre
 
 /// `POST /machines/{id}/add`: creates the file if the plan is still the plan that was shown. The checks are the same as
 /// in the API.
-pub(crate) async fn post_add(
-    State(app): State<Arc<AppState>>,
-    base: BaseUrls,
-    person: LoggedIn,
-    Path(id): Path<String>,
-    peer: ClientAddress,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
+pub(crate) async fn post_add(base: BaseUrls, change: ChangeForm) -> Response {
     let done = async {
-        let form = SubmittedForm::read_verified(&app, &person, peer, &headers, body).await?;
-        let asked = parse_request(&form);
+        let ChangeForm { app, form, .. } = &change;
+        let asked = parse_request(form);
         if asked.image.is_some() && form.get("typed").trim() != asked.name {
             let (typed, name) = (form.get("typed"), &asked.name);
             let message = format!("nothing was added: {typed:?} was typed, but the machine is named {name:?}");
             return Err(ApiError::bad_request(message));
         }
-        let preview = preview_add(&app, &base, &id, &asked).await?;
+        let preview = preview_add(app, &base, change.machine_id(), &asked).await?;
         let is_planned = matches!(&preview.plan, None | Some(PlanPreview::Planned(..)));
         if !is_planned || preview.digest() != form.get("shown") {
             let why = "nothing was added: the plan has changed since it was shown. Go back and review the plan";
             return Err(ApiError::new(StatusCode::CONFLICT, why));
         }
-        write_machine_file(&app, peer, preview.prepared).await
+        write_machine_file(app, change.peer, preview.prepared).await
     };
-    match done.await {
-        Ok(added) => Redirect::to(&format!("/machines/{}", added.id)).into_response(),
-        Err(error) => page_frame::render_error(&app, Some(&person), error),
-    }
+    change.respond(done.await.map(|added| added.id))
 }

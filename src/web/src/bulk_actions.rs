@@ -1,59 +1,74 @@
-//! Actions on several machines: orders or cancels reinstalls. The operator selects machines in the list, reviews what each
-//! machine would lose, and confirms by typing the number of machines. Each machine passes the same checks as in a single
-//! action, and a failure on one machine does not affect the others.
+//! `/bulk/review` and `/bulk/confirm`: reinstalls of several machines, and cancellation of several orders. Each machine
+//! passes the same checks as an action on its own page. `bulk_pages` renders the pages.
 
 use super::allocation_differences::AllocationChanges;
-use super::form::SubmittedForm;
-use super::page_frame;
+use super::bulk_pages::{BulkResults, show_review};
+use super::form::{ChangeForm, SubmittedForm};
+use super::page_frame::{self, operator_words};
 use super::plan_preview::PlanPreview;
 use super::reinstall::{ReinstallPreview, preview_digest, preview_reinstall};
-use super::session::LoggedIn;
 use api::AppState;
 use api::base_url::BaseUrls;
 use api::operator::reinstalls::{self, ReinstallRequest};
 use api::operator::{OperatorAuth, find_machine, summarize_machine};
-use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use axum::response::Response;
-use common::format::{format_bytes, format_count};
+use common::format::format_count;
 use http_server::api_error::ApiError;
 use http_server::quotas::ClientAddress;
-use maud::{Markup, html};
 use plan::DiskVerdict;
-use plan::request_from_allocation::preview::{NOBODY_LOOKED, PreviewPlan};
+use plan::request_from_allocation::preview::PreviewPlan;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
 
 /// Maximum number of machines of an action. Plans of all these machines are computed for one page.
 const MACHINES: usize = 500;
 /// Maximum size of a form, in bytes. The form contains an id and a digest for each machine.
 const FORM_BYTES: usize = 256 << 10;
 
+/// Time limit of a request. Machines that the request does not reach are unchanged, and are listed in its result. Proxies
+/// often end requests after a minute.
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(45);
+
 /// Action on all selected machines.
-enum BulkAction {
+pub(crate) enum BulkAction {
     /// Order reinstalls with this image.
     Reinstall(String),
     Cancel,
 }
 
 /// Machine that the action would change, and the effect on this machine.
-struct ReviewedMachine {
-    id: String,
-    name: String,
+pub(crate) struct ReviewedMachine {
+    pub id: String,
+    pub name: String,
     /// Number of bytes that would be lost, and the disks that would be wiped.
-    lost: u64,
-    wiped: Vec<String>,
+    pub lost: u64,
+    pub wiped: Vec<String>,
     /// Reason why the plan is only a prediction.
-    foreseen: Option<&'static str>,
+    pub foreseen: Option<&'static str>,
     /// Digest of the plan; the action is refused if its digest differs from the digest that was shown.
-    digest: String,
+    pub digest: String,
 }
 
 /// Machine, with the reason why the action cannot be carried out on it.
-struct RefusedMachine {
-    name: String,
-    reason: String,
+pub(crate) struct RefusedMachine {
+    pub id: String,
+    pub name: String,
+    pub reason: String,
+}
+
+/// Time at which a request stops to start work on further machines.
+#[derive(Debug, Clone, Copy)]
+struct TimeLimit(Instant);
+
+impl TimeLimit {
+    /// Returns the result of the work, or `None` if the time ends first.
+    async fn run<T>(self, work: impl Future<Output = T>) -> Option<T> {
+        if Instant::now() >= self.0 { None } else { timeout_at(self.0, work).await.ok() }
+    }
 }
 
 impl BulkAction {
@@ -66,14 +81,14 @@ impl BulkAction {
         }
     }
 
-    fn word(&self) -> &'static str {
+    pub(crate) fn word(&self) -> &'static str {
         match self {
             BulkAction::Reinstall(_) => "reinstall",
             BulkAction::Cancel => "cancel",
         }
     }
 
-    fn image(&self) -> &str {
+    pub(crate) fn image(&self) -> &str {
         match self {
             BulkAction::Reinstall(image) => image,
             BulkAction::Cancel => "",
@@ -81,7 +96,7 @@ impl BulkAction {
     }
 
     /// Returns the title of the action on a number of machines, such as `Reinstall 3 machines with debian-13`.
-    fn title(&self, count: usize) -> String {
+    pub(crate) fn title(&self, count: usize) -> String {
         let machines = format_count(count, "machine", "machines");
         match self {
             BulkAction::Reinstall(image) => format!("Reinstall {machines} with {image}"),
@@ -135,26 +150,32 @@ impl BulkAction {
         }
     }
 
-    /// Carries out the action on a machine, if its effect is still the effect that was shown.
+    /// Carries out the action on a machine, if its effect is still the effect that was shown. The time limit applies to
+    /// the review: a started change is completed. Returns `None` if the limit has ended before the change.
     async fn carry_out(
         &self,
         app: &Arc<AppState>,
         base: &BaseUrls,
         peer: ClientAddress,
         (id, shown): (&str, &str),
-    ) -> Result<(), ApiError> {
-        if self.review(app, base, id).await?.digest != shown {
-            let why = "the plan or the order has changed since it was shown; review the machine again";
-            return Err(ApiError::new(StatusCode::CONFLICT, why));
+        limit: TimeLimit,
+    ) -> Option<Result<(), ApiError>> {
+        match limit.run(self.review(app, base, id)).await? {
+            Err(error) => return Some(Err(error)),
+            Ok(reviewed) if reviewed.digest != shown => {
+                let why = "the plan or the order has changed since it was shown; review the machine again";
+                return Some(Err(ApiError::new(StatusCode::CONFLICT, why)));
+            }
+            Ok(_) => {}
         }
-        match self {
+        Some(match self {
             BulkAction::Reinstall(_) => reinstalls::place_order(app, peer, &self.request(id)).await.map(drop),
             BulkAction::Cancel => {
                 reinstalls::cancel_reinstall(State(app.clone()), Path(id.to_owned()), OperatorAuth, peer)
                     .await
                     .map(drop)
             }
-        }
+        })
     }
 }
 
@@ -181,112 +202,37 @@ fn check_count(count: usize) -> Result<(), ApiError> {
 }
 
 /// `POST /bulk/review`: shows the effect on each machine. Nothing is ordered or canceled.
-pub(crate) async fn post_review(
-    State(app): State<Arc<AppState>>,
-    base: BaseUrls,
-    person: LoggedIn,
-    peer: ClientAddress,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
+pub(crate) async fn post_review(base: BaseUrls, change: ChangeForm<FORM_BYTES>) -> Response {
     let done = async {
-        let form = SubmittedForm::read_verified_up_to(&app, &person, peer, &headers, body, FORM_BYTES).await?;
-        let action = BulkAction::parse(&form)?;
+        let ChangeForm { app, person, form, .. } = &change;
+        let action = BulkAction::parse(form)?;
         let ids: BTreeSet<String> = form.get_all("machine").map(str::to_lowercase).collect();
         check_count(ids.len())?;
-        let (mut reviewed, mut refused) = (Vec::new(), Vec::new());
+        let limit = TimeLimit(Instant::now() + TIME_LIMIT);
+        let (mut reviewed, mut refused, mut unreached) = (Vec::new(), Vec::new(), Vec::new());
         for id in ids {
-            match action.review(&app, &base, &id).await {
-                Ok(machine) => reviewed.push(machine),
-                Err(error) => {
-                    let name = app.directory().display_name(&id).to_owned();
-                    refused.push(RefusedMachine { name, reason: error.parts().1 });
-                }
+            match limit.run(action.review(app, &base, &id)).await {
+                Some(Ok(machine)) => reviewed.push(machine),
+                Some(Err(error)) => refused.push(refuse_machine(app, id, error)),
+                None => unreached.push(id),
             }
         }
-        let title = action.title(reviewed.len());
-        Ok(page_frame::render_page(&app, &person, &title, "", show_review(&person, &action, &reviewed, &refused)))
+        let main = show_review(app, person, &action, &reviewed, &refused, &unreached);
+        Ok(page_frame::render_page(app, person, &action.title(reviewed.len()), "", main))
     };
-    done.await.unwrap_or_else(|error: ApiError| page_frame::render_error(&app, Some(&person), error))
+    done.await.unwrap_or_else(|error: ApiError| change.show_error(error))
 }
 
-fn show_review(
-    person: &LoggedIn,
-    action: &BulkAction,
-    reviewed: &[ReviewedMachine],
-    refused: &[RefusedMachine],
-) -> Markup {
-    let lost = reviewed.iter().fold(0, |sum: u64, machine| sum.saturating_add(machine.lost));
-    let count = reviewed.len();
-    html! {
-        p { a href="/" { "Machines" } }
-        h1 { (action.title(count)) }
-        (show_refused("Machines that will be skipped", refused))
-        @if !reviewed.is_empty() {
-            @if let BulkAction::Reinstall(_) = action { p { strong { "Data lost: " (format_bytes(lost)) } } }
-            div.scroll { table {
-                tr { th { "Machine" } @if let BulkAction::Reinstall(_) = action { th.number { "Data lost" } th { "Wiped disks" } } }
-                @for machine in reviewed {
-                    tr {
-                        td { a href={ "/machines/" (machine.id) } { (machine.name) } }
-                        @if let BulkAction::Reinstall(_) = action {
-                            td.number { (format_bytes(machine.lost)) }
-                            td {
-                                (if machine.wiped.is_empty() { "none".to_owned() } else { machine.wiped.join(", ") })
-                                @if let Some(why) = machine.foreseen { p.faint { (why) ": " (NOBODY_LOOKED) } }
-                            }
-                        }
-                    }
-                }
-            } }
-            (show_confirmation(person, action, reviewed))
-        }
-    }
-}
-
-/// Renders the form that carries out the action. Hidden fields contain the machines and the digests of their plans.
-fn show_confirmation(person: &LoggedIn, action: &BulkAction, reviewed: &[ReviewedMachine]) -> Markup {
-    let count = reviewed.len();
-    html! {
-        form.stack method="post" action="/bulk/confirm" {
-            (page_frame::form_token(person))
-            input type="hidden" name="action" value=(action.word());
-            input type="hidden" name="image" value=(action.image());
-            @for machine in reviewed {
-                input type="hidden" name="machine" value=(machine.id);
-                input type="hidden" name="shown" value=(machine.digest);
-            }
-            label for="count" { "Type " strong { (count) } ", the number of machines, to confirm" }
-            input #count name="count" data-name=(count) inputmode="numeric" autocomplete="off" required;
-            button.danger { (action.title(count)) }
-        }
-    }
-}
-
-fn show_refused(title: &str, refused: &[RefusedMachine]) -> Markup {
-    html! {
-        @if !refused.is_empty() {
-            h2 { (title) ": " (refused.len()) }
-            div.scroll { table {
-                tr { th { "Machine" } th { "Reason" } }
-                @for machine in refused { tr { td { (machine.name) } td.words.bad { (machine.reason) } } }
-            } }
-        }
-    }
+/// Returns the machine with the reason why the action was refused.
+fn refuse_machine(app: &AppState, id: String, error: ApiError) -> RefusedMachine {
+    RefusedMachine { name: app.directory().display_name(&id).to_owned(), id, reason: operator_words(error).1 }
 }
 
 /// `POST /bulk/confirm`: carries out the action, and lists the result of each machine.
-pub(crate) async fn post_confirm(
-    State(app): State<Arc<AppState>>,
-    base: BaseUrls,
-    person: LoggedIn,
-    peer: ClientAddress,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
+pub(crate) async fn post_confirm(base: BaseUrls, change: ChangeForm<FORM_BYTES>) -> Response {
     let done = async {
-        let form = SubmittedForm::read_verified_up_to(&app, &person, peer, &headers, body, FORM_BYTES).await?;
-        let action = BulkAction::parse(&form)?;
+        let ChangeForm { app, person, peer, form, .. } = &change;
+        let action = BulkAction::parse(form)?;
         let machines: Vec<(&str, &str)> = form.get_all("machine").zip(form.get_all("shown")).collect();
         check_count(machines.len())?;
         if form.get("count").trim() != machines.len().to_string() {
@@ -295,32 +241,32 @@ pub(crate) async fn post_confirm(
                 "nothing was changed: {typed:?} was typed, but the number of machines is {count}"
             )));
         }
-        let (mut changed, mut refused) = (Vec::new(), Vec::new());
+        let limit = TimeLimit(Instant::now() + TIME_LIMIT);
+        let mut results = BulkResults::default();
         for (id, shown) in machines {
-            let name = app.directory().display_name(id).to_owned();
-            match action.carry_out(&app, &base, peer, (id, shown)).await {
-                Ok(()) => changed.push((id, name)),
-                Err(error) => refused.push(RefusedMachine { name, reason: error.parts().1 }),
+            match action.carry_out(app, &base, *peer, (id, shown), limit).await {
+                Some(Ok(())) => results.changed.push((id.to_owned(), app.directory().display_name(id).to_owned())),
+                Some(Err(error)) => results.refused.push(refuse_machine(app, id.to_owned(), error)),
+                None => results.unreached.push(id.to_owned()),
             }
         }
-        let main = show_results(&action, &changed, &refused);
-        Ok(page_frame::render_page(&app, &person, "Results", "", main))
+        let main = results.show(app, person, &action);
+        Ok(page_frame::render_page(app, person, "Results", "", main))
     };
-    done.await.unwrap_or_else(|error: ApiError| page_frame::render_error(&app, Some(&person), error))
+    done.await.unwrap_or_else(|error: ApiError| change.show_error(error))
 }
 
-fn show_results(action: &BulkAction, changed: &[(&str, String)], refused: &[RefusedMachine]) -> Markup {
-    let done = match action {
-        BulkAction::Reinstall(_) => "Reinstall ordered",
-        BulkAction::Cancel => "Order canceled",
-    };
-    html! {
-        p { a href="/" { "Machines" } }
-        h1 { (changed.len()) " of " (format_count(changed.len() + refused.len(), "machine", "machines")) " changed" }
-        (show_refused("Unchanged machines", refused))
-        @if !changed.is_empty() {
-            h2 { (done) ": " (changed.len()) }
-            ul { @for (id, name) in changed { li { a href={ "/machines/" (id) } { (name) } } } }
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn no_work_starts_after_the_time_limit() {
+        let past = TimeLimit(Instant::now());
+        assert_eq!(past.run(async { 1 }).await, None);
+        let later = TimeLimit(Instant::now() + Duration::from_secs(3600));
+        assert_eq!(later.run(async { 1 }).await, Some(1));
+        let soon = TimeLimit(Instant::now() + Duration::from_millis(20));
+        assert_eq!(soon.run(std::future::pending::<u8>()).await, None, "started work does not exceed the limit");
     }
 }

@@ -2,6 +2,7 @@
 
 use super::page_frame::show_time;
 use api::{AppState, console_log};
+use common::format::metal_api_wording::reword_metal_phrases;
 use common::format::{format_bytes, format_seconds};
 use control::api_types::InstallReport;
 use http_server::api_error::ApiError;
@@ -142,7 +143,7 @@ pub(crate) fn show_events(events: &[(String, String)], log: &PageLog) -> Markup 
                     tr {
                         td { (show_time(at)) } td { (event.event) } td { (event.stage.as_deref().unwrap_or_default()) }
                         td.number { @if let Some(took) = event.seconds { (format_seconds(took)) } }
-                        td { (event.message.lines().next().unwrap_or_default()) }
+                        td { (reword_metal_phrases(event.message.lines().next().unwrap_or_default())) }
                     }
                 }
             } }

@@ -1,20 +1,24 @@
 //! The operator's web page: server-rendered HTML that works without JavaScript, after a login with the operator's
 //! token.
 //!
-//! `session` manages logins, `form` parses submitted forms, and `page_frame` renders the frame of every page.
-//! `machines` renders the list of machines, which `machine_list_query` filters and sorts, also by
-//! `hardware_identifiers`. `machine` renders the page of one machine. This page contains the drawings of `disks` and
-//! `installed_disks`, the `history`, the plan from `plan_preview`, and the timeline from `machine_timeline`.
-//! `machine_actions` switches, locks and frees machines, `machine_file_editor` edits machine files, and `confirmation`
-//! contains the field for the name of the machine. `reinstall` orders reinstalls, `bulk_actions` orders or cancels them
-//! on several machines, and `add_machine` creates machine files. `overviews` renders layouts, images and orders, and
-//! `site_objects` renders sizes, templates and volumes. `live_updates` sends events, and `assets` contains the style
-//! sheet, the script and the icon.
+//! `session` manages logins, `form` parses submitted forms and checks the forms that change something, and `page_frame`
+//! renders the frame of every page. `machines` renders the list of machines, which `machine_list_query` filters and
+//! sorts, also by `hardware_identifiers`. `machine` renders the page of one machine. This page contains the drawings of
+//! `disks` and `installed_disks`, the `history`, and the plan from `plan_preview`, and the timeline from `machine_timeline`.
+//! `machine_actions` switches, locks and frees machines, `machine_file_editor` edits machine files, `allocate` adds
+//! allocations to them, `machine_text_check` checks the texts that both write, and `confirmation` contains the field
+//! for the name of the machine. `reinstall` orders reinstalls, `bulk_actions` orders or cancels them on several
+//! machines, `bulk_pages` renders the pages of `bulk_actions`, and `add_machine` creates machine files. `rack_plan`
+//! shows the plans of all machines, which `rack_plan_runs` computes. `overviews` renders layouts, images and orders,
+//! and `site_objects` renders sizes, templates and volumes. `live_updates` sends events, and `assets` contains the
+//! style sheet, the script and the icon.
 
 mod add_machine;
+mod allocate;
 mod allocation_differences;
 mod assets;
 mod bulk_actions;
+mod bulk_pages;
 mod confirmation;
 mod disks;
 mod form;
@@ -27,11 +31,14 @@ mod machine_actions;
 mod machine_file_editor;
 mod machine_list_query;
 mod machine_log;
+mod machine_text_check;
 mod machine_timeline;
 mod machines;
 mod overviews;
 mod page_frame;
 mod plan_preview;
+mod rack_plan;
+mod rack_plan_runs;
 mod reinstall;
 mod session;
 mod site_objects;
@@ -45,6 +52,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use hardware_identifiers::HardwareIdentifiers;
+use rack_plan_runs::RackPlanRuns;
 use session::{LoggedIn, LoginSessions};
 use std::sync::Arc;
 
@@ -63,6 +71,7 @@ pub fn web_routes() -> Router<Arc<AppState>> {
         .route("/machines/{id}/lock", post(machine_actions::post_lock))
         .route("/machines/{id}/free", post(machine_actions::post_free))
         .route("/machines/{id}/file", get(machine_file_editor::get_file).post(machine_file_editor::post_file))
+        .route("/machines/{id}/allocate", get(allocate::get_allocate).post(allocate::post_allocate))
         .route("/machines/{id}/add", get(add_machine::get_add).post(add_machine::post_add))
         .route("/machines/{id}/layout.svg", get(installed_disks::get_installed_diagram))
         .route("/machines/{id}/log", get(machine_log::show_log))
@@ -76,11 +85,13 @@ pub fn web_routes() -> Router<Arc<AppState>> {
         .route("/templates", get(site_objects::get_templates))
         .route("/volumes", get(site_objects::get_volumes))
         .route("/orders", get(overviews::get_orders))
+        .route("/plan", get(rack_plan::get_plan))
         .route("/page.css", get(assets::get_style))
         .route("/page.js", get(assets::get_script))
         .route("/page.svg", get(assets::get_icon))
         .layer(Extension(LoginSessions::default()))
         .layer(Extension(HardwareIdentifiers::default()))
+        .layer(Extension(RackPlanRuns::default()))
 }
 
 /// Handles `GET /`: returns the web page to browsers, and the API versions to OpenStack clients.

@@ -9,6 +9,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use common::format::metal_api_wording::reword_metal_phrases;
 use http_server::api_error::ApiError;
 use http_server::live_updates::{MachineChange, WATCHERS, WatcherPlace};
 use http_server::server_health::ServerHealth;
@@ -55,7 +56,7 @@ impl MachineUpdate {
         let percent = total.map(|total| (u128::from(progress.bytes.min(total)) * 100 / u128::from(total)) as u8);
         let said = match event.progress {
             Some(progress) => common::format::format_bytes(progress.bytes),
-            None => event.message.lines().next().unwrap_or_default().to_owned(),
+            None => reword_metal_phrases(event.message.lines().next().unwrap_or_default()),
         };
         let stage = event.stage.clone().unwrap_or_default();
         let is_flushing = progress.is_flushing();

@@ -13,6 +13,7 @@ use api::{AppState, allocation_state, machine_details, metal_api};
 use axum::extract::{Path, State};
 use axum::response::Response;
 use common::format::format_bytes;
+use common::format::metal_api_wording::reword_metal_phrases;
 use control::api_types::{InstallReport, RegisterRequest};
 use http_server::api_error::ApiError;
 use maud::{Markup, html};
@@ -111,10 +112,10 @@ fn show_unknown_machine(id: &str, register: Option<&RegisterRequest>, history: &
 fn show_pending_plan(plan: &PlanPreview) -> Markup {
     html! {
         @match plan {
-            PlanPreview::Unknown(why) => { h2 { "Plan" } p.faint { (why) } }
-            PlanPreview::Refused(why) => { h2 { "Plan refused" } pre.problem tabindex="0" { (why) } }
+            PlanPreview::Unknown(why) => { h2 #plan { "Plan" } p.faint { (why) } }
+            PlanPreview::Refused(why) => { h2 #plan { "Plan refused" } pre.problem tabindex="0" { (why) } }
             PlanPreview::Planned(planned, registered) => {
-                h2 { "Plan" }
+                h2 #plan { "Plan" }
                 (plan_preview::show_inventory_source(registered))
                 (plan_preview::show_plan(planned))
             }
@@ -177,6 +178,9 @@ fn show_header(person: &LoggedIn, machine: &MachineSpec, row: &MachineRow) -> Ma
                 @if listed.installed && machine.locked.is_none() {
                     a.button href={ "/machines/" (machine.id) "/reinstall" } { "Reinstall…" } " "
                 }
+                @if machine.allocation.is_none() && machine.locked.is_none() {
+                    a.button href={ "/machines/" (machine.id) "/allocate" } { "Allocate…" } " "
+                }
                 a.button href={ "/machines/" (machine.id) "/file" } { "Edit file…" } " "
                 a.button href={ "/machines/" (machine.id) "/actions" } { "Power, lock, free…" } " "
                 a.button href={ "/machines/" (machine.id) "/log" } { "Console log" }
@@ -190,7 +194,7 @@ fn show_header(person: &LoggedIn, machine: &MachineSpec, row: &MachineRow) -> Ma
         @if let Some(outcome) = &listed.outcome {
             p.words.problem[!outcome.success] {
                 "Last reinstall, with " (outcome.image) ", " (page_frame::show_age(&outcome.time)) ": "
-                @if !outcome.success { strong { "failed: " } } (outcome.message)
+                @if !outcome.success { strong { "failed: " } } (reword_metal_phrases(&outcome.message))
             }
         }
         (show_facts(machine, row))
@@ -227,7 +231,7 @@ fn show_failure(row: &MachineRow) -> Markup {
         @if let Some(MachineFailure { attempt, remedy }) = row.failure() {
             section.problem.failure role="alert" {
                 h2 { "Failed" @if let Some(stage) = &attempt.stage { " at " (stage) } @if let Some(code) = &attempt.code { ": " (code) } }
-                p.words { (attempt.message) }
+                p.words { (reword_metal_phrases(&attempt.message)) }
                 p { strong { "Next: " } (remedy) ". " span.faint { (page_frame::show_age(&attempt.time)) } }
             }
         }

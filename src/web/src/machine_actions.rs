@@ -2,21 +2,19 @@
 //! or removes a protection requires the name of the machine.
 
 use super::confirmation::{confirmation_name, require_name, show_name_field};
-use super::form::SubmittedForm;
+use super::form::ChangeForm;
 use super::page_frame;
 use super::session::LoggedIn;
 use api::AppState;
 use api::base_url::BaseUrls;
-use api::metal_api::{EditTurn, machine_lock, machines};
+use api::metal_api::{machine_lock, machines};
 use api::operator::find_machine;
 use api::power;
-use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::http::StatusCode;
+use axum::response::Response;
 use bmc::PowerAction;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
 use maud::{Markup, html};
 use site::operator_files::MachineSpec;
 use std::sync::Arc;
@@ -110,47 +108,32 @@ fn show_free(person: &LoggedIn, machine: &MachineSpec) -> Markup {
 }
 
 /// `POST /machines/{id}/power`: performs a power action, as `POST /v1/machine/{id}/power` does.
-pub(crate) async fn post_power(
-    State(app): State<Arc<AppState>>,
-    person: LoggedIn,
-    Path(id): Path<String>,
-    peer: ClientAddress,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
+pub(crate) async fn post_power(change: ChangeForm) -> Response {
     let done = async {
-        let form = SubmittedForm::read_verified(&app, &person, peer, &headers, body).await?;
-        let machine = find_machine(&app, &id.to_lowercase())?;
-        require_name(&machine, form.get("name"), "the power was not switched")?;
-        let action = POWER_ACTIONS.iter().find(|(_, word, _)| *word == form.get("action")).map(|(action, ..)| *action);
+        let machine = change.find_machine()?;
+        require_name(&machine, change.form.get("name"), "the power was not switched")?;
+        let wanted = change.form.get("action");
+        let action = POWER_ACTIONS.iter().find(|(_, word, _)| *word == wanted).map(|(action, ..)| *action);
         let action =
             action.ok_or_else(|| ApiError::bad_request("the power was not switched: the form has no action"))?;
-        power::switch_as_requested(&app, &machine.id, action, peer).await?;
+        power::switch_as_requested(&change.app, &machine.id, action, change.peer).await?;
         Ok(machine.id)
     };
-    respond(&app, &person, done.await)
+    change.respond(done.await)
 }
 
 /// `POST /machines/{id}/lock`: locks a machine with a reason, or unlocks a locked machine.
-pub(crate) async fn post_lock(
-    State(app): State<Arc<AppState>>,
-    person: LoggedIn,
-    Path(id): Path<String>,
-    peer: ClientAddress,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
+pub(crate) async fn post_lock(change: ChangeForm) -> Response {
     let done = async {
-        let form = SubmittedForm::read_verified(&app, &person, peer, &headers, body).await?;
-        let turn = EditTurn::wait_for_turn(&app, peer, headers).await;
-        let machine = find_machine(&app, &id.to_lowercase())?;
-        if form.get("shown") != machine.locked.as_deref().unwrap_or_default() {
+        let turn = change.wait_for_turn().await;
+        let machine = change.find_machine()?;
+        if change.form.get("shown") != machine.locked.as_deref().unwrap_or_default() {
             return Err(changed_since("the lock"));
         }
-        let reason = form.get("reason").trim();
+        let reason = change.form.get("reason").trim();
         let reason = match (&machine.locked, reason) {
             (Some(_), "") => {
-                require_name(&machine, form.get("name"), "the machine is still locked")?;
+                require_name(&machine, change.form.get("name"), "the machine is still locked")?;
                 None
             }
             (None, "") => return Err(ApiError::bad_request("the machine is not locked: a lock requires a reason")),
@@ -159,44 +142,27 @@ pub(crate) async fn post_lock(
         machine_lock::set_lock(&turn, &machine.id, reason).await.map_err(|refusal| refusal.into_error())?;
         Ok(machine.id)
     };
-    respond(&app, &person, done.await)
+    change.respond(done.await)
 }
 
 /// `POST /machines/{id}/free`: removes the allocation, as `DELETE /v1/machine/{id}/free` does.
-pub(crate) async fn post_free(
-    State(app): State<Arc<AppState>>,
-    base: BaseUrls,
-    person: LoggedIn,
-    Path(id): Path<String>,
-    peer: ClientAddress,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
+pub(crate) async fn post_free(base: BaseUrls, change: ChangeForm) -> Response {
     let done = async {
-        let form = SubmittedForm::read_verified(&app, &person, peer, &headers, body).await?;
-        let turn = EditTurn::wait_for_turn(&app, peer, headers).await;
-        let machine = find_machine(&app, &id.to_lowercase())?;
-        require_name(&machine, form.get("name"), "the machine was not freed")?;
+        let turn = change.wait_for_turn().await;
+        let machine = change.find_machine()?;
+        require_name(&machine, change.form.get("name"), "the machine was not freed")?;
         let own = machine.allocation.as_ref().map(|allocation| allocation.id.as_str());
-        if form.get("allocation") != own.unwrap_or_default() {
+        if change.form.get("allocation") != own.unwrap_or_default() {
             return Err(changed_since("the allocation"));
         }
         let freed = machines::free_machine(Path(machine.id.clone()), base, turn).await;
         freed.map(|_| machine.id).map_err(|refusal| refusal.into_error())
     };
-    respond(&app, &person, done.await)
+    change.respond(done.await)
 }
 
 /// Returns the error for a form that was loaded before `what` has changed.
 fn changed_since(what: &str) -> ApiError {
     let why = format!("nothing was changed: {what} has changed since the page was loaded; reload the page");
     ApiError::new(StatusCode::CONFLICT, why)
-}
-
-/// Returns to the page of the machine, or shows the error.
-fn respond(app: &AppState, person: &LoggedIn, done: Result<String, ApiError>) -> Response {
-    match done {
-        Ok(id) => Redirect::to(&format!("/machines/{id}")).into_response(),
-        Err(error) => page_frame::render_error(app, Some(person), error),
-    }
 }

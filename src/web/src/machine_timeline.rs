@@ -3,6 +3,7 @@
 use super::page_frame::{show_age, show_time};
 use api::install_timeline::{TimelineEntry, TimelineState};
 use common::format::format_seconds;
+use common::format::metal_api_wording::reword_metal_phrases;
 use maud::{Markup, html};
 use store::HistoryEntry;
 use time::OffsetDateTime;
@@ -30,7 +31,7 @@ pub(crate) fn show_timeline(entries: &[TimelineEntry]) -> Markup {
                         td { svg.span aria-hidden="true" {
                             rect x={ (format!("{left:.2}%")) } y="2" width={ (format!("{width:.2}%")) } height="10" {}
                         } }
-                        td { (entry.message) }
+                        td { (reword_metal_phrases(&entry.message)) }
                     }
                 }
             } }
@@ -76,7 +77,7 @@ pub(crate) fn show_history(entries: &[HistoryEntry]) -> Markup {
                         td { (entry.image.as_deref().unwrap_or_default()) }
                         td { (entry.stage.as_deref().unwrap_or_default()) }
                         td.number { @if let Some(seconds) = entry.seconds { (format_seconds(seconds)) } }
-                        td.words { (entry.message) }
+                        td.words { (reword_metal_phrases(&entry.message)) }
                     }
                 }
             } }

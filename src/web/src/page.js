@@ -105,6 +105,7 @@
     const count = boxes().filter((box) => box.checked).length;
     find("#selected").textContent = `${plural(count, "machine", "machines")} selected`;
     find("#bulk button").disabled = count === 0;
+    find("#bulk").dataset.selected = count;
   };
   const select = (ids) => {
     for (const box of boxes()) if (ids.has(box.value)) box.checked = true;
@@ -188,10 +189,14 @@
     main.querySelectorAll("details").forEach((one, index) => { if (open[index] !== undefined) one.open = open[index]; });
     document.title = page.title;
     guard();
+    followPlans();
     return text;
   };
   const load = oneByOne(again);
   const renew = seldom(2000, () => load("page"));
+  // A page with plans that are still being computed is loaded again until all of them are complete.
+  const followPlans = () => { if (main && find("[data-unfinished]", main)) renew(); };
+  followPlans();
 
   // --- Refresh of a row
   const row = (id) => body && body.querySelector(`tr[data-id="${CSS.escape(id)}"]`);

@@ -18,9 +18,10 @@ use time::format_description::well_known::Rfc3339;
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
      form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-const PLACES: [(&str, &str); 7] = [
+const PLACES: [(&str, &str); 8] = [
     ("/", "Machines"),
     ("/orders", "Orders"),
+    ("/plan", "Plan"),
     ("/layouts", "Layouts"),
     ("/images", "Images"),
     ("/sizes", "Sizes"),
@@ -30,6 +31,7 @@ const PLACES: [(&str, &str); 7] = [
 
 /// Returns a complete page. `here` is the path of the navigation entry that is highlighted.
 pub(crate) fn render_page(app: &AppState, person: &LoggedIn, title: &str, here: &str, main: Markup) -> Response {
+    let problems = list_problems(&app.counters.health, &app.directory().problems);
     let body = html! {
         header {
             a.skip href="#main" { "Skip to content" }
@@ -42,7 +44,7 @@ pub(crate) fn render_page(app: &AppState, person: &LoggedIn, title: &str, here: 
             span #live role="status" {}
             form method="post" action="/logout" { (form_token(person)) button.quiet { "Log out" } }
         }
-        (show_problems(&list_problems(&app.counters.health, &app.directory().problems)))
+        (show_problems(&problems))
         main #main tabindex="-1" { (main) }
     };
     html_response(StatusCode::OK, &render_document(title, &body))
@@ -50,7 +52,7 @@ pub(crate) fn render_page(app: &AppState, person: &LoggedIn, title: &str, here: 
 
 /// Returns the current problems: those of the server itself, followed by those of the directory.
 pub(crate) fn list_problems(health: &ServerHealth, of_directory: &[String]) -> Vec<String> {
-    health.problems().into_iter().chain(of_directory.iter().cloned()).collect()
+    health.problems().into_iter().chain(of_directory.iter().map(|problem| reword_metal_phrases(problem))).collect()
 }
 
 /// Shows the current problems.
@@ -86,10 +88,16 @@ pub(crate) fn render_login(status: StatusCode, why: Option<&str>) -> Response {
     html_response(status, &render_document("Log in", &body))
 }
 
+/// Returns the status and the message of an error, in the product's own wording. The REST API has metal-api's phrases,
+/// which its clients compare.
+pub(crate) fn operator_words(error: ApiError) -> (StatusCode, String) {
+    let (status, message) = error.parts();
+    (status, reword_metal_phrases(&message))
+}
+
 /// Returns an error page.
 pub(crate) fn render_error(app: &AppState, person: Option<&LoggedIn>, error: ApiError) -> Response {
-    let (status, message) = error.parts();
-    let message = reword_metal_phrases(&message);
+    let (status, message) = operator_words(error);
     let error_message = ErrorMessage(message.clone());
     let main = html! {
         h1 { (if status.is_server_error() { "Failed" } else { "Refused" }) }

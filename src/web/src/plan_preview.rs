@@ -6,6 +6,7 @@ use api::base_url::BaseUrls;
 use api::plan_input::{RegisteredInventory, WAITS, parse_registration};
 use axum::http::StatusCode;
 use common::format::format_bytes;
+use common::format::metal_api_wording::reword_metal_phrases;
 use http_server::api_error::ApiError;
 use maud::{Markup, html};
 use model::allocation;
@@ -39,7 +40,7 @@ pub(crate) async fn load_preview(
     let assigned = match resolve_allocation(machine, &standing, &directory.known) {
         Ok(Some(assigned)) => assigned,
         Ok(None) => return Ok(PlanPreview::Unknown(WAITS.to_owned())),
-        Err(why) => return Ok(PlanPreview::Refused(why)),
+        Err(why) => return Ok(PlanPreview::Refused(reword_metal_phrases(&why))),
     };
     let Some(row) = app.state.find_registration(&machine.id).await? else { return Ok(PlanPreview::unregistered()) };
     let told = to_wire_allocation(&assigned, if now { before_attempt(standing) } else { standing }, &base.calls, false);
@@ -78,7 +79,7 @@ fn plan_from_registration(
     let is_outdated = registered.outdated && !now;
     Ok(match preview_plan(told, allocation, inventory, is_outdated) {
         Ok(planned) => PlanPreview::Planned(Box::new(planned), Box::new(registered)),
-        Err(refused) => PlanPreview::Refused(refused.printed),
+        Err(refused) => PlanPreview::Refused(reword_metal_phrases(&refused.printed)),
     })
 }
 

@@ -3,7 +3,7 @@
 
 use super::allocation_differences::AllocationChanges;
 use super::confirmation::{confirmation_name, require_name, show_name_field};
-use super::form::SubmittedForm;
+use super::form::{ChangeForm, SubmittedForm};
 use super::page_frame;
 use super::plan_preview::{self, PlanPreview};
 use super::session::LoggedIn;
@@ -12,13 +12,10 @@ use api::base_url::BaseUrls;
 use api::operator::reinstall_plan::{HypotheticalOrder, simulate_order};
 use api::operator::reinstalls::{self, ReinstallRequest};
 use api::operator::{OperatorAuth, find_machine};
-use axum::body::Body;
 use axum::extract::{Path, RawQuery, State};
-use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Redirect, Response};
-use common::format::metal_api_wording::reword_metal_phrases;
+use axum::http::StatusCode;
+use axum::response::Response;
 use http_server::api_error::ApiError;
-use http_server::quotas::ClientAddress;
 use maud::{Markup, html};
 use plan::request_from_allocation::preview::PreviewPlan;
 use site::effective_allocation::{effective_allocation, find_allocation_differences, is_unrecorded};
@@ -91,8 +88,7 @@ pub(crate) async fn get_reinstall(
         false => match preview_reinstall(&app, &base, &asked).await {
             Ok(outlook) => (StatusCode::OK, show_confirmation(&person, &machine, &asked, &outlook)),
             Err(error) => {
-                let (status, why) = error.parts();
-                let why = reword_metal_phrases(&why);
+                let (status, why) = page_frame::operator_words(error);
                 (status, html! { p.problem.words role="alert" { strong { "Refused: " } (why) } })
             }
         },
@@ -193,49 +189,26 @@ fn show_order_form(person: &LoggedIn, machine: &MachineSpec, asked: &ReinstallRe
 
 /// `POST /machines/{id}/reinstall`: orders the reinstall if its plan is still the plan that was shown. The checks of
 /// the order are the same as in the API.
-pub(crate) async fn post_reinstall(
-    State(app): State<Arc<AppState>>,
-    base: BaseUrls,
-    person: LoggedIn,
-    Path(id): Path<String>,
-    peer: ClientAddress,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
+pub(crate) async fn post_reinstall(base: BaseUrls, change: ChangeForm) -> Response {
     let done = async {
-        let form = SubmittedForm::read_verified(&app, &person, peer, &headers, body).await?;
-        let machine = find_machine(&app, &id.to_lowercase())?;
-        let asked = parse_request(&machine.id, &form);
+        let ChangeForm { app, form, .. } = &change;
+        let machine = change.find_machine()?;
+        let asked = parse_request(&machine.id, form);
         require_name(&machine, form.get("name"), "nothing was ordered")?;
-        let outlook = preview_reinstall(&app, &base, &asked).await?;
+        let outlook = preview_reinstall(app, &base, &asked).await?;
         let is_shown = matches!(&outlook.plan, PlanPreview::Planned(planned, _) if preview_digest(planned, &outlook.changes) == form.get("shown"));
         if !is_shown {
             let why = "nothing was ordered: the plan has changed since it was shown, or the machine file has changed. Go back and review the plan";
             return Err(ApiError::new(StatusCode::CONFLICT, why));
         }
-        reinstalls::place_order(&app, peer, &asked).await.map(|listed| listed.id)
+        reinstalls::place_order(app, change.peer, &asked).await.map(|listed| listed.id)
     };
-    match done.await {
-        Ok(id) => Redirect::to(&format!("/machines/{id}")).into_response(),
-        Err(error) => page_frame::render_error(&app, Some(&person), error),
-    }
+    change.respond(done.await)
 }
 
 /// `POST /machines/{id}/cancel`: cancels the machine's reinstall order.
-pub(crate) async fn post_cancel(
-    State(app): State<Arc<AppState>>,
-    person: LoggedIn,
-    Path(id): Path<String>,
-    peer: ClientAddress,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    let done = async {
-        SubmittedForm::read_verified(&app, &person, peer, &headers, body).await?;
-        reinstalls::cancel_reinstall(State(app.clone()), Path(id), OperatorAuth, peer).await.map(|listed| listed.0.id)
-    };
-    match done.await {
-        Ok(id) => Redirect::to(&format!("/machines/{id}")).into_response(),
-        Err(error) => page_frame::render_error(&app, Some(&person), error),
-    }
+pub(crate) async fn post_cancel(change: ChangeForm) -> Response {
+    let id = Path(change.machine_id().to_owned());
+    let cancelled = reinstalls::cancel_reinstall(State(change.app.clone()), id, OperatorAuth, change.peer).await;
+    change.respond(cancelled.map(|listed| listed.0.id))
 }

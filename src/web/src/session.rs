@@ -1,7 +1,7 @@
 //! Login sessions of operators. A session is a random number in a cookie. The server stores only the hash of this
 //! number, and only in memory, so all sessions end when the server exits.
 
-use super::form::SubmittedForm;
+use super::form::{ChangeForm, SubmittedForm};
 use super::page_frame;
 use api::AppState;
 use axum::Extension;
@@ -199,18 +199,8 @@ fn set_cookie(value: &str, seconds: u64, is_secure: bool) -> String {
 }
 
 /// `POST /logout`: ends the session.
-pub(crate) async fn post_logout(
-    State(app): State<Arc<AppState>>,
-    Extension(sessions): Extension<LoginSessions>,
-    person: LoggedIn,
-    peer: ClientAddress,
-    headers: HeaderMap,
-    body: axum::body::Body,
-) -> Response {
-    if let Err(error) = SubmittedForm::read_verified(&app, &person, peer, &headers, body).await {
-        return page_frame::render_error(&app, Some(&person), error);
-    }
-    sessions.end_session(&person.session);
+pub(crate) async fn post_logout(Extension(sessions): Extension<LoginSessions>, change: ChangeForm) -> Response {
+    sessions.end_session(&change.person.session);
     ([(header::SET_COOKIE, set_cookie("", 0, false))], Redirect::to("/login")).into_response()
 }
 

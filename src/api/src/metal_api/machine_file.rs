@@ -88,8 +88,12 @@ pub(super) async fn check_allocation(
 }
 
 /// Copies the OS definition and its image from the allocation in effect to the new allocation, if both allocations name
-/// the same OS definition. A definition that cannot be used is not copied, since the change may correct its parameters.
+/// the same OS definition, unless the definition of the new allocation is settled already. A definition that cannot be
+/// used is not copied, since the change may correct its parameters.
 fn copy_definition(app: &AppState, id: &str, allocation: &mut AllocationSpec) {
+    if !matches!(allocation.definition, DefinitionState::Unnamed) {
+        return;
+    }
     let directory = app.directory();
     let current = directory.find_machine(id).and_then(|machine| machine.allocation.as_ref());
     let is_same = |current: &&AllocationSpec| current.os.is_some() && current.os == allocation.os;

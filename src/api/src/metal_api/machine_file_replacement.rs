@@ -1,12 +1,15 @@
 //! Replacement of a machine file's text by a text that the operator has edited.
 
 use super::EditTurn;
-use super::edited_files;
+use super::edited_files::{self, change_text};
 use super::machine_file::check_allocation;
-use super::machines::KIND;
+use super::machines::{FIELDS, KIND};
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
+use common::yaml::edit;
+use serde_json::{Value, json};
 use site::operator_files::{self, MachineSpec};
+use site::snapshot::SiteSnapshot;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -32,20 +35,91 @@ pub async fn read_machine_text(app: &AppState, id: &str) -> ApiResult<MachineFil
     Ok(MachineFileText { path, text })
 }
 
-/// Checks a text as `drophammer check` does, and checks that its allocation can be carried out.
+/// Allocation that is added to a machine file.
+#[derive(Debug, Clone, Default)]
+pub struct NewAllocation {
+    pub id: String,
+    pub hostname: String,
+    /// Id of the image.
+    pub image: String,
+    /// Id of the layout; empty for the layout of the machine's size and the image.
+    pub layout: String,
+    pub ssh_pub_keys: Vec<String>,
+    pub user_data: String,
+}
+
+impl NewAllocation {
+    /// Returns the text of the machine file with this allocation. Comments and the order of the other fields are preserved.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be parsed, or already contains an allocation.
+    pub fn add_to(&self, file: &MachineFileText) -> ApiResult<String> {
+        let old = operator_files::parse_unvalidated(&file.text).map_err(ApiRefusal::unprocessable)?;
+        let mut new = old.clone();
+        let fields = new.as_object_mut().filter(|fields| fields.get("allocation").is_none_or(Value::is_null));
+        let taken = || ApiRefusal::conflict("the machine file already contains an allocation: reload the page");
+        fields.ok_or_else(taken)?.insert("allocation".to_owned(), self.to_document());
+        let anew = edit::format_document(&new, &FIELDS);
+        let is_right = |text: &str| operator_files::parse_unvalidated(text).as_ref() == Ok(&new);
+        let edited = change_text(&file.path, &file.text, |text| edit::edit_values(text, &old, &new), anew, is_right)?;
+        Ok(edited.text)
+    }
+
+    fn to_document(&self) -> Value {
+        let fields = [
+            ("id", json!(self.id)),
+            ("hostname", json!(self.hostname)),
+            ("image", json!(self.image)),
+            ("filesystemlayout", json!(self.layout)),
+            ("ssh_pub_keys", json!(self.ssh_pub_keys)),
+            ("user_data", json!(self.user_data)),
+        ];
+        let is_given = |value: &Value| *value != json!("") && *value != json!([]);
+        let given = fields.into_iter().filter(|(_, value)| is_given(value));
+        Value::Object(given.map(|(name, value)| (name.to_owned(), value)).collect())
+    }
+}
+
+/// Checks a text as `drophammer check` does, and checks that its allocation can be carried out. Runs the `verify` program
+/// of the OS definition that the allocation names. Returns the machine, with its OS definition.
 ///
 /// # Errors
 /// Returns all problems, with line and column. Returns an error if the text describes another machine, or has a name or
 /// MAC of another machine.
 pub async fn check_machine_text(app: &AppState, id: &str, text: &str) -> ApiResult<MachineSpec> {
-    let machine = operator_files::parse_machine(text).map_err(ApiRefusal::unprocessable)?;
+    let mut machine = operator_files::parse_machine(text).map_err(ApiRefusal::unprocessable)?;
+    check_identity(&app.directory(), id, &machine)?;
+    if machine.allocation.as_ref().is_some_and(|allocation| allocation.os.is_some()) {
+        let directory = app.directory();
+        let settle = move || {
+            machine.allocation.iter_mut().for_each(|own| directory.os_definitions.settle_definition(own));
+            machine
+        };
+        let settled = tokio::task::spawn_blocking(settle).await;
+        machine = settled.map_err(|error| ApiRefusal::internal_error(error.to_string()))?;
+    }
+    recheck_machine(app, id, &machine).await?;
+    Ok(machine)
+}
+
+/// Repeats the checks of [`check_machine_text`] with the present files, except for the `verify` program.
+///
+/// # Errors
+/// Fails as [`check_machine_text`] does.
+pub async fn recheck_machine(app: &AppState, id: &str, machine: &MachineSpec) -> ApiResult<()> {
+    let directory = app.directory();
+    check_identity(&directory, id, machine)?;
+    check_allocation(app, machine, &directory.known).await?.map_err(ApiRefusal::unprocessable)
+}
+
+/// Checks that a machine has the id of the file, and no name or MAC of another machine.
+fn check_identity(directory: &SiteSnapshot, id: &str, machine: &MachineSpec) -> ApiResult<()> {
     if machine.id != id {
         return Err(ApiRefusal::unprocessable(format!(
             "the text has the id {}, but this is the file of machine {id}: to change the id, run `drophammer machine rename`",
             machine.id
         )));
     }
-    let directory = app.directory();
     if let Some(other) =
         directory.machines().find(|other| other.id != id && other.name == machine.name && !machine.name.is_empty())
     {
@@ -60,8 +134,7 @@ pub async fn check_machine_text(app: &AppState, id: &str, text: &str) -> ApiResu
             )));
         }
     }
-    check_allocation(app, &machine, &directory.known).await?.map_err(ApiRefusal::unprocessable)?;
-    Ok(machine)
+    Ok(())
 }
 
 /// Replaces the text `old` of the file by `new`, which must have passed [`check_machine_text`].

@@ -241,7 +241,10 @@ pub(crate) async fn allocate_machine(
 }
 
 /// Checks that the machine's Redfish service supports the steps of all templates that the traits of the machine enable.
-async fn check_over_redfish(app: &AppState, id: &str) -> ApiResult<()> {
+///
+/// # Errors
+/// Returns an error if the service does not support a step, or cannot be reached.
+pub async fn check_over_redfish(app: &AppState, id: &str) -> ApiResult<()> {
     let directory = app.directory();
     let Some(machine) = directory.find_machine(id) else { return Ok(()) };
     let checked = out_of_band::check_controller(machine, &directory.known).await;

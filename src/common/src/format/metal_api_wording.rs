@@ -27,18 +27,23 @@ const NOUNS: [(&str, &str); 10] = [
 /// Replaces metal-api's phrases by the product's own wording, such as `given GPTType:x is not supported, but:8300`.
 pub fn reword_metal_phrases(text: &str) -> String {
     let text = PHRASES.iter().fold(text.to_owned(), |text, (phrase, own)| text.replace(phrase, own));
-    let mut words = Vec::new();
+    let mut words: Vec<String> = Vec::new();
     for word in text.split(' ') {
         let named = word.split_once(':').filter(|(_, value)| !value.is_empty());
+        let is_given = words.last().is_some_and(|last| last == "given" || last.ends_with("\ngiven"));
         let named = named.and_then(|(kind, value)| {
             let lines = kind.rsplit('\n').next().unwrap_or(kind);
-            let (_, noun) = NOUNS.iter().find(|(metal, _)| *metal == lines)?;
+            let noun = NOUNS.iter().find(|(metal, _)| *metal == lines).map(|(_, noun)| *noun);
+            let noun = noun.or(is_given.then_some(lines))?;
             Some(format!("{}{noun} {value}", &kind[..kind.len() - lines.len()]))
         });
-        if named.is_some() && words.last().is_some_and(|last| last == "given") {
-            words.pop();
-        }
-        words.push(named.unwrap_or_else(|| word.to_owned()));
+        let before = words.pop_if(|_| is_given && named.is_some()).unwrap_or_default();
+        words.push(match named {
+            // The word before may contain the end of the previous line.
+            Some(named) if is_given => before.trim_end_matches("given").to_owned() + &named,
+            Some(named) => named,
+            None => word.to_owned(),
+        });
     }
     words.join(" ")
 }
@@ -56,6 +61,8 @@ mod tests {
             ),
             ("given raidlevel:7 is not supported, but:0,1", "RAID level 7 is not supported; supported values: 0,1"),
             ("given lvmtype:thin is not x", "type of logical volume thin is not x"),
+            ("given key:paper is not x", "key paper is not x"),
+            ("a\ngiven format:zfs is not x", "a\nformat zfs is not x"),
             ("given format:zfs is not x", "format zfs is not x"),
             (
                 "device:/dev/sdb does not exist on given hardware: found /dev/sda",

@@ -1,19 +1,18 @@
 //! `drophammer site plan`: shows what a change would do to every machine in a server's directory. Like `drophammer plan
 //! --machine`, the command plans each machine from its registered inventory. No running server is needed.
 
-mod machine_forecast;
 mod table;
 #[cfg(test)]
 mod tests;
 
+use api::rack_plan::machine_rows::{NEVER_REGISTERED, RackOutcome, RackRow, RackSummary, judge_machine};
 use api::rack_plan::{RackChange, RackSnapshot};
 use clap::{Args, Subcommand};
-use common::error::{Context, Phase, Result};
+use common::error::{Context, Error, Phase, Result};
 use common::exit_status::{CommandOutcome, report_refusal};
+use common::format::metal_api_wording::reword_metal_phrases;
 use common::output::{print_error, print_text, to_json};
 use model::inventory::Inventory;
-use plan::InstallMode;
-use plan::request_from_allocation::preview::PlannedDisk;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -81,65 +80,6 @@ pub struct PlanOptions {
     pub json: bool,
 }
 
-/// Outcome of a plan for a machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum RackOutcome {
-    /// No change.
-    Nothing,
-    /// Installation or reinstall in which no wiped disk contains data.
-    Installs,
-    /// Installation or reinstall in which data is lost.
-    Erases,
-    /// The outcome cannot be determined yet.
-    Unknown,
-    Refused,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct RackRow {
-    pub id: String,
-    pub name: String,
-    pub size: Option<String>,
-    pub outcome: RackOutcome,
-    pub mode: Option<InstallMode>,
-    pub image: Option<String>,
-    pub layout: Option<String>,
-    /// Disks that the layout lists.
-    pub disks: Vec<PlannedDisk>,
-    pub lost_bytes: u64,
-    /// Reasons for the outcome if it is `Refused`, `Unknown` or `Nothing`; otherwise important notes.
-    pub reasons: Vec<String>,
-    /// Time at which the inventory was registered.
-    pub inventory: Option<String>,
-    /// True if the disks have changed since the inventory was registered. The contents of the disks are then inferred
-    /// from the last installation.
-    pub foreseen: bool,
-    /// Estimated duration in minutes; `None` if unknown.
-    pub minutes: Option<u64>,
-    /// SHA-256 of the plan's verdicts about the disks. An approval of the plan contains the same hash.
-    pub sha256: Option<String>,
-    pub approved: bool,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct RackSummary {
-    pub machines: usize,
-    pub nothing: usize,
-    pub installs: usize,
-    pub erases: usize,
-    pub unknown: usize,
-    pub refused: usize,
-    pub approved: usize,
-    /// Number of disks that lose data.
-    pub disks: usize,
-    pub lost_bytes: u64,
-    /// Estimated duration of the slowest installation, in minutes; `None` if no duration is known.
-    pub minutes: Option<u64>,
-    /// Number of planned installations without an estimated duration.
-    pub of_unknown_length: usize,
-}
-
 /// JSON output.
 #[derive(Debug, Serialize)]
 struct RackJson<'a> {
@@ -159,14 +99,15 @@ pub fn run_rack(options: &RackArgs) -> Result<CommandOutcome> {
 
 /// Plans the rack. Returns the output and the exit status.
 pub fn rack_output(options: &PlanOptions) -> Result<(String, CommandOutcome)> {
-    let rack = RackSnapshot::open_directory(&options.dir, options.new.as_deref())?;
+    let mut rack = RackSnapshot::open_directory(&options.dir, options.new.as_deref())?;
+    rack.problems.iter_mut().for_each(|problem| *problem = reword_metal_phrases(problem));
     let change =
         RackChange { image: options.image.clone(), layout: options.layout.clone(), reinstall: options.reinstall };
     rack.check_change(&change)?;
     let fresh = options.inventories.as_deref().map(read_inventories).transpose()?.unwrap_or_default();
     let machines = select_machines(rack.list_machines(), &options.machine)?;
     let rows = plan_rows(&rack, &change, &fresh, &machines, options.approve)?;
-    let summary = summarize_rows(&rows);
+    let summary = RackSummary::from_rows(&rows);
     for line in rack.problems.iter().chain(&rack.notes).filter(|_| !options.json) {
         print_error(line);
     }
@@ -198,11 +139,9 @@ fn select_machines(all: Vec<(String, String)>, wanted: &[String]) -> Result<Vec<
             .collect();
         match named[..] {
             [one] => chosen.push(one.clone()),
-            [] => return Err(machine_forecast::plan_refusal(format!("machines/ contains no machine {wanted:?}"))),
+            [] => return Err(Error::refusal(Phase::Plan, format!("machines/ contains no machine {wanted:?}"))),
             _ => {
-                return Err(machine_forecast::plan_refusal(format!(
-                    "several machines are named {wanted:?}: use the id"
-                )));
+                return Err(Error::refusal(Phase::Plan, format!("several machines are named {wanted:?}: use the id")));
             }
         }
     }
@@ -242,7 +181,10 @@ fn plan_rows(
         } {
             let seen = rack.predict_machine(id, change)?;
             let inventory = fresh.get(id).or_else(|| fresh.get(name));
-            let (mut row, verdicts) = machine_forecast::judge_machine(seen.clone(), inventory.cloned());
+            let (mut row, verdicts) = judge_machine(seen.clone(), inventory.cloned());
+            if row.reasons == [NEVER_REGISTERED] {
+                row.reasons = vec![format!("{NEVER_REGISTERED}, or provide its inventory with --inventories")];
+            }
             if let Some(verdicts) = verdicts.filter(|_| approve) {
                 rack.write_approval(&seen, &verdicts)?;
                 row.approved = true;
@@ -258,29 +200,8 @@ fn plan_rows(
     });
     let mut rows = Vec::new();
     for done in done {
-        rows.extend(done.map_err(|_| machine_forecast::plan_failure("planning a machine panicked"))??);
+        rows.extend(done.map_err(|_| Error::new(Phase::Plan, "planning a machine panicked"))??);
     }
     rows.sort_by_key(|(index, _)| *index);
     Ok(rows.into_iter().map(|(_, row)| row).collect())
-}
-
-fn summarize_rows(rows: &[RackRow]) -> RackSummary {
-    let mut sum = RackSummary { machines: rows.len(), ..RackSummary::default() };
-    for row in rows {
-        match row.outcome {
-            RackOutcome::Nothing => sum.nothing += 1,
-            RackOutcome::Installs => sum.installs += 1,
-            RackOutcome::Erases => sum.erases += 1,
-            RackOutcome::Unknown => sum.unknown += 1,
-            RackOutcome::Refused => sum.refused += 1,
-        }
-        sum.approved += usize::from(row.approved);
-        if matches!(row.outcome, RackOutcome::Installs | RackOutcome::Erases) {
-            sum.disks += row.disks.iter().filter(|disk| disk.lost_bytes > 0).count();
-            sum.lost_bytes = sum.lost_bytes.saturating_add(row.lost_bytes);
-            sum.minutes = sum.minutes.max(row.minutes);
-            sum.of_unknown_length += usize::from(row.minutes.is_none());
-        }
-    }
-    sum
 }

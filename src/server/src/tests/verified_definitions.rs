@@ -10,7 +10,7 @@ fn write(dir: &Path, name: &str, text: &str) {
     write_executable(&path, text);
 }
 
-fn with_definition(parameters: &str) -> TempDir {
+pub(super) fn with_definition(parameters: &str) -> TempDir {
     let dir = directory();
     write(dir.path(), "ganeti_api_version", "20\n");
     write(dir.path(), "image", "debian-12\n");

@@ -1,10 +1,12 @@
 //! Web pages: their authorization and contents, and escaping of text that machines send.
 
 mod actions;
+mod allocate;
 mod bulk_actions;
 mod file_editor;
 mod live_updates;
 mod machine;
+mod rack_plan;
 mod reinstall;
 mod site_objects;
 
@@ -65,9 +67,10 @@ impl Browser<'_> {
 }
 
 /// Paths of all pages that require a login.
-const PAGES: [&str; 14] = [
+const PAGES: [&str; 16] = [
     "/",
     "/orders",
+    "/plan",
     "/layouts",
     "/layouts/default/picture.svg",
     "/images",
@@ -80,6 +83,7 @@ const PAGES: [&str; 14] = [
     "/machines/4c4c4544-0051-3010-8052-b4c04f4d0001/reinstall",
     "/machines/4c4c4544-0051-3010-8052-b4c04f4d0001/actions",
     "/machines/4c4c4544-0051-3010-8052-b4c04f4d0001/file",
+    "/machines/4c4c4544-0051-3010-8052-b4c04f4d0002/allocate",
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,9 +2,10 @@
 //! requested changes of parameters.
 
 use super::site_parameters::SiteParameters;
-use super::unknown_parameters;
+use super::{unknown_parameters, verify_now};
 use crate::operator_files::os_parameters::SpannedChange;
-use crate::operator_files::{format_at, suggest_name};
+use crate::operator_files::{AllocationSpec, format_at, suggest_name};
+use crate::os_definition_state::DefinitionState;
 use marked_yaml::{Span, Spanned};
 use model::os_definition::{OsDefinition, OsSelector, ParameterChange, SelectedDefinition, SystemSource};
 use std::collections::BTreeMap;
@@ -48,6 +49,22 @@ impl DefinitionCatalog {
     pub fn select_for_allocation(&self, os: &str, own: &[ParameterChange]) -> Result<SelectedDefinition, String> {
         let named = Spanned::new(Span::new_blank(), os.to_owned());
         self.resolve(&named, &with_spans(own)).map(|(chosen, _)| chosen)
+    }
+
+    /// Stores the definition that the allocation names, and the image of the definition, in the allocation, as when a
+    /// machine file is loaded. Blocks while the `verify` program of the definition runs.
+    pub fn settle_definition(&self, allocation: &mut AllocationSpec) {
+        let Some(named) = allocation.os.clone() else { return };
+        allocation.definition = match self.resolve(&named, &allocation.changes) {
+            Err(why) => DefinitionState::Unusable(why),
+            Ok((chosen, image)) => {
+                allocation.image = Spanned::new(*named.span(), image);
+                match verify_now(&chosen) {
+                    Ok(()) => DefinitionState::Usable(Box::new(chosen)),
+                    Err(why) => DefinitionState::Unusable(format_at(&named, &why)),
+                }
+            }
+        };
     }
 
     /// Combines a definition and each of its variants with site-wide parameters that are about to be stored. Returns an

@@ -1,6 +1,5 @@
 //! Tests of the rows and the summary, as text and as JSON.
 
-use super::machine_forecast::judge_machine;
 use super::*;
 use crate::commands::plan::read_inventory;
 use api::plan_input::RegisteredInventory;
@@ -148,7 +147,7 @@ fn a_pipeline_stops_where_somebody_must_look() {
     ] {
         let rows: Vec<RackRow> = outcomes.iter().map(|outcome| one(*outcome)).collect();
         let problems = vec!["a file is wrong".to_owned(); problems];
-        assert_eq!(exit_code(&summarize_rows(&rows), &problems), expected, "{outcomes:?}");
+        assert_eq!(exit_code(&RackSummary::from_rows(&rows), &problems), expected, "{outcomes:?}");
     }
 }
 
@@ -164,7 +163,7 @@ fn the_table_in_the_docs_is_the_one_that_is_printed() {
         row("storage-8", told(true), registered(inventory(&["sda"]), true)),
         row("compute-1", runs, None),
     ];
-    let said = table::format_table(&rows, &summarize_rows(&rows));
+    let said = table::format_table(&rows, &RackSummary::from_rows(&rows));
     let shown = &blocks(include_str!("../../../../../docs/rack.md"), "text")[0];
     assert_eq!(said.trim_end(), shown, "{said}");
 }
@@ -173,7 +172,8 @@ fn the_table_in_the_docs_is_the_one_that_is_printed() {
 fn the_sum_says_what_it_does_not_know() {
     let erases =
         |minutes| RackRow { minutes, ..row("one", told(false), registered(inventory(&["sda", "sdb"]), false)) };
-    let said = |rows: &[RackRow]| table::format_table(rows, &summarize_rows(rows)).lines().last().unwrap().to_owned();
+    let said =
+        |rows: &[RackRow]| table::format_table(rows, &RackSummary::from_rows(rows)).lines().last().unwrap().to_owned();
     assert_eq!(said(&[erases(None)]), "1 machine; 1: 41.9 GB on 2 disks lost. The duration is unknown.");
     assert_eq!(
         said(&[erases(None), RackRow { approved: true, ..erases(Some(7)) }]),
@@ -187,6 +187,6 @@ fn what_strangers_have_written_steers_no_terminal() {
     let mut inventory = inventory(&["sda", "sdb"]);
     inventory.disks[0].serial = "S\u{1b}[2J\nS".to_owned();
     let rows = [row("one\u{202e}", told(false), registered(inventory, false))];
-    let said = table::format_table(&rows, &summarize_rows(&rows));
+    let said = table::format_table(&rows, &RackSummary::from_rows(&rows));
     assert!(!said.contains(['\u{1b}', '\u{202e}']), "{said:?}");
 }

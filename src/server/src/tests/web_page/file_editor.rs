@@ -2,6 +2,7 @@
 
 use super::reinstall::value;
 use super::*;
+use crate::tests::verified_definitions::with_definition;
 
 impl Browser<'_> {
     /// Submits a text with the hidden fields of the page.
@@ -57,9 +58,52 @@ async fn a_text_is_written_only_after_a_check_and_with_the_name() {
     assert_eq!(answer.status, 303, "{}", answer.text());
     assert_eq!(file(&server), new);
     server.heard("one: 127.0.0.1 changed ").await;
-    let answer = browser.submit(&checked, &text("a1", ""), "one").await;
-    assert!(answer.status == 409 && answer.text().contains("has changed since"), "{}", answer.text());
-    assert_eq!(file(&server), new);
+    assert_conflict(&server, &browser, &checked, &new).await;
+}
+
+/// Checks that a text that is based on an earlier file is not written, but preserved next to the current file, and can be
+/// checked again.
+async fn assert_conflict(server: &Running, browser: &Browser<'_>, earlier: &str, current: &str) {
+    let typed = text("a1", "consoles: [ttyS7] # typed\n");
+    let answer = browser.submit(earlier, &typed, "one").await;
+    let page = answer.text();
+    assert!(answer.status == 409 && page.contains("has changed since"), "{page}");
+    for words in ["ttyS7] # typed", "Current file", "consoles: [ttyS1] # new"] {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+    assert!(!page.contains("Write the file"), "{page}");
+    assert_eq!(file(server), current);
+    let checked = browser.submit(&page, &typed, "one").await.text();
+    assert_eq!(file(server), current, "the merged text must be checked first");
+    assert_eq!(browser.submit(&checked, &typed, "one").await.status, 303);
+    assert_eq!(file(server), typed);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_text_with_an_os_definition_is_planned_with_its_parameters() {
+    let server = Running::start_in(with_definition("track=testing")).await;
+    let browser = server.browser().await;
+    let token = server.registered(ONE).await;
+    server.allocated(ONE, &token).await;
+    let page = browser.text(&path()).await;
+    let with = |parameters: &str| {
+        let os = format!("os: web\n  os_parameters: [{parameters}]");
+        text("a2", "").replace("image: debian-12", &os)
+    };
+    let answer = browser.submit(&page, &with("track=stable"), "").await;
+    let checked = answer.text();
+    for words in ["the machine will be installed", "Data lost", "debian-12", "Write the file of one"] {
+        assert!(checked.contains(words), "{words}: {checked}");
+    }
+    let unknown = browser.submit(&page, &with("color=red"), "one").await;
+    assert!(unknown.status == 422 && unknown.text().contains("color"), "{}", unknown.text());
+    let refused = browser.submit(&page, &with("track=sid"), "one").await;
+    // Without the right to create a sandbox, `verify` is not run here.
+    let is_refused = refused.status == 422 && refused.text().contains("refuses these parameters");
+    assert!(is_refused || !nix::unistd::geteuid().is_root(), "{}", refused.text());
+    let written = browser.submit(&checked, &with("track=stable"), "one").await;
+    assert_eq!(written.status, 303, "{}", written.text());
+    assert_eq!(file(&server), with("track=stable"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,213 @@
+//! Check of a text that would replace a machine file: its validity, the plan of the installation that it causes, and the
+//! write with the checks repeated.
+
+use super::form::ChangeForm;
+use super::page_frame::operator_words;
+use super::plan_preview::{self, PlanPreview};
+use api::AppState;
+use api::allocation_state::read_full_state;
+use api::base_url::BaseUrls;
+use api::metal_api::ApiRefusal;
+use api::metal_api::edited_files::hex_digest;
+use api::metal_api::machine_file_replacement::{
+    MachineFileText, check_machine_text, recheck_machine, replace_machine_text,
+};
+use axum::http::StatusCode;
+use http_server::api_error::ApiError;
+use maud::{Markup, html};
+use site::operator_files::MachineSpec;
+
+/// Value of the field `do` of the button that writes the file. Other buttons only check the text.
+pub(crate) const WRITE: &str = "write";
+
+/// Result of the check of a text.
+pub(crate) enum CheckedText {
+    /// The text was not checked yet.
+    Unchecked,
+    Invalid(String),
+    /// The text describes this machine, and has this effect.
+    Valid(Box<MachineSpec>, TextEffect),
+}
+
+/// Effect of a text on the machine.
+pub(crate) enum TextEffect {
+    /// The text does not cause an installation.
+    Harmless,
+    /// The text causes an installation on a machine that has never registered, so the disks are unknown.
+    Unregistered,
+    /// The text causes an installation with this plan.
+    Installs(PlanPreview),
+}
+
+impl CheckedText {
+    /// Returns a digest of the text and its plan. A text is written only if its digest is still the digest that was shown.
+    pub(crate) fn digest(&self, text: &str) -> String {
+        let plan = match self {
+            CheckedText::Valid(_, TextEffect::Installs(PlanPreview::Planned(planned, _))) => {
+                planned.verdicts.as_ref().map_or("nothing".to_owned(), |verdicts| verdicts.digest())
+            }
+            CheckedText::Valid(_, TextEffect::Unregistered) => "unregistered".to_owned(),
+            _ => String::new(),
+        };
+        hex_digest(format!("{plan}\n{text}").as_bytes())
+    }
+
+    /// Returns the machine that the text describes if the text may be written. A text that causes an installation must
+    /// have a plan.
+    pub(crate) fn writable(&self) -> Option<&MachineSpec> {
+        use TextEffect::{Harmless, Installs, Unregistered};
+        match self {
+            CheckedText::Valid(machine, Harmless | Unregistered | Installs(PlanPreview::Planned(..))) => Some(machine),
+            _ => None,
+        }
+    }
+
+    /// Returns the status of the page that shows the result. `refused` is the status and the reason if the text was not
+    /// written for a reason that is not a problem of the text.
+    pub(crate) fn response_status(&self, refused: Option<&(StatusCode, String)>) -> StatusCode {
+        match (refused, self) {
+            (Some((status, _)), _) => *status,
+            (None, CheckedText::Invalid(_)) => StatusCode::UNPROCESSABLE_ENTITY,
+            _ => StatusCode::OK,
+        }
+    }
+
+    /// Shows the plan of the installation that the text causes.
+    pub(crate) fn show_plan(&self) -> Markup {
+        let CheckedText::Valid(_, TextEffect::Installs(plan)) = self else { return html! {} };
+        html! {
+            @match plan {
+                PlanPreview::Planned(planned, registered) => {
+                    (plan_preview::show_inventory_source(registered))
+                    (plan_preview::show_plan(planned))
+                }
+                PlanPreview::Refused(why) => {
+                    h2 { "Plan refused, nothing was written" }
+                    pre.problem tabindex="0" role="alert" { (why) }
+                }
+                PlanPreview::Unknown(why) => {
+                    p.problem role="alert" { "Nothing was written, because the plan is unknown: " (why) "." }
+                }
+            }
+        }
+    }
+}
+
+/// Checks a text that would replace the file of the machine `current`. Nothing is written, and no other change has to wait.
+///
+/// # Errors
+/// Returns an error if the check itself fails. Problems of the text are part of the result.
+pub(crate) async fn check_text(
+    app: &AppState,
+    base: &BaseUrls,
+    current: &MachineSpec,
+    text: &str,
+) -> Result<CheckedText, ApiError> {
+    let id = current.id.as_str();
+    let machine = match check_machine_text(app, id, text).await.map_err(ApiRefusal::into_error) {
+        Ok(machine) => machine,
+        Err(error) => {
+            let (status, why) = operator_words(error);
+            return if status.is_server_error() {
+                Err(ApiError::new(status, why))
+            } else {
+                Ok(CheckedText::Invalid(why))
+            };
+        }
+    };
+    if let Some(why) = explain_kept_allocation(app, current, &machine).await? {
+        return Ok(CheckedText::Invalid(why));
+    }
+    let effect = find_effect(app, base, &machine).await?;
+    Ok(CheckedText::Valid(Box::new(machine), effect))
+}
+
+async fn find_effect(app: &AppState, base: &BaseUrls, machine: &MachineSpec) -> Result<TextEffect, ApiError> {
+    if machine.allocation.is_none() {
+        return Ok(TextEffect::Harmless);
+    }
+    let standing = read_full_state(app, machine, &app.directory().known).await?;
+    match (standing.will_install(), app.state.find_registration(&machine.id).await?) {
+        (false, _) => Ok(TextEffect::Harmless),
+        (true, None) => Ok(TextEffect::Unregistered),
+        (true, Some(_)) => {
+            plan_preview::load_preview(app, base, machine, standing, false).await.map(TextEffect::Installs)
+        }
+    }
+}
+
+/// Replaces the text of `file` by `text`, which describes the machine `checked`. The turn of the request starts only here,
+/// so the checks are repeated, except for the plan.
+///
+/// # Errors
+/// 409: the file has changed since it was read. 422: the text has become invalid.
+pub(crate) async fn write_checked_text<const BYTES: usize>(
+    change: &ChangeForm<BYTES>,
+    file: &MachineFileText,
+    text: &str,
+    checked: &MachineSpec,
+) -> Result<(), ApiError> {
+    let turn = change.wait_for_turn().await;
+    let current = change.find_machine()?;
+    recheck_machine(&change.app, &current.id, checked).await.map_err(ApiRefusal::into_error)?;
+    if let Some(why) = explain_kept_allocation(&change.app, &current, checked).await? {
+        return Err(ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, why));
+    }
+    replace_machine_text(&turn, &current.id, file, text).await.map_err(ApiRefusal::into_error)
+}
+
+/// Returns the reason why a text must not replace the machine's allocation, or `None` if it may. The allocation of an
+/// installed, locked or migrating machine ends only by freeing the machine, which also ends the installed system.
+async fn explain_kept_allocation(
+    app: &AppState,
+    current: &MachineSpec,
+    new: &MachineSpec,
+) -> Result<Option<String>, ApiError> {
+    let Some(own) = &current.allocation else { return Ok(None) };
+    if new.allocation.as_ref().is_some_and(|allocation| allocation.id == own.id) {
+        return Ok(None);
+    }
+    let standing = app.state.read_install_state(&current.id, &own.id).await?;
+    let why = if current.locked.is_some() {
+        "the machine is locked"
+    } else if app.state.find_live_migration(&current.id).await?.is_some() {
+        "the machine takes part in a migration"
+    } else if standing.is_installed() || standing.first.is_some() || standing.order.is_some() {
+        "the machine is installed with this allocation, or its installation has started"
+    } else {
+        return Ok(None);
+    };
+    Ok(Some(format!(
+        "the text removes allocation {} or changes its id, but {why}; free the machine first, then add another allocation",
+        own.id.as_str()
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use site::operator_files;
+
+    fn valid(effect: TextEffect) -> CheckedText {
+        let machine = operator_files::parse_machine("id: 4c4c4544-0051-3010-8052-b4c04f4d0001\n").unwrap();
+        CheckedText::Valid(Box::new(machine), effect)
+    }
+
+    #[test]
+    fn a_text_without_a_plan_of_its_installation_is_not_writable() {
+        for effect in [TextEffect::Harmless, TextEffect::Unregistered] {
+            assert!(valid(effect).writable().is_some());
+        }
+        for checked in [
+            CheckedText::Unchecked,
+            CheckedText::Invalid("w".to_owned()),
+            valid(TextEffect::Installs(PlanPreview::Refused("w".to_owned()))),
+            valid(TextEffect::Installs(PlanPreview::Unknown("w".to_owned()))),
+        ] {
+            assert!(checked.writable().is_none());
+        }
+        let [harmless, unregistered] = [TextEffect::Harmless, TextEffect::Unregistered].map(valid);
+        assert_ne!(harmless.digest("a"), harmless.digest("b"));
+        assert_ne!(harmless.digest("a"), unregistered.digest("a"));
+    }
+}
