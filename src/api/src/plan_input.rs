@@ -19,9 +19,11 @@ use model::allocation;
 use model::inventory::Inventory;
 use serde::{Deserialize, Serialize};
 use site::allocation_resolution::{ResolvedAllocation, resolve_allocation, resolve_before_approval};
+use site::approved_inputs::digest_inputs;
 use site::effective_allocation::{AllocationDifference, find_allocation_differences, is_unrecorded};
 use site::operator_files::{AllocationSpec, MachineSpec};
 use site::snapshot::SiteSnapshot;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::{InstallState, StoredRegistration as Row};
 use time::OffsetDateTime;
@@ -46,6 +48,10 @@ pub struct PlanInput {
     /// Inventory in the machine's last registration. A machine registers when it has booted the ramdisk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registered: Option<RegisteredInventory>,
+    /// Digests of the inputs of the installation, by field of the allocation. They also cover fields that this response
+    /// omits, such as user data.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub inputs: BTreeMap<String, String>,
 }
 
 impl PlanInput {
@@ -100,6 +106,9 @@ pub(crate) async fn get_preview(
                 is_installed = preview.compare_with_installed(allocation, &standing);
                 match resolved {
                     Ok(Some(assigned)) => {
+                        if assigned.installs {
+                            preview.inputs = digest_inputs(&assigned);
+                        }
                         preview.machine.allocation = Some(to_wire_allocation(&assigned, standing, &base.calls, false));
                     }
                     Ok(None) => preview.withheld = Some(WAITS.to_owned()),
