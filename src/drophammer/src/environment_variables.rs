@@ -75,7 +75,7 @@ pub fn add_variables(command: Command, is_set: IsSet) -> Command {
 /// `n` or `off`.
 pub fn is_variable_set(name: &str, option_type: OptionType) -> bool {
     // clap would require the arguments of `serve DIR` if an option of the server had a value in a subcommand of `serve`.
-    let is_for_server = !std::env::args().nth(2).is_some_and(|word| word == "backup" || word == "restore");
+    let is_for_server = !std::env::args_os().nth(2).is_some_and(|word| word == "backup" || word == "restore");
     (is_for_server || !name.starts_with("DROPHAMMER_SERVE_"))
         && std::env::var_os(name).is_some_and(|value| sets_option(&value, option_type))
 }

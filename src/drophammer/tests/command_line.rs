@@ -21,10 +21,12 @@ fn drophammer(dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_drophammer"));
     let inherited: Vec<OsString> = std::env::vars_os().map(|(name, _)| name).collect();
     let ours = inherited.iter().filter(|name| name.to_string_lossy().starts_with("DROPHAMMER_"));
-    ours.for_each(|name| drop(command.env_remove(name)));
-    ["XDG_CONFIG_HOME", "all_proxy", "ALL_PROXY", "https_proxy", "HTTPS_PROXY"]
-        .iter()
-        .for_each(|name| drop(command.env_remove(name)));
+    ours.for_each(|name| {
+        command.env_remove(name);
+    });
+    ["XDG_CONFIG_HOME", "all_proxy", "ALL_PROXY", "https_proxy", "HTTPS_PROXY"].iter().for_each(|name| {
+        command.env_remove(name);
+    });
     command.env("HOME", dir).current_dir(dir).stdin(Stdio::null());
     command
 }
@@ -205,6 +207,27 @@ fn the_code_of_a_response_is_printed_once() {
         let said = message(&output.unwrap());
         assert!(said.contains(printed) && said.matches("(DH-").count() == 1, "{status} {code}: {said}");
     }
+}
+
+#[test]
+fn wrong_tokens_and_paths_are_explained() {
+    let dir = directory();
+    let body = r#"{"statuscode": 404, "message": "no such endpoint"}"#;
+    let server = Server::start(Vec::new(), move |_| Act::says(404, body));
+    let run = |token: &str| {
+        let url = server.url("/path");
+        message(
+            &drophammer(dir.path())
+                .args(["machine", "list", "--server", &url, "--token-file", token])
+                .output()
+                .unwrap(),
+        )
+    };
+    let said = run("operator.token");
+    assert!(said.contains("/path does not have this endpoint: check the path of the URL") && said.contains("(DH-102)"));
+    let said = run("default.yaml");
+    assert!(said.contains("is not a token: a token is one line") && said.contains("(DH-101)"), "{said}");
+    assert_eq!(server.requests().len(), 1);
 }
 
 /// While the planner is busy, the server asks clients to repeat their requests later.

@@ -259,7 +259,12 @@ impl CheckReport {
         }
         let mut text = match selected {
             Ok(chosen) => format!("{}  {}\n", chosen.id, chosen.file.display()),
-            Err(why) => format!("{}\n", ErrorCode::NoMatchingLayout.annotate(why.to_string())),
+            Err(why) => {
+                let printed = why.to_string();
+                // The code belongs to the message, which the nearest layouts follow.
+                let (message, nearest) = printed.split_at(printed.find('\n').unwrap_or(printed.len()));
+                format!("{}{nearest}\n", ErrorCode::NoMatchingLayout.annotate(message))
+            }
         };
         for one in self.layouts.iter().filter(|one| !one.valid) {
             let _ = writeln!(text, "{}: not valid, and therefore not considered", one.file.display());

@@ -16,6 +16,9 @@ use reqwest::blocking::{Client, RequestBuilder};
 use serde::de::DeserializeOwned;
 use std::time::Duration;
 
+/// Message of a server for paths without an endpoint.
+const NO_ENDPOINT: &str = "no such endpoint";
+
 const ANSWER: Duration = Duration::from_secs(30);
 
 /// Address and credentials of the server.
@@ -42,9 +45,14 @@ impl OperatorClient {
     /// Creates the client for a server.
     ///
     /// # Errors
-    /// Returns an error if TLS cannot be set up, or the proxy for the server is not supported.
+    /// Returns an error if TLS cannot be set up, the proxy for the server is not supported, or the token cannot be sent.
     pub(crate) fn with_connection(connection: ServerConnection) -> Result<OperatorClient> {
         check_proxy(&connection.url, ProxyScope::Https)?;
+        if !connection.token.chars().all(|c| c == ' ' || c.is_ascii_graphic()) {
+            let why = "is not a token: a token is one line of printable ASCII characters; use a copy of operator.token from the server's directory";
+            let message = format!("{} {why}", connection.token_origin);
+            return Err(Error::refusal(Phase::Control, message).with_code(ErrorCode::OperatorToken));
+        }
         Ok(OperatorClient { client: http::new_operator_client()?, connection })
     }
 
@@ -110,6 +118,11 @@ impl OperatorClient {
                 format!("{url} rejects {token_origin}: {uncoded}; run `drophammer login {url}`"),
             )
             .with_code(ErrorCode::OperatorToken)),
+            404 if uncoded == NO_ENDPOINT => {
+                let why = "check the path of the URL; if the path is right, the server may be of an earlier version, which does not support this command";
+                Err(Error::new(Phase::Control, format!("{url} does not have this endpoint: {why}"))
+                    .with_code(ErrorCode::ServerUrl))
+            }
             400 | 404 | 409 | 422 => {
                 Ok(OperatorResponse::Refused(ErrorCode::ControlPlane.annotate_uncoded(self.reword_refusal(&said))))
             }

@@ -326,9 +326,9 @@ mod tests {
         }
         let mut command = std::process::Command::new(env::current_exe().unwrap());
         command.args(["--exact", "http::proxies::tests::the_check_reads_the_environment"]).env(CHILD, "1");
-        ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY"]
-            .iter()
-            .for_each(|name| drop(command.env_remove(name)));
+        ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY"].iter().for_each(|name| {
+            command.env_remove(name);
+        });
         let done = command.env("all_proxy", "socks5://proxy.example:1080").output().unwrap();
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
     }
