@@ -55,6 +55,14 @@ pub struct PlanInput {
 }
 
 impl PlanInput {
+    /// Sets the allocation, and the digests of its inputs if it will be installed.
+    fn set_allocation(&mut self, assigned: &ResolvedAllocation, standing: InstallState, base: &str) {
+        if assigned.installs {
+            self.inputs = digest_inputs(assigned);
+        }
+        self.machine.allocation = Some(to_wire_allocation(assigned, standing, base, false));
+    }
+
     /// Sets the differences between the machine file and the installed allocation. Returns whether the allocation is installed.
     fn compare_with_installed(&mut self, in_file: &AllocationSpec, standing: &InstallState) -> bool {
         self.differences = find_allocation_differences(in_file, standing);
@@ -105,12 +113,7 @@ pub(crate) async fn get_preview(
                 let (standing, resolved) = resolve_for_plan(&app, &directory, machine, asked.as_ref()).await?;
                 is_installed = preview.compare_with_installed(allocation, &standing);
                 match resolved {
-                    Ok(Some(assigned)) => {
-                        if assigned.installs {
-                            preview.inputs = digest_inputs(&assigned);
-                        }
-                        preview.machine.allocation = Some(to_wire_allocation(&assigned, standing, &base.calls, false));
-                    }
+                    Ok(Some(assigned)) => preview.set_allocation(&assigned, standing, &base.calls),
                     Ok(None) => preview.withheld = Some(WAITS.to_owned()),
                     Err(why) => preview.withheld = Some(why),
                 }

@@ -127,7 +127,8 @@ pub(crate) fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
     let problems: Vec<SiteProblem> = parse_problems(all, dir).into_iter().map(SiteProblem::with_code).collect();
     let notes = remarks.into_iter().chain(notes).chain(find_undecided_pairs(&directory)).collect();
     Ok(SiteCheckReport {
-        directory: dir.clone(),
+        // JSON cannot contain bytes that are not UTF-8.
+        directory: dir.to_string_lossy().into_owned().into(),
         good: problems.is_empty(),
         machines: directory.machines().count(),
         layouts: directory.known.layouts.len(),

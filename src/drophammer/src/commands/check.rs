@@ -306,7 +306,7 @@ fn format_count(count: usize, what: &str) -> String {
 
 impl LayoutReport {
     fn new(file: &Path, found: std::result::Result<ParsedLayout, Vec<Diagnostic>>) -> LayoutReport {
-        let file = file.to_owned();
+        let file = printable_path(file);
         match found {
             Ok(parsed) => {
                 let mut notes: Vec<Diagnostic> = parsed.notes.iter().cloned().chain(parsed.collect_advice()).collect();
@@ -320,6 +320,11 @@ impl LayoutReport {
             }
         }
     }
+}
+
+/// Returns the path with replacement characters for bytes that are not UTF-8, because JSON cannot contain these bytes.
+fn printable_path(path: &Path) -> PathBuf {
+    path.to_string_lossy().into_owned().into()
 }
 
 /// Adds the code to the problems that have none.

@@ -69,13 +69,10 @@ impl ServerState {
             let waits =
                 find_unknown_marker(&read_install_state(transaction, &machine, &allocation)?, &allocation, &report);
             let waits = waits.map(to_json_column).transpose()?;
-            let failure = AttemptFailure::from_report(&report);
-            let failure = failure.as_ref().map(to_json_column).transpose()?;
             let update = "UPDATE allocations SET waits = ?3 WHERE machine = ?1 AND id = ?2";
             transaction.execute(update, params![machine, allocation, waits])?;
             if !is_late {
-                let update = "UPDATE allocations SET failure = ?3 WHERE machine = ?1 AND id = ?2";
-                transaction.execute(update, params![machine, allocation, failure])?;
+                store_failure(transaction, (&machine, &allocation), &report)?;
             }
             transaction.execute("UPDATE machines SET reported = ?2 WHERE id = ?1", params![machine, now()])?;
             let is_same = "UPDATE allocations SET report = ?3 WHERE machine = ?1 AND id = ?2 AND report IS NOT ?3";
@@ -118,6 +115,18 @@ fn is_late_failure(
         None => report.order.is_none() && !before.is_installed(),
     };
     Ok(repeats || !is_open)
+}
+
+/// Stores the failure that the report describes. A report of success clears the failure.
+fn store_failure(
+    transaction: &Transaction,
+    (machine, allocation): (&str, &str),
+    report: &InstallReport,
+) -> rusqlite::Result<()> {
+    let failure = AttemptFailure::from_report(report);
+    let failure = failure.as_ref().map(to_json_column).transpose()?;
+    let update = "UPDATE allocations SET failure = ?3 WHERE machine = ?1 AND id = ?2";
+    transaction.execute(update, params![machine, allocation, failure]).map(drop)
 }
 
 /// Records the effect of a report: the `effect` of a proven success, or a failure if `effect` is `None`.

@@ -1,6 +1,6 @@
 //! Files other than layouts that `drophammer check` recognizes by their fields.
 
-use super::with_default_codes;
+use super::{printable_path, with_default_codes};
 use crate::commands::allocation_reader::{self, parse_messages};
 use common::diagnostic::Diagnostic;
 use common::error_code::ErrorCode;
@@ -94,7 +94,7 @@ impl DocumentReport {
             DocumentType::Volumes => parse_resources(text).err().map(lines),
         };
         let problems = with_default_codes(problems.unwrap_or_default(), ErrorCode::SiteFile);
-        Some(DocumentReport { file: path.to_owned(), valid: problems.is_empty(), problems, document_type })
+        Some(DocumentReport { file: printable_path(path), valid: problems.is_empty(), problems, document_type })
     }
 }
 
