@@ -8,6 +8,7 @@ use ::api::plan_input::PlanInput;
 use ::api::rack_plan::PLANNED_ORDER;
 use common::encoding::percent_encode;
 use common::error::{Error, Phase, Result};
+use common::error_code::ErrorCode;
 use reqwest::Method;
 use std::path::Path;
 
@@ -36,14 +37,15 @@ pub(super) fn read_planned_order<'a>(
     };
     let changes = saved.find_changes(&preview);
     if !changes.is_empty() {
-        return Ok(Err(format!(
+        let why = format!(
             "{}: the plan is outdated: {}; review and save a new plan: `drophammer machine plan {} --image {} --out {}`",
             file.display(),
             changes.join("; "),
             if machine.name.is_empty() { &machine.id } else { &machine.name },
             request.imageid,
             file.display()
-        )));
+        );
+        return Ok(Err(ErrorCode::ApprovalMismatch.annotate(why)));
     }
     Ok(Ok((machine, Some(ReinstallRequest { approved: Some(saved.approval().clone()), ..request.clone() }))))
 }

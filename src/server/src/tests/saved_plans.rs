@@ -188,8 +188,8 @@ const CHANGED: [(&str, &str); 2] = [
 async fn a_change_between_plan_and_boot_is_not_installed() {
     let server = Running::start_in(with_images()).await;
     let file = server.installed_with_inventory().await;
-    let save = ["--machine", "one", "--image", "debian-13", "--apply-allocation", "--out", &file];
-    server.plan(&save).await.unwrap();
+    let save = ["plan", "one", "--image", "debian-13", "--apply-allocation", "--out", &file];
+    assert_eq!(server.machine(&save).await.unwrap(), CommandOutcome::Good);
     let machine = std::fs::read_to_string(server.dir.path().join("machines/one.yaml")).unwrap();
     let preview = format!("/v1/machine/{ONE}/preview?image=debian-13&apply_allocation=true");
     let inputs = async || server.call(&server.operator(), "GET", &preview, &Value::Null).await.json()["inputs"].clone();
