@@ -82,7 +82,8 @@ pub fn is_variable_set(name: &str, option_type: OptionType) -> bool {
 
 fn sets_option(value: &OsStr, option_type: OptionType) -> bool {
     let is_false = |word: &str| OsStr::new(word).eq_ignore_ascii_case(value);
-    !value.is_empty() && !(option_type == OptionType::Switch && FALSE.into_iter().any(is_false))
+    let is_off = option_type == OptionType::Switch && FALSE.into_iter().any(is_false);
+    !is_off && !value.is_empty()
 }
 
 fn add_to_command(command: Command, path: &str, is_set: IsSet) -> Command {
