@@ -1,6 +1,8 @@
 //! Tests of the program as a process: closed pipes, paths that are not UTF-8, environment variables, and responses of a
 //! server.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::net::TcpListener;
