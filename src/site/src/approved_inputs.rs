@@ -92,10 +92,9 @@ pub(crate) fn check_inputs(
     }
     let changed: Vec<String> = changed.iter().map(|name| describe_changed_input(name, &resolved.image.id)).collect();
     let why = format!(
-        "machine {machine} cannot carry out its approved plan: {}; revert the change, or save and order a new plan \
-         (`drophammer machine plan {machine} --image {} --out FILE`)",
-        changed.join("; "),
-        resolved.image.id
+        "machine {machine} cannot carry out its approved plan: {}; revert the change, or cancel the reinstall \
+         (`drophammer machine reinstall {machine} --cancel`), and save and order a new plan",
+        changed.join("; ")
     );
     Err(ErrorCode::ApprovalMismatch.annotate(why))
 }
