@@ -57,6 +57,11 @@ accel() {
 	if grep -qwE 'vmx|svm' /proc/cpuinfo && [ -w /dev/kvm ]; then echo kvm; else echo tcg; fi
 }
 
+# cpu_model: prints the CPU model for the accelerator. Emulation of the model `max` is slow, and fails at random.
+cpu_model() {
+	if [ "$(accel)" = kvm ]; then echo max; else echo qemu64,+rdrand; fi
+}
+
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # Build requirements in addition to Rust: bindgen (for libblkid) requires libclang; ring, zstd and SQLite are C.

@@ -2,7 +2,7 @@
 
 # Directly with QEMU. It boots from disk before the network, except for one boot after `pxe`.
 qemu_machine() {
-	local options=(-machine q35 -accel "$(accel)" -cpu max -smp 2 -m 1024 -uuid "$uuid" -display none -no-reboot
+	local options=(-machine q35 -accel "$(accel)" -cpu "$(cpu_model)" -smp 2 -m 1024 -uuid "$uuid" -display none -no-reboot
 		-chardev "file,id=console,path=$work/console.log,append=on" -serial chardev:console
 		-drive "file=$work/disk.raw,format=raw,if=none,id=disk,cache=unsafe,discard=unmap"
 		-device ide-hd,drive=disk,bus=ide.0,serial=DEMO0001,bootindex=1

@@ -2,13 +2,14 @@
 
 use super::AppState;
 use super::agent_api::request_body::{EVENT_BYTES, read_operator_document};
-use super::metal_api::ApiRefusal;
+use super::metal_api::edited_files::wait_until_published;
 use super::metal_api::machine_file::check_templates;
+use super::metal_api::{ApiRefusal, EditTurn};
 use super::operator::OperatorAuth;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use common::error_code::ErrorCode;
 use control::api_types::{RegisterRequest, RegisteredHardware};
 use http_server::api_error::ApiError;
@@ -128,21 +129,29 @@ pub async fn prepare_machine_file(
     Ok(PreparedMachineFile { added, machine, text })
 }
 
-/// Writes the file. The machine is in effect after the next scan of the directory.
+/// Writes the file, and waits until it is in effect.
 ///
 /// # Errors
-/// Returns an error if a file with this name exists already, or the file cannot be written.
+/// Returns an error if the machine has a file already, a file with this name exists already, or the file cannot be
+/// written.
 pub async fn write_machine_file(
-    app: &AppState,
+    app: &Arc<AppState>,
     peer: ClientAddress,
     PreparedMachineFile { added, text, .. }: PreparedMachineFile,
 ) -> Result<CreatedMachineFile, ApiError> {
+    // Another request may have created a file for the machine after this file was prepared.
+    let turn = EditTurn::wait_for_turn(app, peer, HeaderMap::new()).await;
+    if let Some(known) = turn.directory.find_machine_by_uuid(&added.id) {
+        return Err(conflict_error(already_described(&added.id, known)));
+    }
     write_new_file(&app.machines, &format!("{}.yaml", added.name), &text).map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => conflict_error(format!("{} already exists: choose another name", added.file)),
         _ => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("write {}: {error}", added.file)),
     })?;
     app.watch.log_note(format!("created {} for machine {} on request of {peer}", added.file, added.id));
-    app.request_reload();
+    let is_known = |directory: &SiteSnapshot| directory.find_machine_by_uuid(&added.id).is_some();
+    let path = app.machines.join(format!("{}.yaml", added.name));
+    wait_until_published(app, &path, Some(&text), is_known).await.map_err(ApiRefusal::into_error)?;
     // The file is in effect already, so the request has succeeded. The next boot and the start of an installation repeat the record.
     if let Err(error) = app.state.record_machine_file(&added.id).await {
         app.log_rate_limited(ErrorCode::ServerProblem.annotate(format!(
@@ -174,7 +183,7 @@ fn validate_new_machine(
         ));
     }
     if let Some(known) = directory.find_machine_by_uuid(&id) {
-        return Err(format!("machine {id} already has a file, with the name {:?}", known.name));
+        return Err(already_described(&id, known));
     }
     if let Some(other) = directory.machines().find(|machine| machine.name == name) {
         return Err(format!("machine {} already has the name {name:?}", other.id));
@@ -188,6 +197,10 @@ fn validate_new_machine(
     }
     let (image, file) = (asked.image.clone(), format!("machines/{name}.yaml"));
     Ok(CreatedMachineFile { id, name: name.to_owned(), size, macs, omitted, file, image })
+}
+
+fn already_described(id: &str, known: &MachineSpec) -> String {
+    format!("machine {id} already has a file, with the name {:?}", known.name)
 }
 
 /// Beginning of the message about a MAC that is omitted because the file of another machine lists this MAC.

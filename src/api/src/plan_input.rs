@@ -19,9 +19,11 @@ use model::allocation;
 use model::inventory::Inventory;
 use serde::{Deserialize, Serialize};
 use site::allocation_resolution::{ResolvedAllocation, resolve_allocation, resolve_before_approval};
+use site::approved_inputs::digest_inputs;
 use site::effective_allocation::{AllocationDifference, find_allocation_differences, is_unrecorded};
 use site::operator_files::{AllocationSpec, MachineSpec};
 use site::snapshot::SiteSnapshot;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::{InstallState, StoredRegistration as Row};
 use time::OffsetDateTime;
@@ -46,9 +48,21 @@ pub struct PlanInput {
     /// Inventory in the machine's last registration. A machine registers when it has booted the ramdisk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registered: Option<RegisteredInventory>,
+    /// Digests of the inputs of the installation, by field of the allocation. They also cover fields that this response
+    /// omits, such as user data.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub inputs: BTreeMap<String, String>,
 }
 
 impl PlanInput {
+    /// Sets the allocation, and the digests of its inputs if it will be installed.
+    fn set_allocation(&mut self, assigned: &ResolvedAllocation, standing: InstallState, base: &str) {
+        if assigned.installs {
+            self.inputs = digest_inputs(assigned);
+        }
+        self.machine.allocation = Some(to_wire_allocation(assigned, standing, base, false));
+    }
+
     /// Sets the differences between the machine file and the installed allocation. Returns whether the allocation is installed.
     fn compare_with_installed(&mut self, in_file: &AllocationSpec, standing: &InstallState) -> bool {
         self.differences = find_allocation_differences(in_file, standing);
@@ -99,9 +113,7 @@ pub(crate) async fn get_preview(
                 let (standing, resolved) = resolve_for_plan(&app, &directory, machine, asked.as_ref()).await?;
                 is_installed = preview.compare_with_installed(allocation, &standing);
                 match resolved {
-                    Ok(Some(assigned)) => {
-                        preview.machine.allocation = Some(to_wire_allocation(&assigned, standing, &base.calls, false));
-                    }
+                    Ok(Some(assigned)) => preview.set_allocation(&assigned, standing, &base.calls),
                     Ok(None) => preview.withheld = Some(WAITS.to_owned()),
                     Err(why) => preview.withheld = Some(why),
                 }

@@ -24,6 +24,7 @@ use site::operator_files::{AllocationSpec, MachineSpec, suggest_name};
 use site::os_definitions::{OsDefinitions, VerifyCache};
 use site::snapshot::SiteSnapshot;
 use site::{plan_approvals, requested_steps, yaml_folder};
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -317,7 +318,7 @@ impl RackSnapshot {
     /// Returns an error if the file cannot be written.
     pub fn write_approval(&self, seen: &PredictedMachine, verdicts: &ApprovalSummary) -> Result<()> {
         let path = plan_approvals::approval_path(&self.dir, &seen.id);
-        let text = plan_approvals::render_approval(verdicts, seen.installed.clone(), now());
+        let text = plan_approvals::render_approval(verdicts, BTreeMap::new(), seen.installed.clone(), now());
         let text = text.map_err(|why| Error::refusal(Phase::Serve, why))?;
         // The approval contains no secrets, and the server may run as another user.
         let readable = || fs::set_permissions(&path, Permissions::from_mode(0o644));
@@ -349,11 +350,14 @@ pub fn check_change(directory: &SiteSnapshot, change: &RackChange) -> Result<()>
     }
 }
 
+/// Id of a reinstall order that is planned, but not placed.
+pub const PLANNED_ORDER: &str = "planned";
+
 /// Returns a reinstall order like the one that the server would store.
 pub fn build_order(image: String, words: ReinstallOverrides, earlier: Option<ReinstallOrder>) -> ReinstallOrder {
     let ReinstallOverrides { without_marker, change_promise, give_up, replace_newer, apply_allocation } = words;
     ReinstallOrder {
-        id: "planned".to_owned(),
+        id: PLANNED_ORDER.to_owned(),
         image,
         created: now(),
         attempts: 1,

@@ -1,10 +1,10 @@
 //! Thread that keeps the snapshot of the operator's directory up to date, and reports the problems of the directory.
 
-use common::error_code::ErrorCode;
 use http_server::server_log::StatusLog;
 use site::loader::{SiteLoader, SiteScan};
 use site::os_definitions;
 use site::snapshot::SiteSnapshot;
+use site::yaml_folder::annotate_problem;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
@@ -83,7 +83,7 @@ impl SiteReloader {
         directory.problems.clone_from(&problems);
         let problems: BTreeSet<String> = problems.into_iter().collect();
         for new in problems.difference(&self.said) {
-            self.watch.log_problem(ErrorCode::SiteFile.annotate_uncoded(new.as_str()));
+            self.watch.log_problem(annotate_problem(new, self.loader.directory_path()));
         }
         if problems.is_empty() && !self.said.is_empty() {
             self.watch.log_note("all files are valid again".to_owned());

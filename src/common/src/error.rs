@@ -103,9 +103,13 @@ impl Error {
         innermost
     }
 
-    /// Returns the message with the code at its end, for people.
+    /// Returns the message with the code at its end, for people. A message that ends with the code of another process, such as a newer
+    /// server, gets no general code in addition.
     pub fn to_coded_text(&self) -> String {
-        self.code().annotate(self.to_string())
+        match self.specific_code() {
+            Some(code) => code.annotate(self.to_string()),
+            None => self.code().annotate_uncoded(self.to_string()),
+        }
     }
 
     /// Returns whether this error, or an error in its chain of sources, was created by [`Error::denial`].

@@ -6,7 +6,7 @@ use super::api_types::{ErrorBody, InstallReport, LogPart, PointOfNoReturn, REQUE
 use super::retry::{AttemptResult, BRIEF, ONCE, PATIENT, RetryPolicy};
 use super::{AttemptNotice, ControlPlane, ReportAcknowledgement};
 use common::error::{Error, Phase, Result};
-use common::error_code::ErrorCode;
+use common::error_code::{self, ErrorCode};
 use common::format::untrusted_text_limits;
 use common::sync::lock_mutex;
 use linux::http;
@@ -162,16 +162,24 @@ impl HttpControlPlane {
     }
 
     fn status_error(&self, what: &str, status: StatusCode, body: &str) -> Error {
-        let said =
-            serde_json::from_slice::<ErrorBody>(body.as_bytes()).map(|body| body.message).unwrap_or(body.to_owned());
+        let parsed = serde_json::from_slice::<ErrorBody>(body.as_bytes()).ok();
+        let code = parsed.as_ref().and_then(|body| body.error_code.clone()).filter(|code| error_code::is_code(code));
+        let said = parsed.map_or_else(|| body.to_owned(), |body| body.message);
         let said = untrusted_text_limits::sanitize_message(&said);
         let said = if said.trim().is_empty() { String::new() } else { format!(": {}", said.trim()) };
         let text = format!("{what}: {} answered {status}{said}", self.url);
-        match status {
+        let known = code.as_deref().and_then(ErrorCode::parse);
+        // A code of a newer server is printed, although it has no entry in the manual of this version.
+        let text = match code.filter(|_| known.is_none()) {
+            Some(code) => error_code::append(text, &code),
+            None => text,
+        };
+        let error = match status {
             StatusCode::UNAUTHORIZED => Error::refusal(Phase::Control, text).with_code(ErrorCode::BootToken),
             StatusCode::CONFLICT => Error::denial(Phase::Control, text),
             _ => Error::new(Phase::Control, text),
-        }
+        };
+        known.into_iter().fold(error, Error::with_code)
     }
 
     fn unreachable_error(&self, what: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {

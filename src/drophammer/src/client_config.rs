@@ -18,6 +18,9 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+/// Maximum number of symbolic links that lead to the configuration file, as in Linux.
+const MAX_LINKS: usize = 40;
+
 /// Server that the operator has named, and the token for this server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ServerContext {
@@ -94,9 +97,9 @@ impl ClientConfig {
     /// Returns an error if the file cannot be written. In this case, the old content is unchanged.
     pub(crate) fn write_file(&self, path: &Path) -> Result<()> {
         // A symbolic link is preserved; its target is replaced.
-        let target = resolve_link(path);
-        let path = target.as_path();
         let write = || {
+            let path = resolve_links(path)?;
+            let path = path.as_path();
             if let Some(folder) = path.parent() {
                 fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
             }
@@ -175,10 +178,15 @@ fn read_string(value: &Value, place: &str) -> std::result::Result<String, String
     text.ok_or_else(|| format!("{place}: must be text"))
 }
 
-/// Returns the file to which a path leads, even if the target of a symbolic link does not exist yet.
-fn resolve_link(path: &Path) -> PathBuf {
-    path.canonicalize().unwrap_or_else(|_| match fs::read_link(path) {
-        Ok(target) => path.parent().map_or_else(|| target.clone(), |folder| folder.join(&target)),
-        Err(_) => path.to_owned(),
-    })
+/// Returns the file to which a path leads through symbolic links, even if this file does not exist yet.
+///
+/// # Errors
+/// Returns an error if the links form a cycle.
+fn resolve_links(path: &Path) -> std::io::Result<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        let Ok(target) = fs::read_link(&path) else { return Ok(path) };
+        path = path.parent().map_or_else(|| target.clone(), |folder| folder.join(&target));
+    }
+    Err(std::io::Error::other(format!("more than {MAX_LINKS} symbolic links; remove the link and repeat the command")))
 }

@@ -35,14 +35,14 @@ use model::layout::{self, ParsedLayout};
 use std::io::Read;
 use std::path::Path;
 
-/// Formats the problems of a file, one per line: `FILE:LINE:COLUMN: FIELD: MESSAGE`.
+/// Formats the problems of a file, one per line: `FILE:LINE:COLUMN: FIELD: MESSAGE (CODE)`.
 fn problem_lines(file: &Path, problems: &[Diagnostic]) -> String {
     problems.iter().map(|problem| escape_line(&format_located(file, problem)).into_owned() + "\n").collect()
 }
 
 fn format_located(file: &Path, problem: &Diagnostic) -> String {
     let blank = if problem.line.is_some() { "" } else { " " };
-    format!("{}:{blank}{}", file.display(), reword_metal_phrases(&problem.to_string()))
+    format!("{}:{blank}{}", file.display(), reword_metal_phrases(&problem.to_coded_text()))
 }
 
 fn print_problems(file: &Path, problems: &[Diagnostic]) -> Result<()> {

@@ -1,6 +1,7 @@
 //! Tests that compare the examples in `docs/` with the behavior of the program.
 
 mod codes;
+mod compared_commands;
 mod links;
 mod messages;
 mod traceability_tables;

@@ -4,9 +4,13 @@
 
 use clap::builder::FalseyValueParser;
 use clap::{Arg, ArgAction, Command};
+use std::ffi::OsStr;
 
 /// Options of all commands. Their variables have shorter names, and are read by the code that selects the server.
 const SHARED: [&str; 3] = ["server", "context", "token-file"];
+
+/// Values with which the variable of a switch does not set it, as in clap's `FalseyValueParser`.
+const FALSE: [&str; 6] = ["0", "f", "false", "n", "no", "off"];
 
 /// Commands whose options have no variable, because each option is part of an order or of a change, or determines what is
 /// planned and approved.
@@ -51,22 +55,42 @@ pub(crate) const DESTRUCTIVE: [&str; 17] = [
     "write",
 ];
 
-/// Adds the variables to the options of a command and its subcommands. `is_set` returns whether a variable has a value; variables
-/// without a value are not added, so that an empty value means that the option is not set.
-pub fn add_variables(command: Command, is_set: fn(&str) -> bool) -> Command {
+/// Type of option that a variable belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OptionType {
+    Switch,
+    WithValue,
+}
+
+/// Function that returns whether a variable has a value that sets its option.
+type IsSet = fn(&str, OptionType) -> bool;
+
+/// Adds the variables to the options of a command and its subcommands. `is_set` returns whether a variable sets its option. Other
+/// variables are not added: clap would treat a switch with the value 0 as present, and refuse options that conflict with it.
+pub fn add_variables(command: Command, is_set: IsSet) -> Command {
     add_to_command(command, "", is_set)
 }
 
-/// Returns whether the environment contains a value for the variable.
-pub fn is_variable_set(name: &str) -> bool {
+/// Returns whether the environment contains a value for the variable. A switch is not set by an empty value, `0`, `false`, `f`, `no`,
+/// `n` or `off`.
+pub fn is_variable_set(name: &str, option_type: OptionType) -> bool {
     // clap would require the arguments of `serve DIR` if an option of the server had a value in a subcommand of `serve`.
-    let is_for_server = !std::env::args().nth(2).is_some_and(|word| word == "backup" || word == "restore");
+    let is_for_server = !std::env::args_os().nth(2).is_some_and(|word| word == "backup" || word == "restore");
     (is_for_server || !name.starts_with("DROPHAMMER_SERVE_"))
-        && std::env::var_os(name).is_some_and(|value| !value.is_empty())
+        && std::env::var_os(name).is_some_and(|value| sets_option(&value, option_type))
 }
 
-fn add_to_command(command: Command, path: &str, is_set: fn(&str) -> bool) -> Command {
-    let command = command.mut_args(|option| match variable_name(path, &option).filter(|name| is_set(name)) {
+fn sets_option(value: &OsStr, option_type: OptionType) -> bool {
+    let is_false = |word: &str| OsStr::new(word).eq_ignore_ascii_case(value);
+    let is_off = option_type == OptionType::Switch && FALSE.into_iter().any(is_false);
+    !is_off && !value.is_empty()
+}
+
+fn add_to_command(command: Command, path: &str, is_set: IsSet) -> Command {
+    let is_used = |option: &Arg, name: &str| {
+        is_set(name, if is_switch(option) { OptionType::Switch } else { OptionType::WithValue })
+    };
+    let command = command.mut_args(|option| match variable_name(path, &option).filter(|name| is_used(&option, name)) {
         Some(name) => add_to_option(option, name),
         None => option,
     });
@@ -91,8 +115,12 @@ fn variable_name(path: &str, option: &Arg) -> Option<String> {
     Some(format!("DROPHAMMER_{words}{long}").to_uppercase().replace([' ', '-'], "_"))
 }
 
+fn is_switch(option: &Arg) -> bool {
+    matches!(option.get_action(), ArgAction::SetTrue)
+}
+
 fn add_to_option(option: Arg, name: String) -> Arg {
-    let is_switch = matches!(option.get_action(), ArgAction::SetTrue);
+    let is_switch = is_switch(&option);
     // clap stores names for the lifetime of the program. The manual pages list the variables.
     let option = option.env(&*name.leak()).hide_env(true);
     if is_switch { option.value_parser(FalseyValueParser::new()) } else { option }
@@ -103,6 +131,7 @@ mod tests {
     use super::*;
     use crate::cli::Cli;
     use clap::CommandFactory;
+    use clap::builder::TypedValueParser;
 
     /// Calls `check` with the path of each visible command and each of its options.
     fn for_each_option(command: &Command, path: &str, check: &mut impl FnMut(&str, &Arg)) {
@@ -115,7 +144,7 @@ mod tests {
     #[test]
     fn every_option_has_a_variable_unless_it_is_listed() {
         let mut without = Vec::new();
-        for_each_option(&add_variables(Cli::command(), |_| true), "", &mut |path, option| {
+        for_each_option(&add_variables(Cli::command(), |_, _| true), "", &mut |path, option| {
             let long = option.get_long().unwrap();
             let is_listed = DESTRUCTIVE.contains(&long)
                 || SHARED.contains(&long)
@@ -164,7 +193,7 @@ mod tests {
     #[test]
     fn variables_have_one_meaning() {
         let mut all = Vec::new();
-        for_each_option(&add_variables(Cli::command(), |_| true), "", &mut |path, option| {
+        for_each_option(&add_variables(Cli::command(), |_, _| true), "", &mut |path, option| {
             if let Some(name) = option.get_env() {
                 all.push((name.to_string_lossy().into_owned(), path.to_owned()));
             }
@@ -180,6 +209,26 @@ mod tests {
             ("DROPHAMMER_MACHINE_LIST_FILTER", "machine list"),
         ] {
             assert!(all.contains(&(name.to_owned(), path.to_owned())), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_false_switch_is_not_set() {
+        for (value, is_switch_set, is_value_set) in [
+            ("", false, false),
+            ("0", false, true),
+            ("False", false, true),
+            ("no", false, true),
+            ("off", false, true),
+            ("1", true, true),
+            ("true", true, true),
+        ] {
+            assert_eq!(sets_option(value.as_ref(), OptionType::Switch), is_switch_set, "{value}");
+            assert_eq!(sets_option(value.as_ref(), OptionType::WithValue), is_value_set, "{value}");
+        }
+        for word in FALSE {
+            let parsed = FalseyValueParser::new().parse_ref(&Command::new("c"), None, word.as_ref());
+            assert!(!parsed.unwrap(), "{word}");
         }
     }
 }

@@ -44,7 +44,7 @@ fn file_format_folder(folder: &Path) -> PathBuf {
 
 /// Returns the command line, as the pages describe it.
 fn described_command() -> Command {
-    let mut command = add_variables(Cli::command(), |_| true).disable_help_subcommand(true);
+    let mut command = add_variables(Cli::command(), |_, _| true).disable_help_subcommand(true);
     command.build();
     command
 }

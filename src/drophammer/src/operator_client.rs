@@ -8,6 +8,7 @@ pub mod catalogs;
 mod confirm_restored;
 pub(crate) mod connection;
 pub mod contexts;
+mod free_machine;
 pub mod images;
 pub mod layouts;
 pub mod login;
@@ -67,6 +68,7 @@ pub fn run_machine_command(options: &MachineOptions) -> Result<CommandOutcome> {
         MachineCommand::History(asked) => machine_details::show_history(&server, &all, &asked.machine, options.json),
         MachineCommand::Logs(asked) => machine_details::show_logs(&server, &all, asked, options.json),
         MachineCommand::Plan(asked) => plan_machine(options, asked),
+        MachineCommand::Free(asked) => free_machine::free_machine(&server, &all, &asked.machine, options.json),
         MachineCommand::Rename(asked) => rename_machine(&server, asked, options.json),
         MachineCommand::Modify(asked) => match find_machine(&all, &asked.machine) {
             Ok(machine) => {
@@ -95,6 +97,7 @@ fn plan_machine(options: &MachineOptions, asked: &order_options::PlanMachineOpti
         image: asked.image.clone(),
         overrides: asked.overrides.clone(),
         out: asked.out.clone(),
+        force: asked.force,
         inventory: asked.inventory.clone(),
         json: options.json,
         ..PlanArgs::default()

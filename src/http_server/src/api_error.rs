@@ -36,6 +36,16 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, message)
     }
 
+    /// Returns the code of the error in the manual.
+    pub fn error_code(&self) -> Option<ErrorCode> {
+        self.error_code
+    }
+
+    /// Returns the stable code of the refusal.
+    pub fn code(&self) -> Option<&'static str> {
+        self.code
+    }
+
     /// Returns status and message, for callers that respond in another format.
     pub fn parts(self) -> (StatusCode, String) {
         (self.status, self.message)

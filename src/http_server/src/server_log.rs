@@ -10,6 +10,7 @@ use crate::live_updates::LiveUpdates;
 use crate::quotas::ClientAddress;
 use crate::request_context;
 use axum::http::{Method, StatusCode};
+use common::error_code::ErrorCode;
 use common::format::replace_hidden;
 use control::api_types::InstallReport;
 use indicatif::{MultiProgress, ProgressDrawTarget};
@@ -151,9 +152,10 @@ impl StatusLog {
         self.send_message(LogMessage::Note(text));
     }
 
-    /// Logs a problem that requires attention by the operator.
+    /// Logs a problem that requires attention by the operator. A message without a code gets the general code of the
+    /// server.
     pub fn log_problem(&self, text: String) {
-        self.send_message(LogMessage::Problem(text));
+        self.send_message(LogMessage::Problem(ErrorCode::ServerProblem.annotate_uncoded(text)));
     }
 
     pub fn log_event(&self, who: MachineOrigin, event: ProgressEvent) {

@@ -32,6 +32,7 @@ use crate::registry_auth::{PullSecret, SecretText};
 use common::diagnostic::Diagnostic;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// Machine as returned by `GET /v1/machine/{id}`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -217,6 +218,10 @@ pub struct ApprovedPlan {
     /// `sha256:HEX`.
     pub sha256: String,
     pub verdicts: Value,
+    /// Digests of the inputs of the plan, by field of the allocation. The server compares these digests; agents do not
+    /// receive them. Empty if the plan was saved by an earlier version.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub inputs: BTreeMap<String, String>,
 }
 
 /// Reinstall that an operator has ordered.

@@ -13,11 +13,13 @@ use model::deploy_steps::EraseMode;
 use model::device_name::{DevicePath, LayoutPath};
 use model::inventory;
 use model::layout::{self, FilesystemFormat, PartitionType};
-use model::storage_graph::{disk_lookup, multipath};
+use model::storage_graph::disk_lookup;
+use model::storage_graph::multipath::{self, DiskPaths};
 use operations::{DiskIdentity, NewPartition, PartitionTable};
 
 impl<'a> PlanDecider<'a> {
     pub(crate) fn decide_disks(&mut self) {
+        let paths = DiskPaths::new(self.inventory);
         for (index, disk) in self.layout.disks.iter().enumerate() {
             let place = format!("disks[{index}]");
             match disk_lookup::find_disk(disk, self.inventory) {
@@ -26,7 +28,7 @@ impl<'a> PlanDecider<'a> {
                     self.refuse(ErrorCode::DiskListedTwice, format!("{place}.device"), message);
                 }
                 Ok(found) => {
-                    if let Some(other) = multipath::find_other_path(found, self.inventory) {
+                    if let Some(other) = paths.find_other_path(found) {
                         self.refuse(
                             ErrorCode::DiskUnusable,
                             format!("{place}.device"),

@@ -13,6 +13,9 @@ use std::time::Duration;
 
 /// Interval at which the database, the free space and the boot files are checked.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Number of consecutive checks without a problem after which the problem counts as resolved. A value near its limit
+/// would otherwise be reported and resolved again and again.
+const GOOD_CHECKS: u32 = 2;
 /// Free space in bytes below which the server reports a problem. The reports of a rack fit into this space.
 const LEAST_FREE: u64 = 64 << 20;
 /// Function that returns the free space of the filesystem that contains a path, in bytes.
@@ -26,15 +29,42 @@ pub(crate) fn read_free_space(path: &Path) -> Option<u64> {
 /// Checks the server at regular intervals. Logs each problem when it begins, and a note when it has ended.
 pub(crate) async fn watch_health(app: Arc<AppState>, interval: Duration, free_space: FreeSpace) {
     // Files that are missing at the start were reported before this task was started.
-    app.counters.health.replace_checked(Vec::new(), missing_boot_files(&app.boot));
+    let mut failures_tracker = ProblemTracker::new(|failure: &ServerFailure| failure.kind);
+    let mut missing_tracker = ProblemTracker::new(String::clone);
+    let missing = missing_tracker.update(missing_boot_files(&app.boot));
+    app.counters.health.replace_checked(Vec::new(), missing);
     loop {
-        let failures = find_failures(&app, &free_space).await;
-        let missing = missing_boot_files(&app.boot);
+        let failures = failures_tracker.update(find_failures(&app, &free_space).await);
+        let missing = missing_tracker.update(missing_boot_files(&app.boot));
         let now: BTreeSet<String> = failures.iter().map(|failure| &failure.message).chain(&missing).cloned().collect();
         let before: BTreeSet<String> = app.counters.health.replace_checked(failures, missing).into_iter().collect();
         now.difference(&before).for_each(|problem| app.log_rate_limited(problem.clone()));
         before.difference(&now).for_each(|problem| app.alarms.log_note(format!("no longer a problem: {problem}")));
         tokio::time::sleep(interval).await;
+    }
+}
+
+/// Problems of the last checks. A problem is added at once, and removed after [`GOOD_CHECKS`] checks without it.
+struct ProblemTracker<T, K> {
+    /// Returns the identity of a problem. A problem replaces an earlier one with the same identity.
+    identify: fn(&T) -> K,
+    /// Problems, each with the number of checks since it was last found.
+    problems: Vec<(T, u32)>,
+}
+
+impl<T: Clone, K: PartialEq> ProblemTracker<T, K> {
+    fn new(identify: fn(&T) -> K) -> ProblemTracker<T, K> {
+        ProblemTracker { identify, problems: Vec::new() }
+    }
+
+    /// Adds the result of a check. Returns the current problems.
+    fn update(&mut self, found: Vec<T>) -> Vec<T> {
+        let is_found = |known: &T| found.iter().any(|new| (self.identify)(new) == (self.identify)(known));
+        let absent = self.problems.drain(..).filter(|(known, _)| !is_found(known));
+        let lingering: Vec<(T, u32)> =
+            absent.map(|(known, checks)| (known, checks + 1)).filter(|(_, checks)| *checks < GOOD_CHECKS).collect();
+        self.problems = found.into_iter().map(|new| (new, 0)).chain(lingering).collect();
+        self.problems.iter().map(|(problem, _)| problem.clone()).collect()
     }
 }
 
@@ -67,4 +97,30 @@ async fn find_failures(app: &AppState, free_space: &FreeSpace) -> Vec<ServerFail
         ..failure
     };
     failures.map(coded).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_is_resolved_after_two_good_checks() {
+        let mut tracker = ProblemTracker::new(|problem: &(u8, &str)| problem.0);
+        let (full, fuller) = ((1, "little space"), (1, "no space"));
+        let missing = (2, "no kernel");
+        for (found, expected) in [
+            (vec![], vec![]),
+            (vec![full], vec![full]),
+            (vec![], vec![full]),
+            (vec![full], vec![full]),
+            (vec![], vec![full]),
+            (vec![fuller], vec![fuller]),
+            (vec![missing], vec![missing, fuller]),
+            (vec![], vec![missing]),
+            (vec![], vec![]),
+            (vec![], vec![]),
+        ] {
+            assert_eq!(tracker.update(found.clone()), expected, "{found:?}");
+        }
+    }
 }

@@ -6,6 +6,7 @@ use super::{ServerConfig, listeners};
 use api::accepted_host_names::note_doubtful_name;
 use api::out_of_band;
 use common::error::{Context, Phase, Result};
+use common::error_code::ErrorCode;
 use common::exit_status::CommandOutcome;
 use common::format::{format_columns, replace_hidden};
 use common::output::{print_text, to_json};
@@ -52,7 +53,25 @@ pub(crate) struct SiteProblem {
     pub line: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub column: Option<u32>,
+    /// Problem, with its code at the end.
     pub message: String,
+    /// Code of a problem; `None` for a note.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+}
+
+impl SiteProblem {
+    /// Adds the code at the end of the message, or the general code if the message has none.
+    fn with_code(self) -> SiteProblem {
+        let general = match &self.file {
+            Some(file) if file.starts_with("layouts/") => ErrorCode::Layout,
+            Some(_) => ErrorCode::SiteFile,
+            None => ErrorCode::Settings,
+        };
+        let message = general.annotate_uncoded(self.message);
+        let code = message.strip_suffix(')').and_then(|text| text.rsplit_once(" (")).map(|(_, code)| code.to_owned());
+        SiteProblem { message, code, ..self }
+    }
 }
 
 /// Checks a directory and prints the result. Returns [`CommandOutcome::Refused`] if there are problems.
@@ -70,7 +89,7 @@ pub(crate) fn check_site(options: &ServerConfig) -> Result<CommandOutcome> {
 
 pub(crate) fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
     let dir = &options.dir;
-    let mut all: Vec<String> = check_options(options).err().map(|error| error.to_string()).into_iter().collect();
+    let mut all: Vec<String> = check_options(options).err().map(|error| error.to_coded_text()).into_iter().collect();
     let (mut seen, mut remarks) = (None, Vec::new());
     if dir.is_dir() {
         remarks.extend(options.url.as_deref().and_then(note_doubtful_name));
@@ -82,16 +101,16 @@ pub(crate) fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
                 remarks.extend(expiring.into_iter().map(|problem| problem.message));
                 all.extend(loaded.and_then(|(_, _, problem)| problem));
             }
-            Err(error) => all.push(error.to_string()),
+            Err(error) => all.push(error.to_coded_text()),
         }
         all.extend(
             options
                 .pxe
                 .as_ref()
                 .and_then(|asked| pxe::check_pxe(asked, &options.boot_server()).err())
-                .map(|error| error.to_string()),
+                .map(|error| error.to_coded_text()),
         );
-        all.extend(refuse_lost_database(dir).err().map(|error| error.to_string()));
+        all.extend(refuse_lost_database(dir).err().map(|error| error.to_coded_text()));
         all.extend(check_at_start(options));
         let copy = DatabaseCopy::create_directory()?;
         let state = copy.open_copy(dir).unwrap_or_else(|why| {
@@ -105,10 +124,11 @@ pub(crate) fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
     }
     let SiteScan { directory, problems, notes } = seen.unwrap_or_default();
     all.extend(problems);
-    let problems = parse_problems(all, dir);
+    let problems: Vec<SiteProblem> = parse_problems(all, dir).into_iter().map(SiteProblem::with_code).collect();
     let notes = remarks.into_iter().chain(notes).chain(find_undecided_pairs(&directory)).collect();
     Ok(SiteCheckReport {
-        directory: dir.clone(),
+        // JSON cannot contain bytes that are not UTF-8.
+        directory: dir.to_string_lossy().into_owned().into(),
         good: problems.is_empty(),
         machines: directory.machines().count(),
         layouts: directory.known.layouts.len(),
@@ -217,8 +237,13 @@ fn parse_problems(all: Vec<String>, dir: &Path) -> Vec<SiteProblem> {
 
 /// Parses `DIR/machines/a.yaml:9:3: why`. The position and the file may be absent.
 fn parse_problem(line: &str, dir: &Path) -> SiteProblem {
-    let nowhere =
-        |message: &str| SiteProblem { file: None, line: None, column: None, message: replace_hidden(message) };
+    let nowhere = |message: &str| SiteProblem {
+        file: None,
+        line: None,
+        column: None,
+        message: replace_hidden(message),
+        code: None,
+    };
     let below = format!("{}/", dir.display().to_string().trim_end_matches('/'));
     let rest = match line.strip_prefix(&below) {
         Some(rest) => rest,
@@ -232,7 +257,7 @@ fn parse_problem(line: &str, dir: &Path) -> SiteProblem {
         _ => message.split_once(' ').unwrap_or((&message, "")),
     };
     let (file, line, column) = split_position(head);
-    SiteProblem { file: Some(file.to_owned()), line, column, message: replace_hidden(why) }
+    SiteProblem { file: Some(file.to_owned()), line, column, message: replace_hidden(why), code: None }
 }
 
 /// Splits `a.yaml:9:3` into path, line and column.
@@ -283,7 +308,7 @@ mod tests {
     use super::*;
 
     fn problem(file: Option<&str>, line: Option<u32>, column: Option<u32>, message: &str) -> SiteProblem {
-        SiteProblem { file: file.map(str::to_owned), line, column, message: message.to_owned() }
+        SiteProblem { file: file.map(str::to_owned), line, column, message: message.to_owned(), code: None }
     }
 
     #[test]
@@ -315,6 +340,20 @@ mod tests {
             ("--url x: give another", problem(None, None, None, "--url x: give another")),
         ] {
             assert_eq!(parse_problem(line, dir), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn every_problem_has_one_code() {
+        for (file, message, code) in [
+            (Some("machines/a.yaml"), "no (DH-706)", "DH-706"),
+            (Some("machines/a.yaml"), "no (at all)", "DH-705"),
+            (Some("layouts/a.yaml"), "no", "DH-200"),
+            (None, "no", "DH-100"),
+        ] {
+            let coded = problem(file, None, None, message).with_code();
+            assert_eq!(coded.code.as_deref(), Some(code), "{message}");
+            assert!(coded.message.ends_with(&format!("({code})")) && coded.message.matches("DH-").count() == 1);
         }
     }
 }

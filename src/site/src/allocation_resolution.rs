@@ -7,6 +7,7 @@ pub(crate) use installed_system_differences::explain_broken_promise;
 pub use installed_system_differences::find_differences;
 
 use super::deploy_templates::DeployTemplates;
+use crate::approved_inputs::check_inputs;
 use crate::effective_allocation::{EffectiveAllocation, effective_allocation};
 use crate::image_states::ImageStates;
 use crate::operator_files::{AllocationSpec, ImageLocation, ImageSpec, MachineSpec, format_at, suggest_name};
@@ -79,13 +80,19 @@ pub fn resolve_allocation(
     standing: &InstallState,
     known: &SiteObjects,
 ) -> Result<Option<ResolvedAllocation>, String> {
-    resolve_with_approval(machine, standing, known, |installs| {
+    let resolved = resolve_with_approval(machine, standing, known, |installs| {
         match known.approvals.approval_for_agent(&machine.id, standing) {
             Ok(approved) => Ok(approved.filter(|_| installs)),
             Err(why) if installs => Err(why),
             Err(_) => Ok(None),
         }
-    })
+    })?;
+    if let Some(resolved) = resolved.as_ref().filter(|resolved| resolved.approved.is_some()) {
+        let approval = standing.approved.as_ref().and_then(|approval| approval.as_ref().ok());
+        let checked = check_inputs(&machine.id, approval.map(|approval| approval.inputs()), resolved);
+        checked.map_err(|why| format_at(&resolved.allocation.id, &why))?;
+    }
+    Ok(resolved)
 }
 
 /// Resolves the machine's allocation without regard to approvals, for a plan that the operator has not approved yet.

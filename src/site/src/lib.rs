@@ -8,6 +8,7 @@
 //! allocation, and `requested_steps` merges the deploy templates that the allocation requests.
 
 pub mod allocation_resolution;
+pub mod approved_inputs;
 pub mod boot_value_validation;
 pub mod deploy_templates;
 mod duplicates;

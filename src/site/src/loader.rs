@@ -39,7 +39,7 @@ fn read_template(text: &str) -> Result<DeployTemplate, String> {
 
 /// Reader of the operator's directory. Keeps the last good version of each file in memory.
 pub struct SiteLoader {
-    images_dir: PathBuf,
+    dir: PathBuf,
     machines: YamlFolder<MachineSpec>,
     layouts: YamlFolder<Layout>,
     images: YamlFolder<ImageSpec>,
@@ -71,7 +71,7 @@ pub struct SiteScan {
 impl SiteLoader {
     pub fn new(dir: &Path, digests: ImageDigests, definitions: OsDefinitions, state: ServerState) -> SiteLoader {
         SiteLoader {
-            images_dir: dir.join("images"),
+            dir: dir.to_owned(),
             machines: YamlFolder::new(dir.join("machines"), operator_files::parse_machine),
             layouts: YamlFolder::new(dir.join("layouts"), read_layout),
             images: YamlFolder::new(dir.join("images"), operator_files::parse_image),
@@ -87,6 +87,11 @@ impl SiteLoader {
             state,
             stale: true,
         }
+    }
+
+    /// Returns the path of the operator's directory.
+    pub fn directory_path(&self) -> &Path {
+        &self.dir
     }
 
     /// Sets whether installations are served only to machines with an approved plan.
@@ -152,7 +157,7 @@ impl SiteLoader {
 
     fn local_file(&self, image: &ImageSpec) -> Option<PathBuf> {
         match &image.at {
-            ImageLocation::File(file) => Some(self.images_dir.join(file)),
+            ImageLocation::File(file) => Some(self.dir.join("images").join(file)),
             ImageLocation::Url(_) => None,
         }
     }

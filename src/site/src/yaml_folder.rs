@@ -1,6 +1,7 @@
 //! YAML files in one of the operator's folders. If a file is invalid, or if the file or its folder is temporarily
 //! unreadable, the last good version of the file stays in force.
 
+use common::error_code::ErrorCode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
@@ -192,6 +193,17 @@ pub fn format_problem(path: &Path, why: &str, has_good: bool) -> String {
     lines.join("\n") + consequence
 }
 
+/// Adds a code to each line of a problem that has none: the code of layouts to problems of files in `layouts/`, and otherwise
+/// the code of the operator's files.
+pub fn annotate_problem(problem: &str, dir: &Path) -> String {
+    let layouts = format!("{}/", dir.join("layouts").display());
+    let annotate = |line: &str| {
+        let general = if line.starts_with(&layouts) { ErrorCode::Layout } else { ErrorCode::SiteFile };
+        if line.contains(" (DH-") { line.to_owned() } else { general.annotate(line) }
+    };
+    problem.lines().map(annotate).collect::<Vec<_>>().join("\n")
+}
+
 /// Inserts a space between the path and a message without a position: `FILE: why`. A message with a position follows the path directly:
 /// `FILE:LINE:COLUMN: why`.
 fn add_space(line: &str) -> String {
@@ -226,6 +238,23 @@ mod tests {
         let mut problems = Vec::new();
         let values = folder.take_in_force(&mut problems).into_iter().map(|(_, value)| value).collect();
         (values, problems)
+    }
+
+    #[test]
+    fn each_line_of_a_problem_has_one_code() {
+        for (problem, expected) in [
+            ("/d/machines/a.yaml:1:1: no", "/d/machines/a.yaml:1:1: no (DH-705)"),
+            (
+                "/d/layouts/a.yaml:1:1: no\n/d/layouts/a.yaml: nor",
+                "/d/layouts/a.yaml:1:1: no (DH-200)\n/d/layouts/a.yaml: nor (DH-200)",
+            ),
+            (
+                "/d/machines/a.yaml: no (DH-706) (its last good version stays in force)",
+                "/d/machines/a.yaml: no (DH-706) (its last good version stays in force)",
+            ),
+        ] {
+            assert_eq!(annotate_problem(problem, Path::new("/d")), expected);
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use model::allocation::ApprovedPlan;
 use plan::{ApprovalSummary, approval_comparison};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// Maximum size of an approval file, in bytes. The plan of a machine with a thousand disks fits into a file of this
 /// size.
@@ -22,6 +23,9 @@ struct ApprovalFile {
     installed: String,
     sha256: String,
     verdicts: Value,
+    /// Digests of the inputs of the plan; empty if the approval covers only the verdicts.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    inputs: BTreeMap<String, String>,
 }
 
 /// Valid approval file.
@@ -41,7 +45,12 @@ impl Approval {
     /// Returns the approval in the form that the agent receives.
     pub fn to_wire(&self) -> ApprovedPlan {
         let ApprovalFile { sha256, verdicts, .. } = self.file.clone();
-        ApprovedPlan { sha256, verdicts }
+        ApprovedPlan { sha256, verdicts, ..ApprovedPlan::default() }
+    }
+
+    /// Returns the digests of the approved inputs. Empty if the approval covers only the verdicts.
+    pub fn inputs(&self) -> &BTreeMap<String, String> {
+        &self.file.inputs
     }
 }
 
@@ -49,9 +58,14 @@ impl Approval {
 ///
 /// # Errors
 /// Returns an error if the text would be longer than [`parse_approval`] accepts.
-pub fn render_approval(verdicts: &ApprovalSummary, installed: String, time: String) -> Result<String, String> {
+pub fn render_approval(
+    verdicts: &ApprovalSummary,
+    inputs: BTreeMap<String, String>,
+    installed: String,
+    time: String,
+) -> Result<String, String> {
     let value = serde_json::to_value(verdicts).map_err(|error| error.to_string())?;
-    let file = ApprovalFile { approved: time, installed, sha256: verdicts.digest(), verdicts: value };
+    let file = ApprovalFile { approved: time, installed, sha256: verdicts.digest(), verdicts: value, inputs };
     let json = serde_json::to_string_pretty(&file).map_err(|error| error.to_string())?;
     let text = format!("{HEAD}{json}\n");
     match text.len() <= MAX_BYTES {
@@ -113,7 +127,7 @@ mod tests {
         #[test]
         fn what_is_written_is_read_whatever_a_disk_calls_itself(serial in any::<String>(), installed in any::<String>()) {
             let wanted = verdicts(&serial);
-            let text = render_approval(&wanted, installed.clone(), "2026-01-01T00:00:00Z".to_owned()).unwrap();
+            let text = render_approval(&wanted, BTreeMap::new(), installed.clone(), "2026-01-01T00:00:00Z".to_owned()).unwrap();
             prop_assert!(text.starts_with("# Written by `drophammer site plan --approve` or"));
             let read = parse_approval(&text).unwrap();
             prop_assert_eq!(&read.verdicts, &wanted);
@@ -124,7 +138,8 @@ mod tests {
     #[test]
     fn it_is_for_one_installation() {
         let with = |installed: String| {
-            parse_approval(&render_approval(&verdicts("S"), installed, String::new()).unwrap()).unwrap()
+            parse_approval(&render_approval(&verdicts("S"), BTreeMap::new(), installed, String::new()).unwrap())
+                .unwrap()
         };
         let marker = |time: &str, order: Option<&str>| {
             let order = order.map(str::to_owned);
@@ -151,7 +166,9 @@ mod tests {
     #[test]
     fn what_is_too_long_or_no_approval_is_refused() {
         let long = verdicts(&"S".repeat(MAX_BYTES));
-        assert!(render_approval(&long, String::new(), String::new()).unwrap_err().contains("the limit is"));
+        assert!(
+            render_approval(&long, BTreeMap::new(), String::new(), String::new()).unwrap_err().contains("the limit is")
+        );
         let comment = "#".repeat(MAX_BYTES + 1);
         for (text, words) in [
             ("", "this is not an approval"),

@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use common::bounded_read::read_whole;
 use common::error::{Context, Error, Phase, Result};
 use linux::http;
-use linux::http::proxies::{ProxyScope, describe_proxy};
+use linux::http::proxies::{ProxyScope, check_proxy, describe_proxy};
 use model::device_name::DevicePath;
 use model::install_marker::{InstallMarker, lineage};
 use model::inventory::Inventory;
@@ -42,6 +42,7 @@ pub(crate) enum FileDestination {
 /// Fails if the file cannot be downloaded completely.
 pub(crate) fn download_file(url: &str) -> Result<Vec<u8>> {
     let wrong = |why: &str| Error::new(Phase::Control, format!("{url}: {why}"));
+    check_proxy(url, ProxyScope::All)?;
     let what = || format!("fetch {url}{}", describe_proxy(url, ProxyScope::All));
     let answer = http::new_download_client(Some(STALL))?.get(url).send().context(Phase::Control, what)?;
     if !answer.status().is_success() {

@@ -22,6 +22,9 @@ pub(crate) struct RefusalBody {
     /// Both versions of an object that was changed concurrently.
     #[serde(skip_serializing_if = "Option::is_none")]
     conflict: Option<Value>,
+    /// Stable code of the refusal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'static str>,
     /// Code of the error in the manual.
     #[serde(skip_serializing_if = "Option::is_none")]
     error_code: Option<ErrorCode>,
@@ -35,6 +38,7 @@ pub struct ApiRefusal {
     problems: Vec<Diagnostic>,
     /// Both versions of an object that was changed concurrently.
     conflict: Option<Value>,
+    code: Option<&'static str>,
     error_code: Option<ErrorCode>,
 }
 
@@ -42,7 +46,14 @@ pub(crate) type ApiResult<T = Response> = std::result::Result<T, ApiRefusal>;
 
 impl ApiRefusal {
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> ApiRefusal {
-        ApiRefusal { status, message: message.into(), problems: Vec::new(), conflict: None, error_code: None }
+        ApiRefusal {
+            status,
+            message: message.into(),
+            problems: Vec::new(),
+            conflict: None,
+            code: None,
+            error_code: None,
+        }
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> ApiRefusal {
@@ -82,9 +93,11 @@ impl ApiRefusal {
         self.message
     }
 
-    /// Returns status and message as an error without details.
+    /// Returns status, message and codes as an error without details.
     pub fn into_error(self) -> ApiError {
-        ApiError::new(self.status, self.message)
+        let error = ApiError::new(self.status, self.message);
+        let error = self.code.into_iter().fold(error, ApiError::with_code);
+        self.error_code.into_iter().fold(error, ApiError::with_error_code)
     }
 
     /// Adds the problems of the request's document.
@@ -101,8 +114,9 @@ impl ApiRefusal {
 
 impl From<ApiError> for ApiRefusal {
     fn from(error: ApiError) -> ApiRefusal {
+        let (code, error_code) = (error.code(), error.error_code());
         let (status, message) = error.parts();
-        ApiRefusal::new(status, message)
+        ApiRefusal { code, error_code, ..ApiRefusal::new(status, message) }
     }
 }
 
@@ -114,11 +128,27 @@ impl From<Error> for ApiRefusal {
 
 impl IntoResponse for ApiRefusal {
     fn into_response(self) -> Response {
-        let ApiRefusal { status, message, problems, conflict, error_code } = self;
+        let ApiRefusal { status, message, problems, conflict, code, error_code } = self;
         let error = ErrorMessage(message.clone());
-        let body = RefusalBody { statuscode: status.as_u16(), message, problems, conflict, error_code };
+        let body = RefusalBody { statuscode: status.as_u16(), message, problems, conflict, code, error_code };
         let mut response = (status, Json(body)).into_response();
         response.extensions_mut().insert(error);
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conversions_preserve_the_codes() {
+        let error = || ApiError::bad_request("no").with_code("a-code").with_error_code(ErrorCode::Plan);
+        let refusal = ApiRefusal::from(error());
+        assert_eq!((refusal.code, refusal.error_code), (Some("a-code"), Some(ErrorCode::Plan)));
+        let back = refusal.into_error();
+        assert_eq!((back.code(), back.error_code()), (Some("a-code"), Some(ErrorCode::Plan)));
+        let uncoded = ApiRefusal::from(ApiError::bad_request("no")).into_error();
+        assert_eq!((uncoded.code(), uncoded.error_code()), (None, None));
     }
 }

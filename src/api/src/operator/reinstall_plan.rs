@@ -6,12 +6,16 @@ use crate::AppState;
 use crate::allocation_state;
 use crate::deploy_templates::template_files;
 use crate::metal_api::edited_files::wait_until_published;
+use crate::plan_input::WAITS;
 use crate::rack_plan::build_order;
 use axum::http::StatusCode;
+use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
 use model::allocation::ApprovedPlan;
 use plan::{ApprovalSummary, InstallMode, approval_comparison};
 use serde::Deserialize;
+use site::allocation_resolution::resolve_before_approval;
+use site::approved_inputs::{InputDigests, describe_changed_input, digest_inputs, list_changed_inputs};
 use site::operator_files::MachineSpec;
 use site::plan_approvals::{self, render_approval};
 use std::fs::Permissions;
@@ -90,8 +94,9 @@ pub(crate) async fn approve_plan(
     let verdicts = approval_comparison::parse_approval(&approved.verdicts, &approved.sha256);
     let verdicts = verdicts.map_err(|why| ApiError::bad_request(format!("approved: {why}")))?;
     check_plan_of(&verdicts, asked, orderable)?;
+    let inputs = find_approved_inputs(app, asked, approved).await?;
     let id = &orderable.machine.id;
-    let text = render_approval(&verdicts, orderable.standing.last_installation(), now());
+    let text = render_approval(&verdicts, inputs, orderable.standing.last_installation(), now());
     let text = text.map_err(|why| ApiError::bad_request(format!("approved: {why}")))?;
     let path = plan_approvals::approval_path(&app.dir, id);
     let (target, content) = (path.clone(), text.clone());
@@ -107,13 +112,34 @@ pub(crate) async fn approve_plan(
     wait_until_published(app, &path, Some(&text), is_in_force).await.map_err(|refusal| refusal.into_error())
 }
 
-/// Writes the approval so that everyone can read it, because it contains no secrets.
+/// Returns the digests of the present inputs of the reinstall. The digests in the request, if any, are those of the inputs
+/// from which the plan was made.
+async fn find_approved_inputs(
+    app: &AppState,
+    asked: &ReinstallRequest,
+    approved: &ApprovedPlan,
+) -> Result<InputDigests, ApiError> {
+    let HypotheticalOrder { machine, standing } = simulate_order(app, asked).await?;
+    let conflict = |why: String| ApiError::new(StatusCode::CONFLICT, format!("approved: {why}"));
+    let resolved = resolve_before_approval(&machine, &standing, &app.directory().known).map_err(conflict)?;
+    let inputs = digest_inputs(&resolved.ok_or_else(|| conflict(WAITS.to_owned()))?);
+    let changed = list_changed_inputs(&approved.inputs, &inputs);
+    if changed.is_empty() {
+        return Ok(inputs);
+    }
+    let changed: Vec<String> = changed.iter().map(|name| describe_changed_input(name, &asked.imageid)).collect();
+    let why = format!("the plan is outdated: {}; review and save a new plan", changed.join("; "));
+    Err(conflict(why).with_error_code(ErrorCode::ApprovalMismatch))
+}
+
+/// Writes the approval so that only the server can read it, because a digest of user data can confirm a guess of its
+/// content.
 fn write_approval(path: &Path, text: &str) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
     template_files::write_file(path, text)?;
-    std::fs::set_permissions(path, Permissions::from_mode(0o644))
+    std::fs::set_permissions(path, Permissions::from_mode(0o600))
 }
 
 /// Checks that the approved plan is a plan of the requested reinstall.

@@ -37,6 +37,25 @@ fn a_reinstall_begins_only_when_the_control_plane_says_so() {
     }
 }
 
+/// The code is printed on the machine's console, and is part of the report.
+#[test]
+fn the_code_of_the_server_is_the_code_of_the_error() {
+    for (status, code, printed, number) in [
+        (409, "DH-643", "no (DH-643)", 643),
+        (401, "DH-704", "no (DH-704)", 704),
+        (401, "", "no (DH-602)", 602),
+        (409, "DH-999", "no (DH-999)", 600),
+        (409, "DH-1\u{1b}[2J", "no (DH-600)", 600),
+        (409, "", "no (DH-600)", 600),
+    ] {
+        let body = serde_json::json!({ "statuscode": status, "message": "no", "error_code": code }).to_string();
+        let (control, _server) = control(&[(status, &body)]);
+        let error = control.announce_point_of_no_return(&NOTICE).unwrap_err();
+        assert_eq!(error.code().number(), number, "{body}");
+        assert!(error.to_coded_text().contains(printed), "{}", error.to_coded_text());
+    }
+}
+
 /// Errors that a retry or another server may resolve are not denials.
 #[test]
 fn only_a_conflict_is_a_denial() {

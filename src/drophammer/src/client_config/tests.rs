@@ -108,3 +108,32 @@ fn a_symbolic_link_to_the_configuration_is_preserved() {
         assert_eq!(fs::read_dir(target.parent().unwrap()).unwrap().count(), 1, "no temporary file");
     }
 }
+
+/// The last target does not exist yet, as in a new checkout of the operator's files.
+#[test]
+fn a_chain_of_symbolic_links_is_preserved() {
+    let folder = tempfile::tempdir().unwrap();
+    let [first, second, target] =
+        ["config.yaml", "a/second.yaml", "a/b/target.yaml"].map(|name| folder.path().join(name));
+    fs::create_dir(folder.path().join("a")).unwrap();
+    std::os::unix::fs::symlink("a/second.yaml", &first).unwrap();
+    std::os::unix::fs::symlink("b/target.yaml", &second).unwrap();
+    for current in ["a", "b"] {
+        let config = ClientConfig { current: Some(current.to_owned()), ..ClientConfig::default() };
+        config.write_file(&first).unwrap();
+        assert!([&first, &second].iter().all(|link| fs::symlink_metadata(link).unwrap().is_symlink()));
+        assert!(fs::symlink_metadata(&target).unwrap().is_file());
+        assert_eq!(ClientConfig::read_file(&target).unwrap(), config);
+    }
+}
+
+#[test]
+fn a_cycle_of_symbolic_links_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let [first, second] = ["config.yaml", "second.yaml"].map(|name| folder.path().join(name));
+    std::os::unix::fs::symlink("second.yaml", &first).unwrap();
+    std::os::unix::fs::symlink("config.yaml", &second).unwrap();
+    let error = ClientConfig::default().write_file(&first).unwrap_err().to_string();
+    assert!(error.contains("more than 40 symbolic links"), "{error}");
+    assert!(fs::symlink_metadata(&first).unwrap().is_symlink());
+}

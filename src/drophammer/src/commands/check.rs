@@ -9,6 +9,7 @@ use super::{decode_layouts, format_located, problem_lines, read_bytes};
 use clap::Args;
 use common::diagnostic::Diagnostic;
 use common::error::{Context, Error, Phase, Result};
+use common::error_code::ErrorCode;
 use common::exit_status::CommandOutcome;
 use common::output::{print_text, to_json};
 use documents::{DOCUMENT_TYPES, DocumentReport, summarize_documents};
@@ -62,13 +63,33 @@ pub(crate) struct CheckReport {
     templates: Vec<DocumentReport>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     volumes: Vec<DocumentReport>,
-    duplicates: Vec<DuplicateLayout>,
-    collisions: Vec<LayoutCollision>,
+    duplicates: Vec<CodedProblem<DuplicateLayout>>,
+    collisions: Vec<CodedProblem<LayoutCollision>>,
     #[serde(skip)]
     set: LayoutSet,
     /// Treat notes as problems.
     #[serde(skip)]
     is_strict: bool,
+}
+
+/// Problem of several layouts, with its code.
+#[derive(Serialize)]
+struct CodedProblem<T> {
+    #[serde(flatten)]
+    problem: T,
+    code: ErrorCode,
+}
+
+impl<T> CodedProblem<T> {
+    fn list(problems: Vec<T>, code: ErrorCode) -> Vec<CodedProblem<T>> {
+        problems.into_iter().map(|problem| CodedProblem { problem, code }).collect()
+    }
+}
+
+impl<T: std::fmt::Display> std::fmt::Display for CodedProblem<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.code.annotate(self.problem.to_string()))
+    }
 }
 
 /// Findings of one layout; a file may contain several.
@@ -169,7 +190,8 @@ impl CheckReport {
         }
         let set =
             LayoutSet::new(layouts.iter().filter_map(|one| Some((one.file.as_path(), &one.parsed.as_ref()?.layout))));
-        let (duplicates, collisions) = (set.find_duplicates(), set.find_collisions());
+        let duplicates = CodedProblem::list(set.find_duplicates(), ErrorCode::Layout);
+        let collisions = CodedProblem::list(set.find_collisions(), ErrorCode::AmbiguousLayout);
         let mut documents_of = |document_type| -> Vec<DocumentReport> {
             documents.extract_if(.., |one: &mut DocumentReport| one.document_type == document_type).collect()
         };
@@ -229,13 +251,20 @@ impl CheckReport {
         if as_json {
             let value = match selected {
                 Ok(chosen) => json!({ "id": chosen.id, "file": chosen.file.display().to_string() }),
-                Err(why) => json!({ "message": why.message, "nearest": why.nearest }),
+                Err(why) => {
+                    json!({ "message": why.message, "nearest": why.nearest, "code": ErrorCode::NoMatchingLayout })
+                }
             };
             return Ok(to_json(&value)? + "\n");
         }
         let mut text = match selected {
             Ok(chosen) => format!("{}  {}\n", chosen.id, chosen.file.display()),
-            Err(why) => format!("{why}\n"),
+            Err(why) => {
+                let printed = why.to_string();
+                // The code belongs to the message, which the nearest layouts follow.
+                let (message, nearest) = printed.split_at(printed.find('\n').unwrap_or(printed.len()));
+                format!("{}{nearest}\n", ErrorCode::NoMatchingLayout.annotate(message))
+            }
         };
         for one in self.layouts.iter().filter(|one| !one.valid) {
             let _ = writeln!(text, "{}: not valid, and therefore not considered", one.file.display());
@@ -277,7 +306,7 @@ fn format_count(count: usize, what: &str) -> String {
 
 impl LayoutReport {
     fn new(file: &Path, found: std::result::Result<ParsedLayout, Vec<Diagnostic>>) -> LayoutReport {
-        let file = file.to_owned();
+        let file = printable_path(file);
         match found {
             Ok(parsed) => {
                 let mut notes: Vec<Diagnostic> = parsed.notes.iter().cloned().chain(parsed.collect_advice()).collect();
@@ -285,9 +314,22 @@ impl LayoutReport {
                 let id = Some(parsed.layout.id.clone());
                 LayoutReport { file, id, valid: true, problems: Vec::new(), notes, parsed: Some(parsed) }
             }
-            Err(problems) => LayoutReport { file, id: None, valid: false, problems, notes: Vec::new(), parsed: None },
+            Err(problems) => {
+                let problems = with_default_codes(problems, ErrorCode::Layout);
+                LayoutReport { file, id: None, valid: false, problems, notes: Vec::new(), parsed: None }
+            }
         }
     }
+}
+
+/// Returns the path with replacement characters for bytes that are not UTF-8, because JSON cannot contain these bytes.
+fn printable_path(path: &Path) -> PathBuf {
+    path.to_string_lossy().into_owned().into()
+}
+
+/// Adds the code to the problems that have none.
+fn with_default_codes(problems: Vec<Diagnostic>, code: ErrorCode) -> Vec<Diagnostic> {
+    problems.into_iter().map(|problem| problem.with_default_code(code)).collect()
 }
 
 /// Reads the layouts in a text. The problems contain suggestions.

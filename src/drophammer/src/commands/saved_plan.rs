@@ -20,7 +20,9 @@ use model::inventory::Inventory;
 use plan::approval_comparison::parse_approval;
 use plan::request_from_allocation::preview::{PreviewPlan, PreviewRefusal, preview_plan};
 use serde::{Deserialize, Serialize};
+use site::approved_inputs::{describe_changed_input, list_changed_inputs};
 use std::fs::Permissions;
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -87,6 +89,11 @@ impl SavedPlan {
     /// Returns one line for each input that differs from the current input.
     pub(crate) fn find_changes(&self, present: &PlanInput) -> Vec<String> {
         let mut changes = input_changes::compare_machines(&self.machine, present);
+        let image = self.request.imageid.as_str();
+        let changed = list_changed_inputs(&self.approval.inputs, &present.inputs).into_iter();
+        let described = changed.map(|name| describe_changed_input(&name, image));
+        let unreported: Vec<String> = described.filter(|change| !changes.contains(change)).collect();
+        changes.extend(unreported);
         if !self.inventory_from_file {
             changes.extend(input_changes::compare_inventories(&self.registered, present.registered.as_ref()));
         }
@@ -123,6 +130,9 @@ impl SavedPlan {
 pub(super) fn save_plan(options: &PlanArgs, machine: &str, file: &Path) -> Result<(String, CommandOutcome)> {
     let server = OperatorClient::new(&options.of)?;
     let (preview, request) = fetch_machine_preview(&server, options, machine)?;
+    if !options.force {
+        refuse_overwriting(file, &preview.machine.id)?;
+    }
     let Some(request) = request else {
         return Err(inventory_refusal("--out saves the plan of a reinstall: specify --image or --reinstall"));
     };
@@ -138,7 +148,7 @@ pub(super) fn save_plan(options: &PlanArgs, machine: &str, file: &Path) -> Resul
     let mut saved = SavedPlan {
         version: VERSION,
         request,
-        approval: ApprovedPlan::default(),
+        approval: ApprovedPlan { inputs: preview.inputs, ..ApprovedPlan::default() },
         machine: preview.machine,
         registered,
         inventory_from_file: options.inventory.is_some(),
@@ -153,7 +163,7 @@ pub(super) fn save_plan(options: &PlanArgs, machine: &str, file: &Path) -> Resul
         )));
     };
     let value = serde_json::to_value(verdicts).context(Phase::Plan, || "format the verdicts of the plan")?;
-    saved.approval = ApprovedPlan { sha256: verdicts.digest(), verdicts: value };
+    (saved.approval.sha256, saved.approval.verdicts) = (verdicts.digest(), value);
     saved.write_file(file)?;
     let (text, outcome) = print_planned(options, &saved, &planned)?;
     let next = format!(
@@ -161,6 +171,26 @@ pub(super) fn save_plan(options: &PlanArgs, machine: &str, file: &Path) -> Resul
         file.display()
     );
     Ok((if options.json { text } else { text + &next }, outcome))
+}
+
+/// Checks that the file does not exist, or contains a plan of the same machine.
+///
+/// # Errors
+/// Returns an error if the plan must not overwrite the file.
+fn refuse_overwriting(path: &Path, machine: &str) -> Result<()> {
+    let found = match std::fs::read(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => error.to_string(),
+        Ok(bytes) => match serde_json::from_slice::<SavedPlan>(&bytes) {
+            Ok(saved) if saved.machine.id == machine => return Ok(()),
+            Ok(saved) => format!("the file contains the plan of machine {}", saved.machine.id),
+            Err(_) => "the file exists and is not a plan that `drophammer plan --out` has saved".to_owned(),
+        },
+    };
+    Err(inventory_refusal(format!(
+        "{}: cannot save the plan of machine {machine}: {found}; specify another file, or overwrite it with --force",
+        path.display()
+    )))
 }
 
 /// Returns the output of `drophammer plan FILE`.

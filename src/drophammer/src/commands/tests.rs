@@ -292,7 +292,7 @@ fn layouts_are_read_from_the_forms_that_metal_stack_has() {
     assert!(said.ends_with("3 layouts, 1 not valid and not compared with the others\n"), "{said}");
     let dir = directory(&[("set.yaml", "[]\n"), ("other.yaml", "metal_api_filesystemlayouts: 7\n")]);
     let said = found(&[dir.path().to_owned()]);
-    assert!(said.contains("set.yaml: the list contains no layout\n"), "{said}");
+    assert!(said.contains("set.yaml: the list contains no layout (DH-200)\n"), "{said}");
     assert!(said.contains("metal_api_filesystemlayouts: must be a list of layouts"), "{said}");
 }
 
@@ -312,11 +312,11 @@ fn what_cannot_be_read_is_told_with_its_place_and_the_others_are_checked() {
         lines,
         [
             "a.yaml: good",
-            "b.json:1:1: not valid JSON, although the file name ends in .json: expected value",
-            "c.json:2:11: not valid JSON, although the file name ends in .json: EOF while parsing a list",
-            "d.yaml: the document is empty",
-            "e.yaml: cannot read the file: No such file or directory (os error 2)",
-            "f.yaml: not UTF-8 text: invalid from byte 5 on",
+            "b.json:1:1: not valid JSON, although the file name ends in .json: expected value (DH-200)",
+            "c.json:2:11: not valid JSON, although the file name ends in .json: EOF while parsing a list (DH-200)",
+            "d.yaml: the document is empty (DH-200)",
+            "e.yaml: cannot read the file: No such file or directory (os error 2) (DH-200)",
+            "f.yaml: not UTF-8 text: invalid from byte 5 on (DH-200)",
             "6 layouts, 5 not valid and not compared with the others",
         ]
     );

@@ -4,13 +4,14 @@ use super::page_sections::is_exit_status;
 use clap::Command;
 
 /// Examples that the `--help` of the parent command does not show.
-const FURTHER: [&str; 33] = [
+const FURTHER: [&str; 34] = [
     "drophammer serve backup /srv/drophammer /backup/drophammer-2026-11-22",
     "drophammer serve restore /srv/drophammer /backup/drophammer-2026-11-22",
     "drophammer image list --all",
     "drophammer machine list --filter phase=failed",
     "drophammer machine events storage-7",
     "drophammer machine history storage-7",
+    "drophammer machine free storage-7",
     "drophammer machine plan storage-7 --image debian-13.1.20261101",
     "drophammer machine modify web-1 -O track=testing",
     "drophammer machine move storage-7 storage-8",

@@ -9,12 +9,15 @@ use common::error_code::{self, ErrorCode};
 use common::format::untrusted_text_limits;
 use control::api_types::ErrorBody;
 use linux::http;
-use linux::http::proxies::{ProxyScope, describe_proxy};
+use linux::http::proxies::{ProxyScope, check_proxy, describe_proxy};
 use linux::http::scheme_mismatch::{SchemeMismatch, find_scheme_mismatch};
 use reqwest::Method;
 use reqwest::blocking::{Client, RequestBuilder};
 use serde::de::DeserializeOwned;
 use std::time::Duration;
+
+/// Message of a server for paths without an endpoint.
+const NO_ENDPOINT: &str = "no such endpoint";
 
 const ANSWER: Duration = Duration::from_secs(30);
 
@@ -42,8 +45,14 @@ impl OperatorClient {
     /// Creates the client for a server.
     ///
     /// # Errors
-    /// Returns an error if TLS cannot be set up.
+    /// Returns an error if TLS cannot be set up, the proxy for the server is not supported, or the token cannot be sent.
     pub(crate) fn with_connection(connection: ServerConnection) -> Result<OperatorClient> {
+        check_proxy(&connection.url, ProxyScope::Https)?;
+        if !connection.token.chars().all(|c| c == ' ' || c.is_ascii_graphic()) {
+            let why = "is not a token: a token is one line of printable ASCII characters; use a copy of operator.token from the server's directory";
+            let message = format!("{} {why}", connection.token_origin);
+            return Err(Error::refusal(Phase::Control, message).with_code(ErrorCode::OperatorToken));
+        }
         Ok(OperatorClient { client: http::new_operator_client()?, connection })
     }
 
@@ -98,20 +107,30 @@ impl OperatorClient {
         }
         let body = http::read_error_response(response);
         let parsed = serde_json::from_str::<ErrorBody>(&body).ok();
-        let code = parsed.as_ref().and_then(|body| body.error_code.clone());
-        let said = untrusted_text_limits::sanitize_message(&parsed.map_or(body, |body| body.message));
-        let said =
-            code.filter(|code| error_code::is_code(code)).map_or(said.clone(), |code| error_code::append(said, &code));
+        let code = parsed.as_ref().and_then(|body| body.error_code.clone()).filter(|code| error_code::is_code(code));
+        let uncoded = untrusted_text_limits::sanitize_message(&parsed.map_or(body, |body| body.message));
+        // A code of a newer server is printed, although it has no entry in the manual of this version.
+        let said = code.as_deref().map_or(uncoded.clone(), |code| error_code::append(uncoded.clone(), code));
+        let known = code.as_deref().and_then(ErrorCode::parse);
         match status.as_u16() {
             401 => Err(Error::new(
                 Phase::Control,
-                format!("{url} rejects {token_origin}: {said}; run `drophammer login {url}`"),
+                format!("{url} rejects {token_origin}: {uncoded}; run `drophammer login {url}`"),
             )
             .with_code(ErrorCode::OperatorToken)),
+            404 if uncoded == NO_ENDPOINT => {
+                let why = "check the path of the URL; if the path is right, the server may be of an earlier version, which does not support this command";
+                Err(Error::new(Phase::Control, format!("{url} does not have this endpoint: {why}"))
+                    .with_code(ErrorCode::ServerUrl))
+            }
             400 | 404 | 409 | 422 => {
                 Ok(OperatorResponse::Refused(ErrorCode::ControlPlane.annotate_uncoded(self.reword_refusal(&said))))
             }
-            _ => Err(Error::new(Phase::Control, format!("{url} responded {status}: {said}"))),
+            _ => {
+                let said = if known.is_some() { uncoded } else { said };
+                let error = Error::new(Phase::Control, format!("{url} responded {status}: {said}"));
+                Err(known.into_iter().fold(error, Error::with_code))
+            }
         }
     }
 }

@@ -58,6 +58,9 @@ pub enum MachineCommand {
     Add(AddOptions),
     /// Order a reinstall: the image is replaced; disks without wipeonreinstall are preserved.
     Reinstall(ReinstallOrderOptions),
+    /// Free a machine: remove the allocation from its file, and power the machine off if its management controller is known.
+    /// The disks are unchanged, and the machine waits in the ramdisk after its next boot over PXE.
+    Free(OneMachineOptions),
     /// Change the OS parameters in a machine file.
     Modify(ModifyMachineOptions),
     /// Power a machine on or off through its management controller, or set its next boot to PXE.

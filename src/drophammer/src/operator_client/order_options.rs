@@ -60,6 +60,9 @@ pub struct PlanMachineOptions {
     /// Save the plan of the reinstall in this file. `drophammer machine reinstall --plan FILE` orders exactly this plan.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
+    /// With --out, overwrite a file that is not a plan of this machine.
+    #[arg(long, requires = "out")]
+    pub force: bool,
     /// Output of `drophammer inventory` on the machine; by default, the inventory with which the machine registered.
     #[arg(long, value_name = "FILE")]
     pub inventory: Option<PathBuf>,
@@ -76,7 +79,8 @@ pub struct ReinstallOrderOptions {
     #[command(flatten)]
     pub overrides: ReinstallOverrideOptions,
     /// Order exactly the plan that `drophammer machine plan --out FILE` has saved, and approve this plan. The order is refused if the
-    /// layout, the image, the machine file or the inventory has changed since; the machine refuses any other plan.
+    /// layout, the image, the allocation or the inventory has changed since. If one of them changes after the order, the machine is not
+    /// reinstalled. The content of an image is compared only if its digest is known.
     #[arg(long, value_name = "FILE", conflicts_with_all = ORDERED)]
     pub plan: Option<PathBuf>,
     /// Start the reinstall now: set the machine to boot over PXE next and power-cycle it, through the controller in

@@ -5,8 +5,10 @@ use crate::commands::saved_plan::SavedPlan;
 use ::api::operator::MachineSummary;
 use ::api::operator::reinstalls::ReinstallRequest;
 use ::api::plan_input::PlanInput;
+use ::api::rack_plan::PLANNED_ORDER;
 use common::encoding::percent_encode;
 use common::error::{Error, Phase, Result};
+use common::error_code::ErrorCode;
 use reqwest::Method;
 use std::path::Path;
 
@@ -35,14 +37,15 @@ pub(super) fn read_planned_order<'a>(
     };
     let changes = saved.find_changes(&preview);
     if !changes.is_empty() {
-        return Ok(Err(format!(
+        let why = format!(
             "{}: the plan is outdated: {}; review and save a new plan: `drophammer machine plan {} --image {} --out {}`",
             file.display(),
             changes.join("; "),
             if machine.name.is_empty() { &machine.id } else { &machine.name },
             request.imageid,
             file.display()
-        )));
+        );
+        return Ok(Err(ErrorCode::ApprovalMismatch.annotate(why)));
     }
     Ok(Ok((machine, Some(ReinstallRequest { approved: Some(saved.approval().clone()), ..request.clone() }))))
 }
@@ -67,12 +70,74 @@ pub(crate) fn fetch_reinstall_preview(
     let path = format!("/v1/machine/{}/preview?image={image}&give_up={give_up}{overrides}", asked.id);
     let request = server.request(Method::GET, &path);
     let response = server.send_json::<PlanInput>(request)?;
-    if let OperatorResponse::Good(PlanInput { machine, .. }) = &response
-        && machine.allocation.as_ref().is_some_and(|allocation| !allocation.reinstall)
-    {
-        let why =
-            "the server has an earlier version, which cannot plan a reinstall before it is ordered; upgrade the server";
-        return Err(Error::refusal(Phase::Plan, why));
+    match &response {
+        OperatorResponse::Good(preview) => match explain_other_plan(preview, asked) {
+            Some(why) => Err(Error::refusal(Phase::Plan, why)),
+            None => Ok(response),
+        },
+        OperatorResponse::Refused(_) => Ok(response),
     }
-    Ok(response)
+}
+
+/// Returns the reason why the response does not describe the reinstall, or `None` if it does. Servers of earlier versions ignore the
+/// query, and return the inputs of the order that is open, or of the installed system.
+fn explain_other_plan(preview: &PlanInput, asked: &ReinstallRequest) -> Option<String> {
+    let (machine, image) = (&preview.machine, &asked.imageid);
+    let allocation = machine.allocation.as_ref()?;
+    let id = &machine.id;
+    if allocation.moving.is_some() {
+        return Some(format!(
+            "cannot plan a reinstall of machine {id} with {image}: the machine takes part in a migration; wait until the migration has \
+             ended, or cancel it (`drophammer machine move {id} --cancel`)"
+        ));
+    }
+    let outdated = "the server is of an earlier version, which plans only ordered reinstalls; upgrade the server";
+    match &allocation.order {
+        Some(order) if allocation.reinstall && order.id == PLANNED_ORDER => None,
+        Some(_) if allocation.reinstall => Some(format!(
+            "cannot plan a reinstall of machine {id} with {image}: {outdated}, or omit --image to plan the open order, which is for image {}",
+            allocation.image.id
+        )),
+        _ => Some(format!("cannot plan a reinstall of machine {id} with {image}: {outdated}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::allocation::{AllocatedImage, Allocation, AssignedMachine, OrderedReinstall};
+    use model::machine_migration::{MigrationOffer, MigrationSide};
+
+    fn explain(allocation: Option<Allocation>) -> Option<String> {
+        let machine = AssignedMachine { id: "m".to_owned(), allocation, ..AssignedMachine::default() };
+        let asked = ReinstallRequest { imageid: "i1".to_owned(), ..ReinstallRequest::default() };
+        explain_other_plan(&PlanInput { machine, ..PlanInput::default() }, &asked)
+    }
+
+    fn ordered(id: &str) -> Allocation {
+        let order = Some(OrderedReinstall { id: id.to_owned(), ..OrderedReinstall::default() });
+        let image = AllocatedImage { id: "i0".to_owned(), ..AllocatedImage::default() };
+        Allocation { reinstall: true, order, image, ..Allocation::default() }
+    }
+
+    #[test]
+    fn the_plan_of_another_order_is_refused() {
+        assert_eq!(explain(None), None);
+        assert_eq!(explain(Some(ordered(PLANNED_ORDER))), None);
+        let why = explain(Some(ordered("o1"))).unwrap();
+        assert!(why.contains("earlier version") && why.ends_with("the open order, which is for image i0"), "{why}");
+        let why = explain(Some(Allocation::default())).unwrap();
+        assert!(why.ends_with("upgrade the server"), "{why}");
+        let moving = Some(MigrationOffer {
+            order: "o".to_owned(),
+            part: MigrationSide::Send,
+            begun: false,
+            awaits_approval: false,
+            peer: None,
+            carried: None,
+            disks: Vec::new(),
+        });
+        let why = explain(Some(Allocation { moving, ..Allocation::default() })).unwrap();
+        assert!(why.contains("takes part in a migration") && !why.contains("version"), "{why}");
+    }
 }

@@ -104,7 +104,10 @@ pub(crate) fn describe_differences(differences: &[AllocationDifference], is_unre
 /// Describes the approval that the order contains, if any.
 fn describe_approval(approved: Option<&ApprovedPlan>) -> String {
     let text = |approved: &ApprovedPlan| {
-        format!("The plan {} is approved: the machine refuses any other plan.\n", escape_line(&approved.sha256))
+        format!(
+            "The plan {} is approved: the machine is not reinstalled if its disks, its allocation, the layout or the image change before.\n",
+            escape_line(&approved.sha256)
+        )
     };
     approved.map(text).unwrap_or_default()
 }

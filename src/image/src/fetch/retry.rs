@@ -3,6 +3,7 @@
 use super::parallel_ranges::LaneRules;
 use common::bounded_read::read_prefix;
 use common::error::{Error, Phase, Result};
+use linux::http::proxies::{ProxyScope, check_proxy};
 use linux::http::{add_jitter, is_retryable, is_untrusted_certificate};
 use reqwest::StatusCode;
 use reqwest::blocking::{RequestBuilder, Response};
@@ -95,6 +96,9 @@ impl FetchRetryPolicy {
         request: impl Fn() -> RequestBuilder,
         take: impl Fn(Response) -> io::Result<T>,
     ) -> Result<T> {
+        if let Ok(request) = request().build() {
+            check_proxy(request.url().as_str(), ProxyScope::All)?;
+        }
         let mut failures = 0;
         loop {
             let why = match request().timeout(self.stall).send() {

@@ -4,6 +4,8 @@
 //! planes and management controllers ignore them. Only clients with a [`ProxyScope`] use a proxy. Such a client does
 //! not use a proxy for addresses of this host or of a private network.
 
+use common::error::{Error, Phase};
+use common::format::without_secrets;
 use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::blocking::ClientBuilder;
 use reqwest::{Proxy, Url};
@@ -27,8 +29,13 @@ pub enum ProxyScope {
 #[derive(Debug, Clone)]
 struct ProxyVariable {
     name: &'static str,
-    url: Url,
+    /// URL of the proxy, or the value of the variable if it is not the URL of an HTTP proxy.
+    url: Result<Url, String>,
 }
+
+/// Address to which requests are sent instead of an unsupported proxy. The host does not exist, so that no request
+/// bypasses the proxy that the operator has specified.
+const UNSUPPORTED: &str = "http://unsupported-proxy.invalid";
 
 /// Proxies of the environment.
 #[derive(Debug, Clone)]
@@ -42,6 +49,15 @@ struct EnvironmentProxies {
 /// Configures the client to use the proxies of the environment for the requests in this scope.
 pub(crate) fn use_proxies(builder: ClientBuilder, scope: ProxyScope) -> ClientBuilder {
     ENVIRONMENT.clone().configure(builder, scope)
+}
+
+/// Checks that the proxy through which a client of this scope sends requests to the URL is supported.
+///
+/// # Errors
+/// Returns an error if the environment specifies a SOCKS proxy, or an invalid proxy, for this URL.
+pub fn check_proxy(url: &str, scope: ProxyScope) -> common::error::Result<()> {
+    let why = url.parse().ok().and_then(|url| ENVIRONMENT.explain_unsupported(&url, scope));
+    why.map_or(Ok(()), |why| Err(Error::refusal(Phase::Settings, why)))
 }
 
 /// Describes, for messages, the proxy through which a client of this scope sends requests to the URL: ` through the
@@ -62,7 +78,11 @@ impl EnvironmentProxies {
     }
 
     fn configure(self, builder: ClientBuilder, scope: ProxyScope) -> ClientBuilder {
-        builder.proxy(Proxy::custom(move |url| self.select(url, scope).map(|variable| variable.url.clone())))
+        let address = |variable: &ProxyVariable| match &variable.url {
+            Ok(url) => url.to_string(),
+            Err(_) => UNSUPPORTED.to_owned(),
+        };
+        builder.proxy(Proxy::custom(move |url| self.select(url, scope).map(address)))
     }
 
     /// Returns the proxy for a request to this URL.
@@ -82,11 +102,23 @@ impl EnvironmentProxies {
         is_proxied.then_some(variable)
     }
 
+    /// Returns the reason why the proxy for this URL cannot be used, or `None` if it can be used.
+    fn explain_unsupported(&self, url: &Url, scope: ProxyScope) -> Option<String> {
+        let ProxyVariable { name, url: Err(value) } = self.select(url, scope)? else { return None };
+        let host = url.host_str().unwrap_or_default();
+        Some(format!(
+            "{name}: cannot use the proxy {} for {host}: only http:// and https:// proxies are supported; specify an HTTP \
+             proxy, or add {host} to no_proxy to connect directly",
+            without_secrets(value)
+        ))
+    }
+
     fn describe(&self, url: &Url, scope: ProxyScope) -> String {
         match (self.select(url, scope), self.find_variable(url)) {
-            (Some(ProxyVariable { name, url }), _) => {
-                format!(" through the proxy {} (from {name})", url.origin().ascii_serialization())
+            (Some(ProxyVariable { name, url: Ok(url) }), _) => {
+                format!(" through the proxy {} (from {name}", url.origin().ascii_serialization())
             }
+            (Some(ProxyVariable { name, .. }), _) => format!(" through the proxy of {name}, which is not supported"),
             (None, Some(ProxyVariable { name, .. })) => {
                 format!(" (not through the proxy from {name}, which could read the token; use an https:// URL)")
             }
@@ -95,12 +127,12 @@ impl EnvironmentProxies {
     }
 }
 
-/// Parses the URL of a proxy, whose scheme may be absent. SOCKS proxies are not supported and are ignored.
+/// Parses the URL of a proxy, whose scheme may be absent. Returns `None` if the variable is empty.
 fn parse_variable(name: &'static str, value: &str) -> Option<ProxyVariable> {
-    let text = value.trim();
+    let text = Some(value.trim()).filter(|text| !text.is_empty())?;
     let url = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
-    let url = url.parse().ok().filter(|url: &Url| matches!(url.scheme(), "http" | "https"))?;
-    Some(ProxyVariable { name, url })
+    let url = url.parse().ok().filter(|url: &Url| matches!(url.scheme(), "http" | "https"));
+    Some(ProxyVariable { name, url: url.ok_or_else(|| text.to_owned()) })
 }
 
 /// Returns whether the host is this machine, or is in a private network. A host is assumed to be in a private network
@@ -255,9 +287,49 @@ mod tests {
             describe("http://install.example/x", ProxyScope::Https),
             " (not through the proxy from HTTP_PROXY, which could read the token; use an https:// URL)"
         );
-        for ignored in ["", " ", "socks5://proxy.example:1080", "http://"] {
+        for ignored in ["", " "] {
             let none = proxies(&[("all_proxy", ignored)]);
             assert!(none.http.is_none() && none.https.is_none(), "{ignored:?}");
         }
+    }
+
+    #[test]
+    fn unsupported_proxies_are_refused_and_not_bypassed() {
+        let server = Server::start(b"the server".to_vec(), |_| Act::default());
+        for value in
+            ["socks5://me:secret@proxy.example:1080", "socks5h://proxy.example", "http://", "ftp://proxy.example"]
+        {
+            let all = proxies(&[("all_proxy", value)]);
+            let explain = |url: &str, scope| all.explain_unsupported(&url.parse().unwrap(), scope);
+            let why = explain("https://images.example/x", ProxyScope::Https).unwrap();
+            assert!(why.starts_with("all_proxy: cannot use the proxy "), "{why}");
+            assert!(why.contains("for images.example: only http:// and https://") && !why.contains("secret"), "{why}");
+            assert!(explain("http://images.example/x", ProxyScope::All).is_some());
+            // These requests do not use a proxy.
+            assert_eq!(explain("http://images.example/x", ProxyScope::Https), None);
+            assert_eq!(explain(&server.url("/"), ProxyScope::All), None);
+            let builder = all.configure(client_builder(None), ProxyScope::All);
+            let client = builder.build().unwrap();
+            assert_eq!(client.get(server.url("/")).send().unwrap().text().unwrap(), "the server");
+            client.get("http://images.invalid/").send().unwrap_err();
+        }
+    }
+
+    /// Runs the check in a process whose environment specifies the proxy.
+    #[test]
+    fn the_check_reads_the_environment() {
+        const CHILD: &str = "DROPHAMMER_TEST_CHILD";
+        if env::var_os(CHILD).is_some() {
+            let error = check_proxy("https://images.example/x", ProxyScope::All).unwrap_err();
+            assert!(error.is_refusal() && error.to_string().contains("socks5://proxy.example:1080"), "{error}");
+            return check_proxy("https://10.0.0.1/x", ProxyScope::All).unwrap();
+        }
+        let mut command = std::process::Command::new(env::current_exe().unwrap());
+        command.args(["--exact", "http::proxies::tests::the_check_reads_the_environment"]).env(CHILD, "1");
+        ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY"].iter().for_each(|name| {
+            command.env_remove(name);
+        });
+        let done = command.env("all_proxy", "socks5://proxy.example:1080").output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
     }
 }

@@ -1,19 +1,41 @@
 //! Detection of disks that are visible through two paths. Data that are written through one path are then visible through the other.
 
-use crate::device_name::identifiers::is_same_wwn;
 use crate::inventory::{Inventory, InventoryDisk};
+use std::collections::HashMap;
 
-/// Returns another path to the same disk; `None` if there is no other path. Equal serial numbers do not prove that two
-/// disks are the same. For example, all USB bridges of a cheap model have the same serial number, and so do all
-/// namespaces of an NVMe controller. Disks whose WWN is a placeholder are considered different disks.
+/// Size, WWN and serial number of a disk. They are equal for two paths to one disk.
+type PathIdentity = (u64, String, Option<String>);
+
+/// Disks of a machine, indexed so that all disks can be checked in linear time.
+pub struct DiskPaths<'a>(HashMap<PathIdentity, Vec<&'a InventoryDisk>>);
+
+impl<'a> DiskPaths<'a> {
+    pub fn new(inventory: &'a Inventory) -> DiskPaths<'a> {
+        let mut paths: HashMap<PathIdentity, Vec<&InventoryDisk>> = HashMap::new();
+        for disk in &inventory.disks {
+            if let Some(identity) = path_identity(disk) {
+                paths.entry(identity).or_default().push(disk);
+            }
+        }
+        DiskPaths(paths)
+    }
+
+    /// Returns another path to the same disk; `None` if there is no other path. Equal serial numbers do not prove that two
+    /// disks are the same. For example, all USB bridges of a cheap model have the same serial number, and so do all
+    /// namespaces of an NVMe controller. Disks whose WWN is a placeholder are considered different disks.
+    pub fn find_other_path(&self, disk: &InventoryDisk) -> Option<&'a InventoryDisk> {
+        self.0.get(&path_identity(disk)?)?.iter().find(|other| other.name != disk.name).copied()
+    }
+}
+
+/// Returns the identity of a disk; `None` if its WWN is missing or a placeholder.
+fn path_identity(disk: &InventoryDisk) -> Option<PathIdentity> {
+    Some((disk.size_bytes, disk.comparable_wwn()?, disk.comparable_serial()))
+}
+
+/// Returns another path to the same disk, as [`DiskPaths::find_other_path`] does.
 pub fn find_other_path<'a>(disk: &InventoryDisk, inventory: &'a Inventory) -> Option<&'a InventoryDisk> {
-    let is_same = |other: &&InventoryDisk| {
-        other.name != disk.name
-            && other.size_bytes == disk.size_bytes
-            && is_same_wwn(&other.wwn, &disk.wwn) == Some(true)
-            && other.comparable_serial() == disk.comparable_serial()
-    };
-    inventory.disks.iter().find(is_same)
+    DiskPaths::new(inventory).find_other_path(disk)
 }
 
 /// Explains why a disk with two paths is refused.

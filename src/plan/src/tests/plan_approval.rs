@@ -30,7 +30,8 @@ pub(super) fn verdicts_of(layout: &Layout, inventory: &Inventory, mode: InstallM
 }
 
 pub(super) fn approval(verdicts: &ApprovalSummary) -> ApprovedPlan {
-    ApprovedPlan { sha256: verdicts.digest(), verdicts: serde_json::to_value(verdicts).unwrap() }
+    let value = serde_json::to_value(verdicts).unwrap();
+    ApprovedPlan { sha256: verdicts.digest(), verdicts: value, ..ApprovedPlan::default() }
 }
 
 /// Returns the summary without the contents of the disks.

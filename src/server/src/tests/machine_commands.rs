@@ -15,6 +15,18 @@ impl Running {
         let CliCommand::Machine(options) = Cli::try_parse_from(all).unwrap().command else { panic!() };
         tokio::task::spawn_blocking(move || drophammer::operator_client::run_machine_command(&options)).await.unwrap()
     }
+
+    /// Waits until the change of the machine file that locks the machine is in effect.
+    async fn until_locked(&self, id: &str) {
+        loop {
+            let all = self.call(&self.operator(), "GET", "/v1/machines", &Value::Null).await.json();
+            let machine = all.as_array().unwrap().iter().find(|machine| machine["id"] == id).unwrap().clone();
+            if !machine["locked"].is_null() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -54,6 +66,20 @@ async fn the_command_line() {
     std::fs::remove_file(server.dir.path().join("operator.token")).unwrap();
     let error = server.machine(&["list"]).await.unwrap_err().to_string();
     assert!(error.contains("read the operator's token") && error.contains("--token-file FILE"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_is_freed() {
+    let server = Running::start().await;
+    let free = async |name: &str| server.machine(&["free", name]).await.unwrap();
+    assert_eq!(free("other").await, CommandOutcome::Refused);
+    assert!(server.listed().await["allocation"] == "a1");
+    assert_eq!(free("one").await, CommandOutcome::Good);
+    assert!(server.listed().await["allocation"].is_null());
+    assert_eq!(free("one").await, CommandOutcome::Good);
+    server.write("machines/two.yaml", &format!("id: {TWO}\nname: two\nlocked: in use\n"));
+    server.until_locked(TWO).await;
+    assert_eq!(free("two").await, CommandOutcome::Refused);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

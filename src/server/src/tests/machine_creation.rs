@@ -86,3 +86,19 @@ async fn a_mac_of_another_machine_is_said() {
     let answer = add(&server, NEW, json!({ "name": "new" })).await;
     assert!(answer.status == 409 && answer.text().contains("belongs to machine"), "{}", answer.text());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn simultaneous_requests_create_one_file() {
+    let server = Running::start().await;
+    registered(&server, "52:54:00:00:00:09").await;
+    let names = ["n1", "n2", "n3", "n4"];
+    let [n1, n2, n3, n4] = names.map(|name| add(&server, NEW, json!({ "name": name })));
+    let answers: [Answer; 4] = tokio::join!(n1, n2, n3, n4).into();
+    let created = answers.iter().filter(|answer| answer.status == 200).count();
+    let refused = answers.iter().filter(|answer| answer.status == 409);
+    assert_eq!(created, 1);
+    assert!(refused.clone().all(|answer| answer.text().contains("already has a file")));
+    assert_eq!(refused.count(), names.len() - 1);
+    let files = names.iter().filter(|name| server.dir.path().join(format!("machines/{name}.yaml")).exists());
+    assert_eq!(files.count(), 1);
+}

@@ -128,6 +128,29 @@ async fn an_approval_of_another_reinstall_is_refused() {
     assert!(!server.is_ordered().await && !server.dir.path().join("approved").exists());
 }
 
+/// A plan replaces only an earlier plan of the same machine.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plan_overwrites_no_other_file() {
+    let server = Running::start_in(with_images()).await;
+    let file = server.installed_with_inventory().await;
+    let save = ["--machine", "one", "--image", "debian-13", "--out", &file];
+    server.plan(&save).await.unwrap();
+    server.plan(&save).await.unwrap();
+    let mut other = saved(&file);
+    other["machine"]["id"] = TWO.into();
+    for (content, words) in [
+        (other.to_string(), format!("the file contains the plan of machine {TWO}; specify another file")),
+        ("my notes".to_owned(), "the file exists and is not a plan".to_owned()),
+    ] {
+        std::fs::write(&file, &content).unwrap();
+        let error = server.plan(&save).await.unwrap_err();
+        assert!(error.is_refusal() && error.to_string().contains(&words), "{error}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), content);
+    }
+    server.plan(&[&save[..], &["--force"]].concat()).await.unwrap();
+    assert_eq!(saved(&file)["machine"]["id"], ONE);
+}
+
 fn saved(file: &str) -> Value {
     serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
 }
@@ -153,4 +176,69 @@ async fn a_started_reinstall_retains_its_approval() {
     let answer = server.call(operator.trim(), "POST", &format!("/v1/machine/{ONE}/reinstall"), &body).await;
     assert_eq!(answer.status, 409, "{}", answer.text());
     assert_eq!(std::fs::read_to_string(&path).unwrap(), before);
+}
+
+const CHANGED: [(&str, &str); 2] = [
+    ("user_data of the allocation has changed", "  user_data: other\n"),
+    ("kernel_arguments of the allocation has changed", "  kernel_arguments: [quiet]\n"),
+];
+
+/// Fields that the responses to operators omit are compared too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_between_plan_and_boot_is_not_installed() {
+    let server = Running::start_in(with_images()).await;
+    let file = server.installed_with_inventory().await;
+    let save = ["plan", "one", "--image", "debian-13", "--apply-allocation", "--out", &file];
+    assert_eq!(server.machine(&save).await.unwrap(), CommandOutcome::Good);
+    let machine = std::fs::read_to_string(server.dir.path().join("machines/one.yaml")).unwrap();
+    let preview = format!("/v1/machine/{ONE}/preview?image=debian-13&apply_allocation=true");
+    let inputs = async || server.call(&server.operator(), "GET", &preview, &Value::Null).await.json()["inputs"].clone();
+    let planned = inputs().await;
+    let publish = async |more: &str| {
+        server.write("machines/one.yaml", &format!("{machine}{more}"));
+        while (inputs().await == planned) != more.is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    for (_, more) in CHANGED {
+        publish(more).await;
+        assert_eq!(server.reinstall(&file).await, CommandOutcome::Refused, "{more}");
+        let body = json!({ "apply_allocation": true, "approved": saved(&file)["approval"] });
+        let answer = server.press(ONE, "debian-13", body).await;
+        assert_eq!((answer.status, &answer.json()["error_code"]), (409, &json!("DH-643")), "{}", answer.text());
+        publish("").await;
+    }
+    assert!(!server.is_ordered().await && !server.dir.path().join("approved").exists());
+    assert_eq!(server.reinstall(&file).await, CommandOutcome::Good);
+    let path = server.dir.path().join(format!("approved/{ONE}.yaml"));
+    assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
+    for (words, more) in CHANGED {
+        server.write("machines/one.yaml", &format!("{machine}{more}"));
+        server.heard(words).await;
+        // The approved version of the file stays in force.
+        let token = server.token(ONE).await;
+        let given = server.allocated(ONE, &token).await.allocation.unwrap();
+        assert!(given.kernel_arguments.is_empty() && given.separate_secrets.is_empty(), "{given:?}");
+        assert!(given.approved.unwrap().inputs.is_empty());
+        server.write("machines/one.yaml", &machine);
+    }
+    let token = server.token(ONE).await;
+    server.write("images/deb/debian 12.tar.zst", "another content");
+    server.heard("image debian-13 has changed").await;
+    let answer = server.call(&token, "GET", &format!("/v1/machine/{ONE}"), &Value::Null).await;
+    assert!(answer.json()["allocation"].is_null(), "{}", answer.text());
+}
+
+/// A plan that an earlier version has saved contains no digests: the server adds those of the time of the order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plan_without_digests_of_its_inputs_is_ordered() {
+    let server = Running::start_in(with_images()).await;
+    let file = server.installed_with_inventory().await;
+    server.plan(&["--machine", "one", "--image", "debian-13", "--out", &file]).await.unwrap();
+    let mut plan = saved(&file);
+    plan["approval"].as_object_mut().unwrap().remove("inputs").unwrap();
+    std::fs::write(&file, plan.to_string()).unwrap();
+    assert_eq!(server.reinstall(&file).await, CommandOutcome::Good);
+    let approval = std::fs::read_to_string(server.dir.path().join(format!("approved/{ONE}.yaml"))).unwrap();
+    assert!(approval.contains("\"hostname\": \"sha256:"), "{approval}");
 }

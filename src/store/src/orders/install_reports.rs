@@ -63,15 +63,17 @@ impl ServerState {
                     return Ok(ReportOutcome { unproven: Some(why), ..ReportOutcome::default() });
                 }
             };
+            let is_late = is_late_failure(transaction, (&machine, &allocation), &before, boot, &report, &text)?;
             let reported = record_effect(transaction, (&machine, &allocation), &before, effect, &report)?;
             confirm_by_report(transaction, &machine, &allocation, &report)?;
             let waits =
                 find_unknown_marker(&read_install_state(transaction, &machine, &allocation)?, &allocation, &report);
             let waits = waits.map(to_json_column).transpose()?;
-            let failure = AttemptFailure::from_report(&report);
-            let failure = failure.as_ref().map(to_json_column).transpose()?;
-            let update = "UPDATE allocations SET waits = ?3, failure = ?4 WHERE machine = ?1 AND id = ?2";
-            transaction.execute(update, params![machine, allocation, waits, failure])?;
+            let update = "UPDATE allocations SET waits = ?3 WHERE machine = ?1 AND id = ?2";
+            transaction.execute(update, params![machine, allocation, waits])?;
+            if !is_late {
+                store_failure(transaction, (&machine, &allocation), &report)?;
+            }
             transaction.execute("UPDATE machines SET reported = ?2 WHERE id = ?1", params![machine, now()])?;
             let is_same = "UPDATE allocations SET report = ?3 WHERE machine = ?1 AND id = ?2 AND report IS NOT ?3";
             let other_text = transaction.execute(is_same, params![machine, allocation, text])? > 0;
@@ -88,6 +90,43 @@ impl ServerState {
         })
         .await
     }
+}
+
+/// Returns whether the report is a failure of a boot that has already reported the end of its installation, and either
+/// repeats the last report, or is not about the open order or the open first installation. Such a report does not set
+/// the failure of the machine, which may have been cleared in the meantime.
+fn is_late_failure(
+    transaction: &Transaction,
+    (machine, allocation): (&str, &str),
+    before: &InstallState,
+    boot: TokenHash,
+    report: &InstallReport,
+    text: &str,
+) -> rusqlite::Result<bool> {
+    let select = "SELECT count(*) FROM boots WHERE hash = ?1 AND over IS NOT NULL";
+    let has_ended = transaction.query_row(select, params![boot], |row| row.get::<_, i64>(0))? > 0;
+    if report.success || !has_ended {
+        return Ok(false);
+    }
+    let select = "SELECT count(*) FROM allocations WHERE machine = ?1 AND id = ?2 AND report = ?3";
+    let repeats = transaction.query_row(select, params![machine, allocation, text], |row| row.get::<_, i64>(0))? > 0;
+    let is_open = match &before.order {
+        Some(order) => report.order.as_ref() == Some(&order.id),
+        None => report.order.is_none() && !before.is_installed(),
+    };
+    Ok(repeats || !is_open)
+}
+
+/// Stores the failure that the report describes. A report of success clears the failure.
+fn store_failure(
+    transaction: &Transaction,
+    (machine, allocation): (&str, &str),
+    report: &InstallReport,
+) -> rusqlite::Result<()> {
+    let failure = AttemptFailure::from_report(report);
+    let failure = failure.as_ref().map(to_json_column).transpose()?;
+    let update = "UPDATE allocations SET failure = ?3 WHERE machine = ?1 AND id = ?2";
+    transaction.execute(update, params![machine, allocation, failure]).map(drop)
 }
 
 /// Records the effect of a report: the `effect` of a proven success, or a failure if `effect` is `None`.

@@ -29,3 +29,30 @@ fn a_reinstall_order_clears_the_failure() {
     assert!(matches!(place(), OrderOutcome::Placed(_)));
     assert_eq!(standing(&state, "m").failure, None);
 }
+
+/// The agent repeats its report if the response was lost.
+#[test]
+fn a_boot_that_has_ended_does_not_set_a_cleared_failure_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(&dir);
+    install(&state, "m");
+    register(&state, "m", true);
+    let report = |order: &str, message: &str| {
+        let failure = InstallReport { message: message.to_owned(), untouched: true, ..report(false, order) };
+        let reported = wait(state.handle_report("m", "a", [7; 32], &failure));
+        reported.over.into_iter().for_each(|success| wait(state.record_boot_end([7; 32], success)));
+        standing(&state, "m").failure.map(|failure| failure.message)
+    };
+    let place = || match wait(state.place_order("m", "a", "i1", ReinstallOverrides::default())) {
+        OrderOutcome::Placed(order) => order.id,
+        _ => panic!(),
+    };
+    let first = place();
+    assert_eq!(report(&first, "no space").as_deref(), Some("no space"));
+    assert_eq!(report(&first, "no space").as_deref(), Some("no space"));
+    let second = place();
+    assert_eq!(report(&first, "no space"), None);
+    assert_eq!(report(&first, "another message"), None);
+    // The boot has started another attempt, for the open order.
+    assert_eq!(report(&second, "no disk").as_deref(), Some("no disk"));
+}

@@ -1,7 +1,9 @@
 //! Files other than layouts that `drophammer check` recognizes by their fields.
 
+use super::{printable_path, with_default_codes};
 use crate::commands::allocation_reader::{self, parse_messages};
 use common::diagnostic::Diagnostic;
+use common::error_code::ErrorCode;
 use model::deploy_steps::template::DeployTemplate;
 use model::inventory::Nic;
 use serde::Serialize;
@@ -91,8 +93,8 @@ impl DocumentReport {
             DocumentType::Template => DeployTemplate::parse_file(text).err(),
             DocumentType::Volumes => parse_resources(text).err().map(lines),
         };
-        let problems = problems.unwrap_or_default();
-        Some(DocumentReport { file: path.to_owned(), valid: problems.is_empty(), problems, document_type })
+        let problems = with_default_codes(problems.unwrap_or_default(), ErrorCode::SiteFile);
+        Some(DocumentReport { file: printable_path(path), valid: problems.is_empty(), problems, document_type })
     }
 }
 

@@ -4,6 +4,7 @@ use api::plan_input::{PlanInput, RegisteredInventory};
 use model::allocation::AssignedMachine;
 use serde::Serialize;
 use serde_json::Value;
+use site::approved_inputs::describe_changed_input;
 
 /// Returns one line for each difference between the planned machine and the current machine.
 pub(super) fn compare_machines(planned: &AssignedMachine, present: &PlanInput) -> Vec<String> {
@@ -23,11 +24,7 @@ pub(super) fn compare_machines(planned: &AssignedMachine, present: &PlanInput) -
             image.url.clear();
         }
     }
-    lines.extend(differing_fields(&then, &now).into_iter().map(|field| match field.as_str() {
-        "filesystemlayout" => "the layout has changed".to_owned(),
-        "image" => format!("image {} has changed", then.image.id),
-        _ => format!("{field} of the allocation has changed"),
-    }));
+    lines.extend(differing_fields(&then, &now).iter().map(|field| describe_changed_input(field, &then.image.id)));
     lines
 }
 

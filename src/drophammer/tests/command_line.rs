@@ -1,0 +1,260 @@
+//! Tests of the program as a process: closed pipes, paths that are not UTF-8, environment variables, and responses of a
+//! server.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+use std::net::TcpListener;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use testing::http::{Act, Server};
+
+const LAYOUT: &str = "id: default
+disks: [{device: /dev/sda, wipe: true, partitions: [{number: 1, label: root, size: 0, type: GPTLinux}]}]
+filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]
+";
+const MACHINES: &str =
+    r#"[{"id": "4c4c4544-0051-3010-8052-b4c04f4d0001", "name": "one", "installed": true, "attempts": 0}]"#;
+
+/// Returns the command in an environment without variables of drophammer and without a configuration.
+fn drophammer(dir: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_drophammer"));
+    let inherited: Vec<OsString> = std::env::vars_os().map(|(name, _)| name).collect();
+    let ours = inherited.iter().filter(|name| name.to_string_lossy().starts_with("DROPHAMMER_"));
+    ours.for_each(|name| {
+        command.env_remove(name);
+    });
+    ["XDG_CONFIG_HOME", "all_proxy", "ALL_PROXY", "https_proxy", "HTTPS_PROXY"].iter().for_each(|name| {
+        command.env_remove(name);
+    });
+    command.env("HOME", dir).current_dir(dir).stdin(Stdio::null());
+    command
+}
+
+fn message(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Returns a directory with a layout, an inventory and a token.
+fn directory() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    write("default.yaml", LAYOUT);
+    write("inventory.json", include_str!("../../../testdata/inventories/five-sata.json"));
+    write("operator.token", "secret\n");
+    dir
+}
+
+/// Runs the command with a standard output whose reader has closed the pipe.
+fn run_with_closed_pipe(mut command: Command) -> Output {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    command.stdout(Stdio::from(writer)).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap()
+}
+
+#[test]
+fn a_closed_pipe_is_not_an_error() {
+    let dir = directory();
+    let server = Server::start(MACHINES.into(), |_| Act::default());
+    let url = server.url("").trim_end_matches('/').to_owned();
+    let lists = ["table", "wide", "json", "yaml", "name"].map(|format| vec!["machine", "list", "-o", format]);
+    let others = [
+        vec!["machine", "list", "--json"],
+        vec!["machine", "list", "--watch"],
+        vec!["check", "default.yaml"],
+        vec!["check", "default.yaml", "--json"],
+        vec!["check", "default.yaml", "--fix"],
+        vec!["tree", "default.yaml"],
+        vec!["tree", "default.yaml", "--svg"],
+        vec!["plan", "--layout", "default.yaml", "--inventory", "inventory.json"],
+        vec!["plan", "--layout", "default.yaml", "--inventory", "inventory.json", "--json"],
+        vec!["schema", "machine"],
+        vec!["explain"],
+        vec!["explain", "DH-310"],
+        vec!["config", "list"],
+        vec!["completion", "bash"],
+        vec!["--help"],
+        vec!["machine", "--help"],
+        vec!["--version"],
+    ];
+    for arguments in lists.into_iter().chain(others) {
+        let mut command = drophammer(dir.path());
+        command.args(&arguments);
+        if arguments.contains(&"list") && arguments[0] == "machine" {
+            command.args(["--server", &url]);
+        }
+        let output = run_with_closed_pipe(command);
+        let said = message(&output);
+        assert!(!said.contains("panicked") && !said.contains("Broken pipe"), "{arguments:?}: {said}");
+        // A plan may be refused for this inventory.
+        assert!(matches!(output.status.code(), Some(0 | 2)), "{arguments:?}: {:?} {said}", output.status);
+    }
+}
+
+/// Each command reads or writes the file, or prints the reason why it cannot.
+#[test]
+fn paths_need_not_be_utf8() {
+    let dir = directory();
+    let path = |name: &[u8]| dir.path().join(OsStr::from_bytes(name));
+    let (layout, inventory, folder) = (path(b"\xff.yaml"), path(b"\xfe.json"), path(b"\xfd"));
+    std::fs::copy(path(b"default.yaml"), &layout).unwrap();
+    std::fs::copy(path(b"inventory.json"), &inventory).unwrap();
+    let word = |text: &str| OsString::from(text);
+    let (layout, inventory, folder) = (layout.into_os_string(), inventory.into_os_string(), folder.into_os_string());
+    for (arguments, status) in [
+        (vec![word("check"), layout.clone()], 0),
+        (vec![word("check"), layout.clone(), word("--json")], 0),
+        (vec![word("check"), word("--fix"), word("--write"), layout.clone()], 0),
+        (vec![word("tree"), layout.clone()], 0),
+        (vec![word("plan"), word("--layout"), layout.clone(), word("--inventory"), inventory.clone()], 0),
+        (vec![word("plan"), layout.clone()], 1),
+        (vec![word("serve"), word("--init"), folder.clone()], 0),
+        (vec![word("site"), word("check"), folder.clone()], 0),
+        (vec![word("check"), folder.clone()], 0),
+        (vec![word("site"), word("plan"), folder.clone()], 0),
+        (vec![word("serve"), word("backup"), folder.clone(), folder.clone()], 1),
+        (vec![word("serve"), word("restore"), folder.clone(), layout.clone()], 1),
+        (vec![word("image"), word("pack"), folder.clone(), word("-o"), layout.clone()], 0),
+        (vec![word("image"), word("add"), layout.clone(), folder.clone(), word("--id"), word("debian-13")], 64),
+        // Sources of images may be URLs, which are UTF-8.
+        (vec![word("image"), word("burn"), layout.clone(), folder.clone()], 64),
+        (vec![word("man"), folder.clone()], 0),
+        (vec![word("machine"), word("list"), word("--token-file"), folder.clone()], 1),
+        (vec![word("login"), word("http://127.0.0.1:9"), word("--token-file"), folder.clone()], 1),
+    ] {
+        let output = drophammer(dir.path()).args(&arguments).output().unwrap();
+        let said = message(&output);
+        assert!(!said.contains("panicked"), "{arguments:?}: {said}");
+        let code = output.status.code().unwrap();
+        // The content of the files decides whether a command is refused (2) or fails (1).
+        assert!(code == status || (status != 64 && code == 2), "{arguments:?}: {code} {said}");
+        assert!(status == 0 || !said.is_empty(), "{arguments:?}: no message");
+    }
+}
+
+#[test]
+fn an_address_in_use_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("site");
+    let initialized =
+        drophammer(dir.path()).args([OsStr::new("serve"), OsStr::new("--init"), folder.as_os_str()]).status();
+    assert!(initialized.unwrap().success());
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let output = drophammer(dir.path()).arg("serve").arg(&folder).args(["--listen", &address]).output().unwrap();
+    let said = message(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains(&address) && said.contains("(DH-711)") && said.contains("--listen"), "{said}");
+}
+
+/// The variables of `serve` do not apply to its subcommands.
+#[test]
+fn databases_are_backed_up_although_variables_of_serve_are_set() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).into_os_string();
+    let serve = |arguments: &[&OsStr]| {
+        let variables = [
+            ("DROPHAMMER_SERVE_LISTEN", "127.0.0.1:0"),
+            ("DROPHAMMER_SERVE_JSON", "1"),
+            ("DROPHAMMER_SERVE_CHECK", "0"),
+        ];
+        let output = drophammer(dir.path()).arg("serve").args(arguments).envs(variables).output().unwrap();
+        (output.status.code(), message(&output))
+    };
+    let (site, copy) = (path("site"), path("copy"));
+    let initialized = serve(&[OsStr::new("--init"), &site]);
+    assert_eq!(initialized.0, Some(0), "{initialized:?}");
+    drop(rusqlite::Connection::open(dir.path().join("site/state.sqlite")));
+    for arguments in [[OsStr::new("backup"), &*site, &*copy], [OsStr::new("restore"), &*site, &*copy]] {
+        let (code, said) = serve(&arguments);
+        // The directory has no usable database, which is not an error of the command line.
+        assert!(code != Some(64) && !said.contains("Usage"), "{arguments:?}: {code:?} {said}");
+    }
+}
+
+/// A switch whose variable is false does not conflict with an option.
+#[test]
+fn a_false_switch_conflicts_with_nothing() {
+    let dir = directory();
+    let check = |value: &str| {
+        let mut command = drophammer(dir.path());
+        let output = command.args(["check", "--fix", "default.yaml"]).env("DROPHAMMER_CHECK_STRICT", value).output();
+        output.unwrap().status.code()
+    };
+    for value in ["0", "false", "no", "off", ""] {
+        assert_eq!(check(value), Some(0), "{value:?}");
+    }
+    assert_eq!(check("1"), Some(64));
+}
+
+#[test]
+fn the_code_of_a_response_is_printed_once() {
+    let dir = directory();
+    for (status, code, printed) in [
+        (409, "DH-643", "the plan was not approved (DH-643)"),
+        (500, "DH-714", "the plan was not approved (DH-714)"),
+        (503, "", "the plan was not approved (DH-600)"),
+        (409, "DH-999", "the plan was not approved (DH-999)"),
+        (401, "DH-101", "(DH-101)"),
+    ] {
+        let body =
+            format!(r#"{{"statuscode": {status}, "message": "the plan was not approved", "error_code": "{code}"}}"#);
+        let server = Server::start(Vec::new(), move |_| Act::says(status, &body));
+        let output =
+            drophammer(dir.path()).args(["machine", "list", "--server", server.url("").trim_end_matches('/')]).output();
+        let said = message(&output.unwrap());
+        assert!(said.contains(printed) && said.matches("(DH-").count() == 1, "{status} {code}: {said}");
+    }
+}
+
+#[test]
+fn wrong_tokens_and_paths_are_explained() {
+    let dir = directory();
+    let body = r#"{"statuscode": 404, "message": "no such endpoint"}"#;
+    let server = Server::start(Vec::new(), move |_| Act::says(404, body));
+    let run = |token: &str| {
+        let url = server.url("/path");
+        message(
+            &drophammer(dir.path())
+                .args(["machine", "list", "--server", &url, "--token-file", token])
+                .output()
+                .unwrap(),
+        )
+    };
+    let said = run("operator.token");
+    assert!(said.contains("/path does not have this endpoint: check the path of the URL") && said.contains("(DH-102)"));
+    let said = run("default.yaml");
+    assert!(said.contains("is not a token: a token is one line") && said.contains("(DH-101)"), "{said}");
+    assert_eq!(server.requests().len(), 1);
+}
+
+/// While the planner is busy, the server asks clients to repeat their requests later.
+#[test]
+fn a_busy_server_is_named() {
+    let dir = directory();
+    let body = r#"{"statuscode": 503, "message": "the planner is busy: try again in a few seconds"}"#;
+    let server = Server::start(Vec::new(), move |_| Act::says(503, body));
+    let output =
+        drophammer(dir.path()).args(["machine", "list", "--server", server.url("").trim_end_matches('/')]).output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        message(&output).contains("503") && message(&output).contains("the planner is busy"),
+        "{}",
+        message(&output)
+    );
+}
+
+#[test]
+fn a_socks_proxy_is_refused() {
+    let dir = directory();
+    let mut command = drophammer(dir.path());
+    command.args(["machine", "list", "--server", "https://install.example:8443"]);
+    let output =
+        command.env("all_proxy", "socks5://proxy.example:1080").env_remove("no_proxy").env_remove("NO_PROXY").output();
+    let said = message(&output.unwrap());
+    assert!(said.contains("all_proxy: cannot use the proxy socks5://proxy.example:1080 for install.example"), "{said}");
+    std::io::stderr().flush().unwrap();
+}
