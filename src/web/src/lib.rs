@@ -1,5 +1,5 @@
-//! The operator's web page: server-rendered HTML that works without JavaScript, after a login with the operator's
-//! token.
+//! The operator's web page: server-rendered HTML that works without JavaScript, after a login with the token
+//! of a user.
 //!
 //! `session` manages logins, `form` parses submitted forms, and `page_frame` renders the frame of every page. `machines`
 //! renders the list of machines, which `machine_list_query` filters and sorts, also by `hardware_identifiers`. `machine`
@@ -7,13 +7,15 @@
 //! `plan_preview`, and `machine_timeline`. `machine_actions` switches, locks and frees machines, `machine_file_editor` edits
 //! machine files, and `confirmation` contains the field for the name of the machine. `reinstall` orders reinstalls, `bulk_actions` orders or
 //! cancels them on several machines, and `add_machine` creates
-//! machine files. `overviews` renders layouts, images and orders, and
+//! machine files. `overviews` renders layouts, images and orders, `audit`
+//! renders the audit log, and
 //! `site_objects` renders sizes, templates and volumes. `phase` summarizes a machine in one word,
 //! `live_updates` sends events, and `assets` contains the style sheet, the script and the icon.
 
 mod add_machine;
 mod allocation_differences;
 mod assets;
+mod audit;
 mod bulk_actions;
 mod confirmation;
 mod disks;
@@ -45,10 +47,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use hardware_identifiers::HardwareIdentifiers;
-use session::{LoggedIn, LoginSessions};
+use session::LoggedIn;
+pub use session::render_refusal;
 use std::sync::Arc;
 
-/// Returns the routes of the web page, with an empty table of login sessions.
+/// Returns the routes of the web page.
 pub fn web_routes() -> Router<Arc<AppState>> {
     Router::new()
         .route("/", get(get_root))
@@ -76,10 +79,10 @@ pub fn web_routes() -> Router<Arc<AppState>> {
         .route("/templates", get(site_objects::get_templates))
         .route("/volumes", get(site_objects::get_volumes))
         .route("/orders", get(overviews::get_orders))
+        .route("/audit", get(audit::get_audit))
         .route("/page.css", get(assets::get_style))
         .route("/page.js", get(assets::get_script))
         .route("/page.svg", get(assets::get_icon))
-        .layer(Extension(LoginSessions::default()))
         .layer(Extension(HardwareIdentifiers::default()))
 }
 

@@ -59,11 +59,15 @@ async fn build_page(
             "machines/ contains no machine {id}, and no machine with this id has registered"
         )));
     }
-    let history =
-        history::show_events(&app.state.list_events(id, EVENTS).await?, &history::PageLog::read_log(app, id).await?);
+    // The console log can contain passwords.
+    let log = match person.is_operator() {
+        true => history::PageLog::read_log(app, id).await?,
+        false => history::PageLog::default(),
+    };
+    let history = history::show_events(&app.state.list_events(id, EVENTS).await?, &log);
     let inventory = register.as_ref().and_then(|register| register.inventory.as_ref());
     let Some(machine) = machine else {
-        return Ok((id.to_owned(), show_unknown_machine(id, register.as_ref(), &history)));
+        return Ok((id.to_owned(), show_unknown_machine(person, id, register.as_ref(), &history)));
     };
     let row = MachineRow::new(app, operator::summarize_machine(app, machine).await?);
     let of_kubernetes = metal_api::volumes::volumes_of(app, machine).await?;
@@ -96,10 +100,15 @@ fn find_verdict(plan: &PlanPreview, device: &str) -> Option<DiskVerdict> {
 }
 
 /// Renders the page of a machine that has registered, but does not have a machine file.
-fn show_unknown_machine(id: &str, register: Option<&RegisterRequest>, history: &Markup) -> Markup {
+fn show_unknown_machine(
+    person: &LoggedIn,
+    id: &str,
+    register: Option<&RegisterRequest>,
+    history: &Markup,
+) -> Markup {
     html! {
         h1 { (id) }
-        p { "This machine is new: it does not have a file in machines/. " a.button href={ "/machines/" (id) "/add" } { "Add…" } }
+        p { "This machine is new: it does not have a file in machines/. " @if person.is_operator() { a.button href={ "/machines/" (id) "/add" } { "Add…" } } }
         @if let Some(register) = register { (show_hardware(register)) }
         @if let Some(inventory) = register.and_then(|register| register.inventory.as_ref()) {
             h2 { "Disks" } (disks::draw_disks(inventory, |_| None))
@@ -173,13 +182,15 @@ fn show_header(person: &LoggedIn, machine: &MachineSpec, row: &MachineRow) -> Ma
     html! {
         div.head {
             h1 { (name) }
-            p.actions {
+            p.actions hidden[!person.is_operator()] {
+              @if person.is_operator() {
                 @if listed.installed && machine.locked.is_none() {
                     a.button href={ "/machines/" (machine.id) "/reinstall" } { "Reinstall…" } " "
                 }
                 a.button href={ "/machines/" (machine.id) "/file" } { "Edit file…" } " "
                 a.button href={ "/machines/" (machine.id) "/actions" } { "Power, lock, free…" } " "
                 a.button href={ "/machines/" (machine.id) "/log" } { "Console log" }
+              }
             }
         }
         (show_failure(row))
@@ -290,6 +301,7 @@ fn show_facts(machine: &MachineSpec, row: &MachineRow) -> Markup {
             dt { "Id" } dd { code { (machine.id) } }
             @if !machine.macs.is_empty() { dt { "MACs" } dd { code { (machine.macs.join(" ")) } } }
             @if let Some(size) = &machine.size { dt { "Size" } dd { (size) } }
+            @if let Some(project) = &machine.project { dt { "Project" } dd { (project) } }
             @if let Some(allocation) = &listed.allocation { dt { "Allocation" } dd { code { (allocation) } } }
             @if let Some(image) = &listed.image {
                 dt { "Image" }
@@ -318,7 +330,7 @@ fn show_order(person: &LoggedIn, machine: &MachineSpec, order: &ReinstallOrder, 
                 @if order.given_up { ", and was abandoned: the machine waits at its console" }
                 "."
             }
-            @if !order.begun {
+            @if !order.begun && person.is_operator() {
                 form method="post" action={ "/machines/" (machine.id) "/cancel" } {
                     (page_frame::form_token(person)) button { "Cancel the order" }
                 }

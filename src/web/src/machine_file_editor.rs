@@ -6,7 +6,7 @@ use super::form::SubmittedForm;
 use super::page_frame;
 use super::plan_preview::{self, PlanPreview};
 use super::session::LoggedIn;
-use api::AppState;
+use api::{AppState, access};
 use api::allocation_state::read_full_state;
 use api::base_url::BaseUrls;
 use api::metal_api::edited_files::hex_digest;
@@ -186,6 +186,9 @@ async fn check_text(
             };
         }
     };
+    if machine.project != current.project {
+        access::check_new_project(machine.project.as_deref())?;
+    }
     if let Some(why) = explain_kept_allocation(app, current, &machine).await? {
         return Ok(CheckedText::Invalid(why));
     }

@@ -108,7 +108,7 @@ impl OperatorClient {
                 format!("{url} rejects {token_origin}: {said}; run `drophammer login {url}`"),
             )
             .with_code(ErrorCode::OperatorToken)),
-            400 | 404 | 409 | 422 => {
+            400 | 403 | 404 | 409 | 422 => {
                 Ok(OperatorResponse::Refused(ErrorCode::ControlPlane.annotate_uncoded(self.reword_refusal(&said))))
             }
             _ => Err(Error::new(Phase::Control, format!("{url} responded {status}: {said}"))),
