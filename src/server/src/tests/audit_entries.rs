@@ -105,6 +105,7 @@ async fn entries_are_filtered_paged_and_written_to_a_file() {
     }
     let lines = std::fs::read_to_string(&file).unwrap();
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(lines.len(), 3);
-    assert!(lines.iter().all(|line| line["outcome"] == "done" && line["user"] == "operator"), "{lines:?}");
+    assert_eq!(lines.len(), 7, "{lines:?}");
+    assert!(lines[..3].iter().all(|line| line["outcome"] == "done" && line["user"] == "operator"), "{lines:?}");
+    assert!(lines[3..].iter().all(|line| line["outcome"] == "refused" && line["status"] == 405), "{lines:?}");
 }
