@@ -14,9 +14,9 @@ use crate::machine_auth::bearer_hash;
 use axum::http::{HeaderMap, StatusCode, header};
 use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
-pub use store::users::{Identity, IdentitySource, UserRole};
-use store::user_tokens::TokenVerdict;
 use store::token::{self, TokenHash};
+use store::user_tokens::TokenVerdict;
+pub use store::users::{Identity, IdentitySource, UserRole};
 use table::{RouteAccess, RouteRule, RouteScope};
 
 /// Header in which OpenStack clients send a token.
@@ -168,13 +168,20 @@ fn check_permissions(
     let refuse_user = |status, message: String, reason: &str, identity: Identity| {
         let error = ApiError::new(status, message).with_error_code(ErrorCode::AccessDenied);
         let actor = Some((identity.user.clone(), identity.token.clone()));
-        AccessDecision::Refused(Box::new(AccessRefusal { error, reason: reason.to_owned(), actor, identity: Some(identity) }))
+        AccessDecision::Refused(Box::new(AccessRefusal {
+            error,
+            reason: reason.to_owned(),
+            actor,
+            identity: Some(identity),
+        }))
     };
     // For a user with projects, a machine of another project is refused like a machine that does not exist.
     if let (RouteScope::Machine, true, Some(id)) = (scope, identity.is_restricted(), machine)
-        && !app.directory.borrow().find_machine(&id.to_lowercase()).is_some_and(|machine| {
-            identity.may_access_project(machine.project.as_deref())
-        })
+        && !app
+            .directory
+            .borrow()
+            .find_machine(&id.to_lowercase())
+            .is_some_and(|machine| identity.may_access_project(machine.project.as_deref()))
     {
         let message = format!("machines/ contains no machine {}", id.to_lowercase());
         let error = ApiError::not_found(message);
@@ -199,5 +206,7 @@ fn refuse(error: ApiError, reason: &str, actor: Option<(String, String)>) -> Acc
 
 /// Returns whether a request carries a token, or the cookie of a session.
 pub fn has_credentials(headers: &HeaderMap) -> bool {
-    [header::AUTHORIZATION.as_str(), header::COOKIE.as_str(), OPENSTACK_TOKEN].iter().any(|name| headers.contains_key(*name))
+    [header::AUTHORIZATION.as_str(), header::COOKIE.as_str(), OPENSTACK_TOKEN]
+        .iter()
+        .any(|name| headers.contains_key(*name))
 }

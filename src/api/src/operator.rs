@@ -6,8 +6,8 @@ pub mod reinstall_plan;
 pub mod reinstalls;
 pub(crate) mod restored_machine_confirmation;
 
-use super::access::{self, Identity};
 use super::AppState;
+use super::access::{self, Identity};
 use super::agent_api::request_body::{EVENT_BYTES, read_operator_document};
 use super::display_phase::DisplayPhase;
 use super::migration_requests::migration_role::MachineMigration;

@@ -4,10 +4,10 @@ use crate::AppState;
 use crate::access::{Identity, UserRole};
 use crate::agent_api::request_body::{EVENT_BYTES, read_operator_document};
 use crate::operator::OperatorAuth;
-use axum::{Extension, Json};
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use axum::{Extension, Json};
 use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
 use http_server::quotas::ClientAddress;
@@ -158,7 +158,8 @@ pub(crate) async fn revoke_token(
     Path((name, token)): Path<(String, String)>,
     _: OperatorAuth,
 ) -> JsonResult<UserToken> {
-    let missing = || format!("user {name:?} has no valid token {token:?}; `drophammer user token list` lists the tokens");
+    let missing =
+        || format!("user {name:?} has no valid token {token:?}; `drophammer user token list` lists the tokens");
     let token = require_done(app.state.revoke_user_token(&name, &token).await?, missing)?;
     app.sessions.end_sessions_of(&name);
     Ok(Json(token))

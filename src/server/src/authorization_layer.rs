@@ -31,8 +31,7 @@ pub(crate) async fn authorize(State(app): State<Arc<AppState>>, request: Request
     let audited = describe_request(&app, &mut parts, route).await;
     let rule = table::find_rule(&audited.method, &audited.route);
     let machine = (!audited.object.is_empty()).then_some(audited.object.as_str());
-    let decision =
-        access::authorize_request(&app, &audited.method, &audited.route, machine, &parts.headers).await;
+    let decision = access::authorize_request(&app, &audited.method, &audited.route, machine, &parts.headers).await;
     let identity = match decision {
         Ok(AccessDecision::Passed(identity)) => identity,
         Ok(AccessDecision::Refused(refusal)) => {
@@ -44,9 +43,8 @@ pub(crate) async fn authorize(State(app): State<Arc<AppState>>, request: Request
     let Some(identity) = identity else {
         let has_credentials = access::has_credentials(&parts.headers);
         let response = next.run(Request::from_parts(parts, body)).await;
-        let is_agents = rule.is_some_and(|(_, _, access, _)| {
-            matches!(access, RouteAccess::Machine | RouteAccess::MachineOrUser(_))
-        });
+        let is_agents = rule
+            .is_some_and(|(_, _, access, _)| matches!(access, RouteAccess::Machine | RouteAccess::MachineOrUser(_)));
         if !is_agents {
             let outcome = audit_log::response_outcome(&response);
             let identity = response.extensions().get::<Identity>().cloned();
@@ -60,11 +58,14 @@ pub(crate) async fn authorize(State(app): State<Arc<AppState>>, request: Request
     if is_viewer { hide_in_response(response).await } else { response }
 }
 
-async fn describe_request(app: &Arc<AppState>, parts: &mut axum::http::request::Parts, route: String) -> AuditedRequest {
+async fn describe_request(
+    app: &Arc<AppState>,
+    parts: &mut axum::http::request::Parts,
+    route: String,
+) -> AuditedRequest {
     let parameters = Path::<HashMap<String, String>>::from_request_parts(parts, app).await;
-    let object = parameters
-        .ok()
-        .and_then(|Path(parameters)| OBJECTS.iter().find_map(|name| parameters.get(*name).cloned()));
+    let object =
+        parameters.ok().and_then(|Path(parameters)| OBJECTS.iter().find_map(|name| parameters.get(*name).cloned()));
     let client = ClientAddress::from_request_parts(parts, app).await;
     AuditedRequest {
         method: parts.method.to_string(),
@@ -136,7 +137,10 @@ async fn record_unauthenticated(
 
 /// Replaces the secrets in a JSON response to a viewer.
 async fn hide_in_response(response: Response) -> Response {
-    let is_json = response.headers().get(header::CONTENT_TYPE).is_some_and(|given| given.as_bytes().starts_with(b"application/json"));
+    let is_json = response
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|given| given.as_bytes().starts_with(b"application/json"));
     if !is_json {
         return response;
     }

@@ -348,7 +348,9 @@ fn mark_audited<T>(
     let before = transaction.total_changes();
     let value = work(transaction)?;
     match entry {
-        Some(entry) if transaction.total_changes() > before => audit::mark_committed(transaction, entry).map(|()| value),
+        Some(entry) if transaction.total_changes() > before => {
+            audit::mark_committed(transaction, entry).map(|()| value)
+        }
         _ => Ok(value),
     }
 }

@@ -1,7 +1,9 @@
 //! Tokens of users. A token has 256 random bits and a recognizable prefix. Only its hash is stored.
 
 use crate::token::{TokenHash, hash_token, hashes_equal, random_bytes};
-use crate::users::{Identity, IdentitySource, UserOutcome, accepts_token_file, check_name, explain_last_admin, find_user};
+use crate::users::{
+    Identity, IdentitySource, UserOutcome, accepts_token_file, check_name, explain_last_admin, find_user,
+};
 use crate::{ServerState, now};
 use common::encoding::encode_hex;
 use common::error::Result;
@@ -42,7 +44,11 @@ pub struct UserToken {
 pub enum TokenVerdict {
     Valid(Identity),
     /// The token belongs to this user and has this name, but cannot be used for this reason.
-    Refused { user: String, token: String, reason: &'static str },
+    Refused {
+        user: String,
+        token: String,
+        reason: &'static str,
+    },
     Unknown,
 }
 
@@ -166,15 +172,19 @@ impl ServerState {
             let select = "SELECT name, created, expires, last_used, revoked FROM user_tokens
                 WHERE user_name = ?1 AND name = ?2";
             let former = transaction.query_row(select, [&user, &token.name], read_token).optional()?;
-            let is_valid = |token: &UserToken| token.revoked.is_none() && !token.expires.as_deref().is_some_and(is_past);
+            let is_valid =
+                |token: &UserToken| token.revoked.is_none() && !token.expires.as_deref().is_some_and(is_past);
             if former.as_ref().is_some_and(is_valid) {
-                let why = format!("user {user} already has a token {}: revoke it first, or choose another name", token.name);
+                let why =
+                    format!("user {user} already has a token {}: revoke it first, or choose another name", token.name);
                 return Ok(UserOutcome::Refused(why));
             }
             transaction.execute("DELETE FROM user_tokens WHERE user_name = ?1 AND name = ?2", [&user, &token.name])?;
             let count = "SELECT COUNT(*) FROM user_tokens WHERE user_name = ?1";
             if transaction.query_row(count, [&user], |row| row.get::<_, i64>(0))? >= TOKENS {
-                let why = format!("user {user} has {TOKENS} tokens already: remove the user, or reuse the name of a revoked token");
+                let why = format!(
+                    "user {user} has {TOKENS} tokens already: remove the user, or reuse the name of a revoked token"
+                );
                 return Ok(UserOutcome::Refused(why));
             }
             transaction.execute(
@@ -210,7 +220,9 @@ impl ServerState {
             let select = "SELECT name, created, expires, last_used, revoked FROM user_tokens
                 WHERE user_name = ?1 AND name = ?2";
             let found = transaction.query_row(select, [&key[0], &key[1]], read_token).optional()?;
-            let Some(mut token) = found.filter(|token| token.revoked.is_none()) else { return Ok(UserOutcome::NotFound) };
+            let Some(mut token) = found.filter(|token| token.revoked.is_none()) else {
+                return Ok(UserOutcome::NotFound);
+            };
             let is_admin = find_user(transaction, &key[0])?
                 .is_some_and(|user| user.role == crate::users::UserRole::Admin && !user.disabled);
             let last = if is_admin { explain_last_admin(transaction, &key[0], Some(&key[1]))? } else { None };

@@ -267,12 +267,7 @@ impl ServerState {
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
-    pub async fn add_user(
-        &self,
-        name: &str,
-        role: UserRole,
-        projects: Vec<String>,
-    ) -> Result<UserOutcome<UserRecord>> {
+    pub async fn add_user(&self, name: &str, role: UserRole, projects: Vec<String>) -> Result<UserOutcome<UserRecord>> {
         if let Err(why) = check_name(name).and_then(|()| check_values(role, &projects)) {
             return Ok(UserOutcome::Refused(why));
         }

@@ -34,7 +34,11 @@ pub(crate) async fn get_audit(
 }
 
 fn show_entries(asked: &AuditQuery, entries: &[AuditEntry]) -> Markup {
-    let fields = [("who", "User", &asked.who), ("machine", "Machine or object", &asked.machine), ("action", "Action", &asked.action)];
+    let fields = [
+        ("who", "User", &asked.who),
+        ("machine", "Machine or object", &asked.machine),
+        ("action", "Action", &asked.action),
+    ];
     html! {
         h1 { "Audit" }
         form method="get" action="/audit" {

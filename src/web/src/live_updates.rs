@@ -86,10 +86,7 @@ impl From<MachineChange> for MachineUpdate {
 }
 
 /// `GET /events`: stream of live updates.
-pub(crate) async fn get_events(
-    State(app): State<Arc<AppState>>,
-    person: LoggedIn,
-) -> Response {
+pub(crate) async fn get_events(State(app): State<Arc<AppState>>, person: LoggedIn) -> Response {
     let Some(place) = app.watch.live.add_watcher() else {
         let why = format!(
             "{WATCHERS} pages already receive live updates: this page shows the state at the time when it was loaded"

@@ -59,11 +59,7 @@ async fn build_page(
             "machines/ contains no machine {id}, and no machine with this id has registered"
         )));
     }
-    // The console log can contain passwords.
-    let log = match person.is_operator() {
-        true => history::PageLog::read_log(app, id).await?,
-        false => history::PageLog::default(),
-    };
+    let log = read_visible_log(app, person, id).await?;
     let history = history::show_events(&app.state.list_events(id, EVENTS).await?, &log);
     let inventory = register.as_ref().and_then(|register| register.inventory.as_ref());
     let Some(machine) = machine else {
@@ -92,6 +88,14 @@ async fn build_page(
     Ok((format!("{}: {}", directory.display_name(id), row.phase.word), main))
 }
 
+/// Returns the console log of the machine; empty for viewers, because the log can contain passwords.
+async fn read_visible_log(app: &AppState, person: &LoggedIn, id: &str) -> Result<history::PageLog, ApiError> {
+    match person.is_operator() {
+        true => history::PageLog::read_log(app, id).await,
+        false => Ok(history::PageLog::default()),
+    }
+}
+
 /// Returns the verdict of the plan about a disk.
 fn find_verdict(plan: &PlanPreview, device: &str) -> Option<DiskVerdict> {
     let PlanPreview::Planned(planned, _) = plan else { return None };
@@ -100,12 +104,7 @@ fn find_verdict(plan: &PlanPreview, device: &str) -> Option<DiskVerdict> {
 }
 
 /// Renders the page of a machine that has registered, but does not have a machine file.
-fn show_unknown_machine(
-    person: &LoggedIn,
-    id: &str,
-    register: Option<&RegisterRequest>,
-    history: &Markup,
-) -> Markup {
+fn show_unknown_machine(person: &LoggedIn, id: &str, register: Option<&RegisterRequest>, history: &Markup) -> Markup {
     html! {
         h1 { (id) }
         p { "This machine is new: it does not have a file in machines/. " @if person.is_operator() { a.button href={ "/machines/" (id) "/add" } { "Add…" } } }

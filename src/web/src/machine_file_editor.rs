@@ -6,7 +6,6 @@ use super::form::SubmittedForm;
 use super::page_frame;
 use super::plan_preview::{self, PlanPreview};
 use super::session::LoggedIn;
-use api::{AppState, access};
 use api::allocation_state::read_full_state;
 use api::base_url::BaseUrls;
 use api::metal_api::edited_files::hex_digest;
@@ -15,6 +14,7 @@ use api::metal_api::machine_file_replacement::{
 };
 use api::metal_api::{ApiRefusal, EditTurn};
 use api::operator::find_machine;
+use api::{AppState, access};
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};

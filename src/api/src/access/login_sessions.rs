@@ -144,7 +144,8 @@ mod tests {
     #[test]
     fn sessions_are_bounded_and_end() {
         let sessions = LoginSessions::default();
-        let cookies: Vec<_> = (0..MOST + 3).map(|_| token::hash_token(&sessions.start_session("ann", [7; 32]).unwrap())).collect();
+        let cookies: Vec<_> =
+            (0..MOST + 3).map(|_| token::hash_token(&sessions.start_session("ann", [7; 32]).unwrap())).collect();
         assert_eq!(sessions.lock_table().sessions.len(), MOST);
         let last = cookies[MOST + 2];
         let form = sessions.find_session(last).unwrap();

@@ -157,7 +157,9 @@ mod tests {
     #[test]
     fn a_change_has_its_values_and_a_secret_has_only_its_name() {
         let before = state(json!({"id": "x", "allocation": {"image": "a", "user_data": "one", "tags": [1]}}));
-        let after = state(json!({"id": "x", "allocation": {"image": "b", "user_data": "two", "tags": [1]}, "bmc": {"password": "w"}}));
+        let after = state(
+            json!({"id": "x", "allocation": {"image": "b", "user_data": "two", "tags": [1]}, "bmc": {"password": "w"}}),
+        );
         let changes = json!(before.changes_until(&after));
         assert_eq!(
             changes,

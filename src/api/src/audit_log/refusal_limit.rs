@@ -12,20 +12,28 @@ const PER_ADDRESS: u32 = 20;
 /// Maximum number of entries per minute.
 const ALL: u32 = 400;
 
-/// Numbers of entries in the current minute.
+/// Rate limit, with the numbers of entries in the current minute.
 #[derive(Default)]
-pub(super) struct RefusalLimit(Mutex<Option<(Instant, u32, HashMap<IpAddr, u32>)>>);
+pub(super) struct RefusalLimit(Mutex<Option<CountedMinute>>);
+
+/// Numbers of entries in one minute.
+struct CountedMinute {
+    began: Instant,
+    total: u32,
+    by_address: HashMap<IpAddr, u32>,
+}
 
 impl RefusalLimit {
     /// Counts an entry. Returns whether the entry is within the quotas.
     pub(super) fn count_entry(&self, address: IpAddr) -> bool {
         let mut minute = lock_mutex(&self.0);
-        let current = minute.take().filter(|(began, ..)| began.elapsed() < EVERY);
-        let (_, total, counts) = minute.insert(current.unwrap_or_else(|| (Instant::now(), 0, HashMap::new())));
+        let current = minute.take().filter(|minute| minute.began.elapsed() < EVERY);
+        let fresh = || CountedMinute { began: Instant::now(), total: 0, by_address: HashMap::new() };
+        let CountedMinute { total, by_address, .. } = minute.insert(current.unwrap_or_else(fresh));
         if *total >= ALL {
             return false;
         }
-        let count = counts.entry(address).or_default();
+        let count = by_address.entry(address).or_default();
         if *count >= PER_ADDRESS {
             return false;
         }

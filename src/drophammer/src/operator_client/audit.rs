@@ -81,12 +81,8 @@ fn request_entries(
     after: Option<i64>,
 ) -> Result<OperatorResponse<Vec<AuditEntry>>> {
     let mut query = vec![("limit", options.limit.to_string())];
-    let filters = [
-        ("who", &options.who),
-        ("machine", &options.machine),
-        ("action", &options.action),
-        ("since", &options.since),
-    ];
+    let filters =
+        [("who", &options.who), ("machine", &options.machine), ("action", &options.action), ("since", &options.since)];
     query.extend(filters.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))));
     query.extend(after.map(|after| ("after", after.to_string())));
     let encoded = query.iter().map(|(name, value)| format!("{name}={}", common::encoding::percent_encode(value, "")));
@@ -104,7 +100,12 @@ fn format_entry(entry: &AuditEntry, format: AuditFormat) -> Result<String> {
     let reason = if entry.reason.is_empty() { String::new() } else { format!(": {}", entry.reason) };
     let line = format!(
         "{} {user}/{} {} {} {} {}{status}{reason}",
-        entry.time, entry.token, entry.address, entry.method, entry.path, entry.outcome.as_str()
+        entry.time,
+        entry.token,
+        entry.address,
+        entry.method,
+        entry.path,
+        entry.outcome.as_str()
     );
     let changes = entry.changes.iter().map(|change| format!("    {}\n", escape_line(&format_change(change))));
     Ok(format!("{}\n{}", escape_line(&line), changes.collect::<String>()))
@@ -126,7 +127,8 @@ mod tests {
             "token": "ci", "role": "operator", "address": "10.0.0.9", "request": "r1", "method": "POST",
             "path": "/v1/machine/x/reinstall", "action": "POST /v1/machine/{id}/reinstall", "object": "x",
             "outcome": "done", "status": 200, "committed": true,
-            "changes": [{"path": "machine x: /order", "after": {"image": "debian\u{1b}[31m"}}]})).unwrap();
+            "changes": [{"path": "machine x: /order", "after": {"image": "debian\u{1b}[31m"}}]}))
+        .unwrap();
         let text = format_entry(&entry, AuditFormat::Text).unwrap();
         assert!(text.starts_with("2026-11-28T10:00:00Z ann/ci 10.0.0.9 POST /v1/machine/x/reinstall done 200\n    machine x: /order: (none) -> "), "{text}");
         assert!(!text.contains('\u{1b}'), "{text}");

@@ -167,10 +167,12 @@ pub fn run_user_command(options: &UserOptions) -> Result<CommandOutcome> {
                 describe_user(user) + &format!("Create a token with `drophammer user token create {name} NAME`.\n")
             })
         }
-        UserCommand::List(list) => match server.send_json(server.request(Method::GET, "/v1/users"))? {
-            OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
-            OperatorResponse::Good(all) => print_list(&user_columns(), &all, list, json),
-        },
+        UserCommand::List(list) => {
+            match server.send_json::<Vec<UserRecord>>(server.request(Method::GET, "/v1/users"))? {
+                OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
+                OperatorResponse::Good(all) => print_list(&user_columns(), &all, list, json),
+            }
+        }
         UserCommand::Show { name } => {
             let shown = server.send_json::<UserDetails>(server.request(Method::GET, &at(name)))?;
             match shown {
@@ -202,10 +204,12 @@ fn run_token_command(server: &OperatorClient, command: &TokenCommand, json: bool
             // Only the token, so that it can be piped into `drophammer login` or a file.
             perform(server, request, json, |created: &CreatedToken| format!("{}\n", escape_line(&created.token)))
         }
-        TokenCommand::List { user, list } => match server.send_json(server.request(Method::GET, &at(user)))? {
-            OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
-            OperatorResponse::Good(all) => print_list(&token_columns(), &all, list, json),
-        },
+        TokenCommand::List { user, list } => {
+            match server.send_json::<Vec<UserToken>>(server.request(Method::GET, &at(user)))? {
+                OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
+                OperatorResponse::Good(all) => print_list(&token_columns(), &all, list, json),
+            }
+        }
         TokenCommand::Revoke { user, name } => {
             let path = at(user) + &encode_segment(name);
             perform(server, server.request(Method::DELETE, &path), json, |token: &UserToken| {

@@ -17,7 +17,11 @@ async fn every_route_that_changes_something_leaves_an_entry() {
         let path = route.replace("{id}", TWO).replace("{*path}", "x").replace("{name}", "x");
         let path = path.replace("{state}", "hidden").replace("{token}", "x");
         let bearer = format!("Bearer {}", server.operator());
-        let headers = [("Authorization", bearer.as_str()), ("X-Request-Id", "my-id"), ("X-OpenStack-Ironic-API-Version", "latest")];
+        let headers = [
+            ("Authorization", bearer.as_str()),
+            ("X-Request-Id", "my-id"),
+            ("X-OpenStack-Ironic-API-Version", "latest"),
+        ];
         let answer = server.ask(method, &path, &headers, "{}").await;
         let entry = server.audit("limit=1").await.remove(0);
         assert_eq!((&entry["path"], &entry["method"]), (&json!(path), &json!(method)));
@@ -66,7 +70,10 @@ async fn refused_requests_leave_a_limited_number_of_entries() {
     let power = format!("/v1/machine/{ONE}/power");
     assert_eq!(server.call(&viewer, "POST", &power, &json!({"action": "on"})).await.status, 403);
     let entry = server.audit("who=vic").await.remove(0);
-    assert_eq!((&entry["status"], &entry["reason"], &entry["object"]), (&json!(403), &json!("insufficient role"), &json!(ONE)));
+    assert_eq!(
+        (&entry["status"], &entry["reason"], &entry["object"]),
+        (&json!(403), &json!("insufficient role"), &json!(ONE))
+    );
     assert_eq!(server.v1("DELETE", "/v1/users/vic/tokens/t", &Value::Null).await.status, 200);
     assert_eq!(server.call(&viewer, "POST", &power, &json!({"action": "on"})).await.status, 401);
     let entry = server.audit("who=vic").await.remove(0);

@@ -22,7 +22,13 @@ impl Running {
 /// Directory in which the machine `one` belongs to project `blue`, and `two` to project `red`.
 fn with_projects() -> TempDir {
     let dir = directory();
-    let one = machine_file(ONE, "one", "52:54:00:00:00:01", "a1", "  user_data: 'hunter2-data'\n  console_password: hunter2-console\n");
+    let one = machine_file(
+        ONE,
+        "one",
+        "52:54:00:00:00:01",
+        "a1",
+        "  user_data: 'hunter2-data'\n  console_password: hunter2-console\n",
+    );
     std::fs::write(dir.path().join("machines/one.yaml"), format!("project: blue\n{one}")).unwrap();
     let two = format!("id: {TWO}\nname: two\nproject: red\nmacs: ['52:54:00:00:00:02']\n");
     std::fs::write(dir.path().join("machines/two.yaml"), two).unwrap();
@@ -91,7 +97,9 @@ async fn machines_of_other_projects_do_not_exist() {
     assert_eq!(server.call(&blue, "GET", "/v1/machines", &Value::Null).await.json()[0]["project"], "blue");
     let nobody = "4c4c4544-0051-3010-8052-b4c04f4d7777";
     for (method, route, access, scope) in all_rules() {
-        let (RouteAccess::User(_) | RouteAccess::MachineOrUser(_), RouteScope::Machine) = (access, scope) else { continue };
+        let (RouteAccess::User(_) | RouteAccess::MachineOrUser(_), RouteScope::Machine) = (access, scope) else {
+            continue;
+        };
         let [other, missing, unknown] = [TWO, nobody, STRANGER].map(|id| concrete(route, id));
         let mut bodies = Vec::new();
         for (path, id) in [(&other, TWO), (&missing, nobody), (&unknown, STRANGER)] {
@@ -122,7 +130,8 @@ async fn viewers_see_no_secrets() {
         "args": {"settings": [{"name": "AdminPw", "value": "hunter2-arg"}]}}]});
     let version = ("X-OpenStack-Ironic-API-Version", "latest");
     let bearer = format!("Bearer {}", server.operator());
-    let made = server.ask("POST", "/v1/deploy_templates", &[("Authorization", &bearer), version], &template.to_string()).await;
+    let made =
+        server.ask("POST", "/v1/deploy_templates", &[("Authorization", &bearer), version], &template.to_string()).await;
     assert_eq!(made.status, 201, "{}", made.text());
     let viewer = server.user("vic", "viewer", &[]).await;
     let bearer = format!("Bearer {viewer}");
@@ -190,7 +199,9 @@ async fn invalid_users_and_tokens_are_refused() {
     ] {
         assert_eq!(server.v1("PUT", "/v1/users", &body).await.status, 409, "{body}");
     }
-    for body in [json!({"name": "x", "role": "root"}), json!({"name": "x"}), json!({"name": "x", "role": "viewer", "uid": 0})] {
+    for body in
+        [json!({"name": "x", "role": "root"}), json!({"name": "x"}), json!({"name": "x", "role": "viewer", "uid": 0})]
+    {
         assert_eq!(server.v1("PUT", "/v1/users", &body).await.status, 400, "{body}");
     }
     server.user("x", "viewer", &[]).await;

@@ -255,3 +255,14 @@ fn images() {
         assert!(error.contains(expected), "{text}: {error}");
     }
 }
+
+#[test]
+fn a_project_is_a_plain_name() {
+    let file =
+        |project: &str| parse_machine(&format!("id: 4c4c4544-0051-3010-8031-b2c04f333633\nproject: {project}\n"));
+    assert_eq!(file("blue").unwrap().project.as_deref(), Some("blue"));
+    assert_eq!(file("").unwrap().project, None);
+    for bad in ["'a b'", "'../x'", "''", "[a]", "'.a'"] {
+        assert!(file(bad).is_err(), "{bad}");
+    }
+}
