@@ -53,7 +53,8 @@ pub(crate) async fn authorize(State(app): State<Arc<AppState>>, request: Request
         return response;
     };
     parts.extensions.insert(identity.clone());
-    let is_viewer = identity.role == UserRole::Viewer;
+    // The response about the user itself contains the name of its token, but not a secret.
+    let is_viewer = identity.role == UserRole::Viewer && audited.route != "/v1/whoami";
     let response = run_as_user(app, audited, identity, Request::from_parts(parts, body), next).await;
     if is_viewer { hide_in_response(response).await } else { response }
 }
