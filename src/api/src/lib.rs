@@ -16,14 +16,18 @@
 //!   the endpoints with the schemas of `json_schemas`. [`machine_file_creation`] creates machine files, [`machine_details`] and [`install_timeline`] describe
 //!   one machine, [`display_phase`] summarizes a machine in one word, [`power`] and [`freed_machine_shutdown`] switch
 //!   machines on and off, and [`plan_input`], [`rack_plan`] and [`boot_digest`] serve commands.
+//! * Users: [`access`] authorizes users, [`audit_log`] records their requests, and [`user_management`] manages users and
+//!   tokens.
 //! * Requests: [`accepted_host_names`] checks the host of a request, [`base_url`] determines URLs, [`metrics`] counts
 //!   events, and [`planner_pool`] runs plans.
 
 mod abandoned_reinstalls;
 pub mod accepted_host_names;
+pub mod access;
 pub mod agent_api;
 pub mod allocation_state;
 mod approval_check;
+pub mod audit_log;
 pub mod base_url;
 pub mod boot_digest;
 pub mod console_log;
@@ -51,6 +55,7 @@ pub mod rack_plan;
 pub mod routes;
 pub mod site_reload;
 pub mod source_port_check;
+pub mod user_management;
 
 use accepted_host_names::HostNames;
 use deploy_templates::TemplateWriter;
@@ -108,6 +113,11 @@ pub struct AppState {
     pub https: Option<HttpsPort>,
     pub templates: TemplateWriter,
     pub planner: PlannerPool,
+    /// Login sessions of the web page.
+    pub sessions: access::login_sessions::LoginSessions,
+    /// Snapshots for users with projects.
+    pub project_snapshots: access::project_snapshots::ProjectSnapshots,
+    pub audit: audit_log::AuditLog,
     pub looks: migration_requests::certificate_checks::CertificateChecks,
     /// Wakes the task that continues the steps over Redfish.
     pub runs: tokio::sync::Notify,
@@ -116,9 +126,23 @@ pub struct AppState {
 }
 
 impl AppState {
-    /// Returns the current snapshot of the directory.
+    /// Returns the current snapshot of the directory. In a request of a user with projects, the snapshot contains only the
+    /// machines of these projects.
     pub fn directory(&self) -> Arc<SiteSnapshot> {
-        self.directory.borrow().clone()
+        let all = self.directory.borrow().clone();
+        match access::current_projects() {
+            Some(projects) => self.project_snapshots.restrict(all, &projects),
+            None => all,
+        }
+    }
+
+    /// Returns the snapshot that a user sees, outside of a request of this user.
+    pub fn directory_for(&self, identity: &access::Identity) -> Arc<SiteSnapshot> {
+        let all = self.directory.borrow().clone();
+        match identity.is_restricted() {
+            true => self.project_snapshots.restrict(all, &identity.projects),
+            false => all,
+        }
     }
 
     /// Logs a problem for the operator. The log line is subject to a rate limit, because any client on the network can

@@ -7,16 +7,16 @@ pub mod reinstalls;
 pub(crate) mod restored_machine_confirmation;
 
 use super::AppState;
+use super::access::{self, Identity};
 use super::agent_api::request_body::{EVENT_BYTES, read_operator_document};
 use super::display_phase::DisplayPhase;
-use super::machine_auth::bearer_hash;
 use super::migration_requests::migration_role::MachineMigration;
 use super::out_of_band::progress::OutOfBandProgress;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{Extensions, StatusCode};
 use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
 use http_server::quotas::ClientAddress;
@@ -27,7 +27,7 @@ use site::effective_allocation::{find_allocation_differences, is_unrecorded};
 use site::operator_files::DEFAULT_ID;
 use site::operator_files::MachineSpec;
 use std::sync::Arc;
-use store::{ATTEMPTS, AdoptOutcome, RenameOutcome, token};
+use store::{ATTEMPTS, AdoptOutcome, RenameOutcome};
 pub use store::{ReinstallOrder, ReinstallOutcome};
 use uuid::Uuid;
 
@@ -37,30 +37,24 @@ pub struct RenameRequest {
     pub id: String,
 }
 
-/// Proof that a request carries the operator's token. A handler with this extractor is called only for authorized
+/// Proof that a user was authorized for the request. A handler with this extractor is called only for authorized
 /// requests.
 pub struct OperatorAuth;
 
 impl OperatorAuth {
-    /// Returns whether the request carries the operator's token.
-    pub(crate) fn is_authorized(app: &AppState, headers: &HeaderMap) -> bool {
-        bearer_hash(headers).is_some_and(|given| token::hashes_equal(&given, &app.operator))
+    /// Returns whether the request is authorized.
+    pub(crate) fn is_authorized(extensions: &Extensions) -> bool {
+        extensions.get::<Identity>().is_some()
     }
 }
 
 impl FromRequestParts<Arc<AppState>> for OperatorAuth {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<AppState>) -> Result<OperatorAuth, ApiError> {
-        match OperatorAuth::is_authorized(app, &parts.headers) {
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<AppState>) -> Result<OperatorAuth, ApiError> {
+        match OperatorAuth::is_authorized(&parts.extensions) {
             true => Ok(OperatorAuth),
-            false => Err(ApiError::new(
-                StatusCode::UNAUTHORIZED,
-                format!(
-                    "this request requires the operator's token, which is in {} in the server's directory",
-                    token::OPERATOR_FILE
-                ),
-            )),
+            false => Err(access::unauthenticated_error()),
         }
     }
 }
@@ -77,6 +71,10 @@ pub(crate) async fn get_machines(
 /// a machine file, sorted by id.
 pub async fn list_with_new_machines(app: &AppState) -> Result<Vec<MachineSummary>, ApiError> {
     let mut all = list_machines(app).await?;
+    if access::current_projects().is_some() {
+        // Machines without a machine file do not belong to a project.
+        return Ok(all);
+    }
     let directory = app.directory();
     for id in app.state.list_unknown_machines().await? {
         if directory.find_machine(&id).is_none() {
@@ -137,6 +135,7 @@ pub async fn summarize_machine(app: &AppState, machine: &MachineSpec) -> Result<
         differences: differences.unwrap_or_default(),
         allocation_unrecorded: is_unrecorded(&standing),
         name: machine.name.clone(),
+        project: machine.project.clone(),
         size: machine.size.clone(),
         allocation,
         wanted: standing.order.as_ref().map(|order| order.image.clone()).or(in_file),

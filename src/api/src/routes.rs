@@ -3,6 +3,7 @@
 mod description;
 mod machine_detail_routes;
 mod os_routes;
+mod user_routes;
 
 pub use description::{ApiRoute, OperationDoc, RequiredToken, ResponseContent};
 
@@ -149,6 +150,7 @@ pub fn operator_routes() -> Vec<ApiRoute> {
         host_routes(),
         volume_routes(),
         template_routes(),
+        user_routes::user_routes(),
         server_routes(),
     ];
     all.into_iter().flatten().collect()

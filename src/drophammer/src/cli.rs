@@ -103,6 +103,24 @@ pub enum CliCommand {
     /// List and show the sizes of a server.
     #[command(after_help = format!("Examples:\n  drophammer size list\n  drophammer size show c1-small\n\n{EXIT_CODES}"))]
     Size(crate::operator_client::catalogs::SizeOptions),
+    /// Add, list, change and remove users of a server, and their tokens.
+    #[command(after_help = format!(
+        "Examples: add an operator for the machines of one project; create a token and log in with it; revoke the token\n  \
+        drophammer user add ann --role operator --project blue\n  \
+        drophammer user token create ann laptop --expires 30d | drophammer login http://10.0.0.1:8080\n  \
+        drophammer user token revoke ann laptop\n\n{EXIT_CODES}"
+    ))]
+    User(crate::operator_client::users::UserOptions),
+    /// Print the user, the role and the projects of the token that commands use.
+    #[command(after_help = format!("Example:\n  drophammer whoami\n\n{EXIT_CODES}"))]
+    Whoami(crate::operator_client::users::WhoamiOptions),
+    /// Print the audit log of a server: who has requested which change, from where, and with which result.
+    #[command(after_help = format!(
+        "Examples: the changes of one machine; all entries from now on as JSON lines\n  \
+        drophammer audit --machine 4c4c4544-0051-3010-8052-b4c04f4d3132\n  \
+        drophammer audit --follow --output json\n\n{EXIT_CODES}"
+    ))]
+    Audit(crate::operator_client::audit::AuditOptions),
     /// Check a server's directory, or plan all its machines.
     Site(crate::commands::site::SiteArgs),
     /// Print what an installation would do, disk by disk, and show which stages run before the first write to a disk.
@@ -262,7 +280,7 @@ mod tests {
 
     #[test]
     fn all_nouns_have_the_same_verbs() {
-        for noun in ["image", "layout", "os", "size", "template", "volume"] {
+        for noun in ["image", "layout", "os", "size", "template", "user", "volume"] {
             let [list, alias] = ["list", "ls"].map(|verb| find_command(&format!("{noun} {verb}")));
             assert_eq!(list.get_name(), alias.get_name());
             find_command(&format!("{noun} show"));

@@ -1,8 +1,9 @@
-//! `drophammer machine`, `layout`, `os`, `volume`, `image list` and `image modify`: the operator's client of `drophammer serve`.
+//! `drophammer machine`, `layout`, `os`, `volume`, `user`, `audit`, `image list` and `image modify`: the operator's client of `drophammer serve`.
 
 mod add_machine;
 mod adopt;
 mod api_client;
+pub mod audit;
 mod boot_digest;
 pub mod catalogs;
 mod confirm_restored;
@@ -25,6 +26,7 @@ mod reinstall;
 mod server_messages;
 #[cfg(test)]
 mod tests;
+pub mod users;
 pub mod volumes;
 
 pub(crate) use api_client::{OperatorClient, OperatorResponse};

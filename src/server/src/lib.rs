@@ -12,6 +12,7 @@
 //!
 //! The tests start complete servers on the loopback interface.
 
+mod authorization_layer;
 mod health_check;
 mod host_environment;
 mod listeners;

@@ -1,7 +1,7 @@
 //! Listening sockets and their routes. With TLS, requests that carry a token are accepted over TLS only. Boot scripts, kernel and ramdisk
 //! remain available over plain HTTP, since most firmware does not support TLS.
 
-use super::{ServerConfig, request_guard};
+use super::{ServerConfig, authorization_layer, request_guard};
 use api::metal_api::machines;
 use api::{AppState, HttpsPort, agent_api, deploy_templates, downloads, netboot, routes};
 use axum::Router;
@@ -190,9 +190,12 @@ fn finish_router(router: Router<Arc<AppState>>, app: &Arc<AppState>) -> Router {
     guard_router(router, app)
 }
 
-/// Adds the check of request heads as a layer, so that it also applies to unknown paths.
+/// Adds the authorization, and the check of request heads. They are layers, so that they also apply to unknown paths.
 fn guard_router(router: Router<Arc<AppState>>, app: &Arc<AppState>) -> Router {
-    router.layer(from_fn_with_state(app.clone(), request_guard::guard_request)).with_state(app.clone())
+    router
+        .layer(from_fn_with_state(app.clone(), authorization_layer::authorize))
+        .layer(from_fn_with_state(app.clone(), request_guard::guard_request))
+        .with_state(app.clone())
 }
 
 /// Refuses a request that must use TLS, without reading the request. A token in the request was sent unencrypted, and

@@ -1,5 +1,6 @@
 //! Command line options of `drophammer serve`.
 
+use api::audit_log::AuditRetention;
 use clap::{Args, Subcommand};
 use http_server::listen_address::parse_listen_address;
 use pxe::BootServer;
@@ -120,10 +121,22 @@ pub struct ServeOptions {
     /// Install only machines whose plan is approved (`drophammer site plan --approve`). Machines without an approved plan wait.
     #[arg(long)]
     pub approved_only: bool,
+    /// Append each entry of the audit log to this file, as one JSON object per line.
+    #[arg(long, value_name = "FILE")]
+    pub audit_log: Option<PathBuf>,
+    /// Days after which entries of the audit log are deleted from the database.
+    #[arg(long, value_name = "DAYS", default_value_t = AUDIT_RETENTION.days, value_parser = clap::value_parser!(u32).range(1..=36500))]
+    pub audit_days: u32,
+    /// Maximum number of entries of the audit log in the database. The oldest entries are deleted first.
+    #[arg(long, value_name = "NUMBER", default_value_t = AUDIT_RETENTION.entries, value_parser = clap::value_parser!(u32).range(1000..=10_000_000))]
+    pub audit_entries: u32,
     /// Print one JSON object per line instead of text.
     #[arg(long)]
     pub json: bool,
 }
+
+/// Default retention of the audit log.
+pub(crate) const AUDIT_RETENTION: AuditRetention = AuditRetention { days: 400, entries: 200_000 };
 
 /// TLS options of the command line.
 #[derive(Debug, Clone)]
@@ -162,6 +175,10 @@ pub struct ServerConfig {
     pub cmdline: String,
     /// True if machines without an approved plan must wait.
     pub approved_only: bool,
+    /// File to which the entries of the audit log are appended.
+    pub audit_log: Option<PathBuf>,
+    /// Limits above which entries of the audit log are deleted.
+    pub audit_retention: AuditRetention,
     /// Print one JSON object per line instead of text.
     pub json: bool,
 }
@@ -192,6 +209,9 @@ impl From<ServeOptions> for ServerConfig {
             cmdline,
             json,
             approved_only,
+            audit_log,
+            audit_days,
+            audit_entries,
             ..
         } = serve;
         let pxe = serve.pxe.map(|card| PxeOptions { card, range, dhcp_options, ipxe });
@@ -214,6 +234,8 @@ impl From<ServeOptions> for ServerConfig {
             boot,
             cmdline,
             approved_only,
+            audit_log,
+            audit_retention: AuditRetention { days: audit_days, entries: audit_entries },
             json,
         }
     }

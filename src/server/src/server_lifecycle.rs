@@ -7,6 +7,9 @@ use super::options::ServerConfig;
 use super::start_checks::{boot_directory, check_at_start, check_options, refuse_lost_database};
 use super::systemd_notify::{HeartbeatSource, ServiceManager};
 use api::accepted_host_names::{HostNames, note_doubtful_name};
+use api::access::login_sessions::LoginSessions;
+use api::access::project_snapshots::ProjectSnapshots;
+use api::audit_log::AuditLog;
 use api::deploy_templates::TemplateWriter;
 use api::planner_pool::PlannerPool;
 use api::site_reload::{ReloadEvent, SiteReloader};
@@ -241,6 +244,9 @@ fn build_app_state(
         https: listeners.https()?,
         templates: TemplateWriter::new(&options.dir),
         planner: PlannerPool::start_threads().context(Phase::Serve, || "start the planner threads")?,
+        sessions: LoginSessions::default(),
+        project_snapshots: ProjectSnapshots::default(),
+        audit: AuditLog::new(options.audit_retention, options.audit_log.clone())?,
         looks: migration_requests::certificate_checks::CertificateChecks::default(),
         runs: tokio::sync::Notify::new(),
         run_interval: around.look_every.min(out_of_band::RUN_INTERVAL),
@@ -252,6 +258,7 @@ fn open_state(options: &ServerConfig, quiet: Duration, counters: &Arc<metrics::M
     let observed = counters.clone();
     let hooks = StoreHooks {
         current_client: request_context::current_client,
+        current_audit_entry: api::access::current_audit_entry,
         observe_job: Arc::new(move |duration| observed.observe_store_job(duration)),
     };
     let state = ServerState::open(&options.dir.join(store::DATABASE), quiet)?;

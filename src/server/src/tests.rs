@@ -1,6 +1,7 @@
 //! Tests of a complete server on the loopback interface, over TCP.
 
 mod agent_requests;
+mod audit_entries;
 mod boot_digest;
 mod boot_files;
 mod boot_network_attackers;
@@ -58,6 +59,7 @@ mod templates;
 mod tls;
 mod unauthenticated_costs;
 mod unreadable_files;
+mod users;
 mod verified_definitions;
 mod version_compatibility;
 mod volumes;
@@ -205,6 +207,8 @@ fn options(dir: &Path) -> ServerConfig {
         boot: None,
         cmdline: "quiet".to_owned(),
         approved_only: false,
+        audit_log: None,
+        audit_retention: crate::options::AUDIT_RETENTION,
         json: true,
     }
 }

@@ -38,6 +38,8 @@ use yaml_node::{parse_document, to_json};
 pub struct MachineSpec {
     pub id: String,
     pub name: String,
+    /// Project of the machine. The access of users can be restricted to projects.
+    pub project: Option<String>,
     pub macs: Vec<String>,
     /// UUID that the machine's firmware reports; `None` if this UUID is the machine's id.
     pub smbios_uuid: Option<Uuid>,

@@ -39,6 +39,33 @@ pub struct SiteSnapshot {
 }
 
 impl SiteSnapshot {
+    /// Returns a snapshot with the machines of these projects only, and without problems.
+    pub fn restrict_to_projects(&self, projects: &[String]) -> SiteSnapshot {
+        let is_own = |machine: &MachineSpec| machine.project.as_ref().is_some_and(|own| projects.contains(own));
+        let machines: HashMap<_, _> = self
+            .machines
+            .iter()
+            .filter(|(_, machine)| is_own(machine))
+            .map(|(id, one)| (id.clone(), one.clone()))
+            .collect();
+        let mut macs = self.macs.clone();
+        macs.values_mut().for_each(|ids| ids.retain(|id| machines.contains_key(id)));
+        let mut machine_files = self.machine_files.clone();
+        machine_files.retain(|id, _| machines.contains_key(id));
+        SiteSnapshot {
+            machines,
+            macs,
+            machine_files,
+            files: self.files.clone(),
+            images: self.images.clone(),
+            layout_files: self.layout_files.clone(),
+            size_files: self.size_files.clone(),
+            os_definitions: self.os_definitions.clone(),
+            known: self.known.clone(),
+            problems: Vec::new(),
+        }
+    }
+
     pub fn find_machine(&self, id: &str) -> Option<&MachineSpec> {
         self.machines.get(id)
     }

@@ -115,6 +115,26 @@ impl DatabaseFile {
         Ok(value)
     }
 
+    /// Runs one transaction that is on disk when this function returns, but is not counted as a durable one. A backup
+    /// without the result of such a transaction is not outdated.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read or written. If the file is missing, the server stops.
+    pub(crate) fn run_synced_uncounted<T>(
+        &mut self,
+        work: impl FnOnce(&Transaction) -> rusqlite::Result<T>,
+    ) -> Result<T> {
+        self.check_file()?;
+        let done = (|| {
+            self.connection.pragma_update(None, "synchronous", "FULL")?;
+            let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let done = work(&transaction).and_then(|value| transaction.commit().map(|()| value));
+            self.connection.pragma_update(None, "synchronous", "NORMAL")?;
+            done
+        })();
+        done.context(Phase::Serve, || "the database")
+    }
+
     /// Syncs all previous transactions.
     fn sync_log(&mut self) -> Result<()> {
         self.run_counted(|_| Ok(((), true)))

@@ -1,6 +1,7 @@
 //! Handle on the database, and the thread that owns the connection. Also stores machines and digests, which have no
 //! module of their own.
 
+use crate::audit;
 use crate::boot_activity::BootActivity;
 use crate::database_file::{DatabaseFile, Durability};
 use crate::fair_queue::{self, JobSender};
@@ -35,13 +36,16 @@ pub struct StoreHooks {
     /// Returns the client that sent the current request; `None` for jobs of the server itself. A job is added to the
     /// queue of this client.
     pub current_client: fn() -> Option<IpAddr>,
+    /// Returns the entry of the audit log for the current request. Each transaction of the request marks this entry as
+    /// committed.
+    pub current_audit_entry: fn() -> Option<i64>,
     /// Callback that receives the duration of each job, including its time in the queue.
     pub observe_job: Arc<dyn Fn(Duration) + Send + Sync>,
 }
 
 impl Default for StoreHooks {
     fn default() -> StoreHooks {
-        StoreHooks { current_client: || None, observe_job: Arc::new(|_| ()) }
+        StoreHooks { current_client: || None, current_audit_entry: || None, observe_job: Arc::new(|_| ()) }
     }
 }
 
@@ -181,7 +185,17 @@ impl ServerState {
         &self,
         work: impl FnOnce(&Transaction) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
+        let entry = (self.hooks.current_audit_entry)();
+        let work = move |transaction: &Transaction| mark_audited(transaction, entry, work);
         flatten_answer(self.submit_job(|store| store.run_durably(work)).await)
+    }
+
+    /// Runs a transaction with [`DatabaseFile::run_synced_uncounted`].
+    pub(crate) async fn run_synced_uncounted<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Transaction) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        flatten_answer(self.submit_job(|store| store.run_synced_uncounted(work)).await)
     }
 
     /// Runs a transaction with [`DatabaseFile::run_as_durable_as_needed`].
@@ -322,6 +336,22 @@ impl ServerState {
             )
         })
         .map(drop)
+    }
+}
+
+/// Does the work of a transaction. If the work changes the database, marks the entry of the audit log as committed.
+fn mark_audited<T>(
+    transaction: &Transaction,
+    entry: Option<i64>,
+    work: impl FnOnce(&Transaction) -> rusqlite::Result<T>,
+) -> rusqlite::Result<T> {
+    let before = transaction.total_changes();
+    let value = work(transaction)?;
+    match entry {
+        Some(entry) if transaction.total_changes() > before => {
+            audit::mark_committed(transaction, entry).map(|()| value)
+        }
+        _ => Ok(value),
     }
 }
 

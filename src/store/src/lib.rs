@@ -22,7 +22,8 @@
 //!   `migration_records` stores migrations. `boot_prohibitions` stores the allocations that a machine must no longer
 //!   boot after a migration. `plan_approval` defines the files with approved plans. `restore_confirmation` withholds the
 //!   installations and migrations of a restored database until its records are confirmed, and `install_state` combines
-//!   all records of an allocation.
+//!   all records of an allocation. `users` stores users with their roles, `user_tokens` stores the hashes of their
+//!   tokens, and `audit` stores the audit log.
 //! * **Decisions.** `success_proof` decides whether a reported success is valid. `first_install` handles the start of a
 //!   first installation, and `orders` handles reinstalls. `out_of_band` handles the steps that run through management
 //!   controllers before an installation, `migration_transactions` handles migrations, and `adoption` handles installations that the
@@ -32,6 +33,7 @@
 
 mod adoption;
 mod attempt_failure;
+pub mod audit;
 pub mod backup;
 pub mod boot_activity;
 mod boot_prohibitions;
@@ -78,6 +80,8 @@ pub mod testing;
 mod tests;
 pub mod token;
 mod unknown_machines;
+pub mod user_tokens;
+pub mod users;
 pub mod wipe_policy_check;
 
 pub use adoption::AdoptOutcome;

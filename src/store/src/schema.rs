@@ -49,6 +49,18 @@ const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS history (
         id INTEGER PRIMARY KEY, machine TEXT NOT NULL, time TEXT NOT NULL, entry TEXT NOT NULL) STRICT;
     CREATE INDEX IF NOT EXISTS history_of_machine ON history (machine, id);
+    CREATE TABLE IF NOT EXISTS users (
+        name TEXT PRIMARY KEY, role TEXT NOT NULL, projects TEXT NOT NULL, disabled INTEGER NOT NULL,
+        created TEXT NOT NULL) STRICT;
+    CREATE TABLE IF NOT EXISTS user_tokens (
+        hash TEXT PRIMARY KEY, user_name TEXT NOT NULL, name TEXT NOT NULL, created TEXT NOT NULL, expires TEXT,
+        last_used TEXT, revoked TEXT, UNIQUE (user_name, name)) STRICT;
+    CREATE TABLE IF NOT EXISTS audit (
+        id INTEGER PRIMARY KEY, time TEXT NOT NULL, who TEXT NOT NULL, token TEXT NOT NULL, role TEXT NOT NULL,
+        address TEXT NOT NULL, request TEXT NOT NULL, method TEXT NOT NULL, path TEXT NOT NULL, action TEXT NOT NULL,
+        object TEXT NOT NULL, outcome TEXT NOT NULL, status INTEGER, committed INTEGER NOT NULL, changes TEXT NOT NULL,
+        reason TEXT NOT NULL) STRICT;
+    CREATE INDEX IF NOT EXISTS audit_of_object ON audit (object, id);
 ";
 
 /// Columns that later versions added, by table:

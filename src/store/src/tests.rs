@@ -6,6 +6,7 @@ mod database_files;
 mod installed_fields;
 mod order_model;
 mod recorded_database;
+mod users_and_audit;
 
 use self::order_model::{Actor, Expected, STEPS, Step};
 use super::*;

@@ -98,6 +98,7 @@ fn show_preserved(kept: &[PreservationProof]) -> Markup {
 }
 
 /// Console log, as shown on a page.
+#[derive(Default)]
 pub(crate) struct PageLog {
     id: String,
     /// Text of the log, or only the end of the text if the log is long.

@@ -1,5 +1,5 @@
-//! The operator's web page: server-rendered HTML that works without JavaScript, after a login with the operator's
-//! token.
+//! The operator's web page: server-rendered HTML that works without JavaScript, after a login with the token
+//! of a user.
 //!
 //! `session` manages logins, `form` parses submitted forms and checks the forms that change something, and `page_frame`
 //! renders the frame of every page. `machines` renders the list of machines, which `machine_list_query` filters and
@@ -10,13 +10,14 @@
 //! for the name of the machine. `reinstall` orders reinstalls, `bulk_actions` orders or cancels them on several
 //! machines, `bulk_pages` renders the pages of `bulk_actions`, and `add_machine` creates machine files. `rack_plan`
 //! shows the plans of all machines, which `rack_plan_runs` computes. `overviews` renders layouts, images and orders,
-//! and `site_objects` renders sizes, templates and volumes. `live_updates` sends events, and `assets` contains the
+//! `audit` renders the audit log, and `site_objects` renders sizes, templates and volumes. `live_updates` sends events, and `assets` contains the
 //! style sheet, the script and the icon.
 
 mod add_machine;
 mod allocate;
 mod allocation_differences;
 mod assets;
+mod audit;
 mod bulk_actions;
 mod bulk_pages;
 mod confirmation;
@@ -52,11 +53,12 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use hardware_identifiers::HardwareIdentifiers;
+pub use session::render_refusal;
 use rack_plan_runs::RackPlanRuns;
-use session::{LoggedIn, LoginSessions};
+use session::LoggedIn;
 use std::sync::Arc;
 
-/// Returns the routes of the web page, with an empty table of login sessions.
+/// Returns the routes of the web page.
 pub fn web_routes() -> Router<Arc<AppState>> {
     Router::new()
         .route("/", get(get_root))
@@ -86,10 +88,10 @@ pub fn web_routes() -> Router<Arc<AppState>> {
         .route("/volumes", get(site_objects::get_volumes))
         .route("/orders", get(overviews::get_orders))
         .route("/plan", get(rack_plan::get_plan))
+        .route("/audit", get(audit::get_audit))
         .route("/page.css", get(assets::get_style))
         .route("/page.js", get(assets::get_script))
         .route("/page.svg", get(assets::get_icon))
-        .layer(Extension(LoginSessions::default()))
         .layer(Extension(HardwareIdentifiers::default()))
         .layer(Extension(RackPlanRuns::default()))
 }

@@ -1,10 +1,9 @@
 //! Live updates of pages with server-sent events. The server sends the changes of machines to watchers twice a second.
 
 use super::page_frame;
-use super::session::{LoggedIn, LoginSessions};
+use super::session::LoggedIn;
 use api::AppState;
 use api::display_phase::DisplayPhase;
-use axum::Extension;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -88,11 +87,7 @@ impl From<MachineChange> for MachineUpdate {
 }
 
 /// `GET /events`: stream of live updates.
-pub(crate) async fn get_events(
-    State(app): State<Arc<AppState>>,
-    Extension(sessions): Extension<LoginSessions>,
-    person: LoggedIn,
-) -> Response {
+pub(crate) async fn get_events(State(app): State<Arc<AppState>>, person: LoggedIn) -> Response {
     let Some(place) = app.watch.live.add_watcher() else {
         let why = format!(
             "{WATCHERS} pages already receive live updates: this page shows the state at the time when it was loaded"
@@ -103,15 +98,15 @@ pub(crate) async fn get_events(
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut closing = app.closing.clone();
     let stream = EventStream {
-        shape: hash_directory(&app.directory(), &app.counters.health),
+        shape: hash_directory(&app.directory(), &page_frame::list_visible_problems(&app, &person)),
         problems: app.counters.health.problems(),
         health: app.counters.health.clone(),
         directory: app.directory.clone(),
+        app: app.clone(),
         place,
         tick,
         quiet: QUIET,
         closing: Box::pin(async move { drop(closing.wait_for(|closing| *closing).await) }),
-        sessions,
         person,
     };
     let types = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
@@ -131,23 +126,26 @@ struct EventStream {
     /// Number of ticks since the last transmission.
     quiet: u32,
     closing: Pin<Box<dyn Future<Output = ()> + Send>>,
-    sessions: LoginSessions,
+    app: Arc<AppState>,
     person: LoggedIn,
 }
 
 impl EventStream {
     fn next_message(&mut self) -> String {
         let mut text = String::new();
-        let moved: Vec<_> = self.place.take_changes().into_iter().map(MachineUpdate::from).collect();
+        let visible = self.app.directory_for(&self.person.identity);
+        let may_see = |id: &str| !self.person.identity.is_restricted() || visible.find_machine(id).is_some();
+        let changes = self.place.take_changes().into_iter().filter(|change| may_see(&change.machine));
+        let moved: Vec<_> = changes.map(MachineUpdate::from).collect();
         if !moved.is_empty() {
             text += &format!("event: machines\ndata: {}\n\n", json!(moved));
         }
         let problems = self.health.problems();
         if self.directory.has_changed().unwrap_or_default() || problems != self.problems {
-            let directory = self.directory.borrow_and_update().clone();
-            let shape = hash_directory(&directory, &self.health);
+            self.directory.mark_unchanged();
+            let all = page_frame::list_visible_problems(&self.app, &self.person);
+            let shape = hash_directory(&self.app.directory_for(&self.person.identity), &all);
             if std::mem::replace(&mut self.shape, shape) != shape {
-                let all = page_frame::list_problems(&self.health, &directory.problems);
                 text += &format!("event: directory\ndata: {}\n\n", json!({ "problems": all }));
             }
             self.problems = problems;
@@ -157,9 +155,9 @@ impl EventStream {
 }
 
 /// Returns a hash of all problems, and of everything in the directory that the pages show.
-fn hash_directory(directory: &SiteSnapshot, health: &ServerHealth) -> u64 {
+fn hash_directory(directory: &SiteSnapshot, problems: &[String]) -> u64 {
     let mut hasher = DefaultHasher::new();
-    page_frame::list_problems(health, &directory.problems).hash(&mut hasher);
+    problems.hash(&mut hasher);
     let mut machines: Vec<_> = directory.machines().collect();
     machines.sort_by_key(|machine| &machine.id);
     for machine in machines {
@@ -179,7 +177,7 @@ impl hyper::body::Body for EventStream {
                 return Poll::Ready(None);
             }
             std::task::ready!(self.tick.poll_tick(context));
-            if !self.sessions.is_valid(&self.person.session) {
+            if !self.app.sessions.is_valid(&self.person.session) {
                 return Poll::Ready(None);
             }
             let mut text = self.next_message();

@@ -60,11 +60,11 @@ async fn build_page(
             "machines/ contains no machine {id}, and no machine with this id has registered"
         )));
     }
-    let history =
-        history::show_events(&app.state.list_events(id, EVENTS).await?, &history::PageLog::read_log(app, id).await?);
+    let log = read_visible_log(app, person, id).await?;
+    let history = history::show_events(&app.state.list_events(id, EVENTS).await?, &log);
     let inventory = register.as_ref().and_then(|register| register.inventory.as_ref());
     let Some(machine) = machine else {
-        return Ok((id.to_owned(), show_unknown_machine(id, register.as_ref(), &history)));
+        return Ok((id.to_owned(), show_unknown_machine(person, id, register.as_ref(), &history)));
     };
     let row = MachineRow::new(app, operator::summarize_machine(app, machine).await?);
     let of_kubernetes = metal_api::volumes::volumes_of(app, machine).await?;
@@ -89,6 +89,14 @@ async fn build_page(
     Ok((format!("{}: {}", directory.display_name(id), row.phase.word), main))
 }
 
+/// Returns the console log of the machine; empty for viewers, because the log can contain passwords.
+async fn read_visible_log(app: &AppState, person: &LoggedIn, id: &str) -> Result<history::PageLog, ApiError> {
+    match person.is_operator() {
+        true => history::PageLog::read_log(app, id).await,
+        false => Ok(history::PageLog::default()),
+    }
+}
+
 /// Returns the verdict of the plan about a disk.
 fn find_verdict(plan: &PlanPreview, device: &str) -> Option<DiskVerdict> {
     let PlanPreview::Planned(planned, _) = plan else { return None };
@@ -97,10 +105,10 @@ fn find_verdict(plan: &PlanPreview, device: &str) -> Option<DiskVerdict> {
 }
 
 /// Renders the page of a machine that has registered, but does not have a machine file.
-fn show_unknown_machine(id: &str, register: Option<&RegisterRequest>, history: &Markup) -> Markup {
+fn show_unknown_machine(person: &LoggedIn, id: &str, register: Option<&RegisterRequest>, history: &Markup) -> Markup {
     html! {
         h1 { (id) }
-        p { "This machine is new: it does not have a file in machines/. " a.button href={ "/machines/" (id) "/add" } { "Add…" } }
+        p { "This machine is new: it does not have a file in machines/. " @if person.is_operator() { a.button href={ "/machines/" (id) "/add" } { "Add…" } } }
         @if let Some(register) = register { (show_hardware(register)) }
         @if let Some(inventory) = register.and_then(|register| register.inventory.as_ref()) {
             h2 { "Disks" } (disks::draw_disks(inventory, |_| None))
@@ -174,7 +182,8 @@ fn show_header(person: &LoggedIn, machine: &MachineSpec, row: &MachineRow) -> Ma
     html! {
         div.head {
             h1 { (name) }
-            p.actions {
+            p.actions hidden[!person.is_operator()] {
+              @if person.is_operator() {
                 @if listed.installed && machine.locked.is_none() {
                     a.button href={ "/machines/" (machine.id) "/reinstall" } { "Reinstall…" } " "
                 }
@@ -184,6 +193,7 @@ fn show_header(person: &LoggedIn, machine: &MachineSpec, row: &MachineRow) -> Ma
                 a.button href={ "/machines/" (machine.id) "/file" } { "Edit file…" } " "
                 a.button href={ "/machines/" (machine.id) "/actions" } { "Power, lock, free…" } " "
                 a.button href={ "/machines/" (machine.id) "/log" } { "Console log" }
+              }
             }
         }
         (show_failure(row))
@@ -294,6 +304,7 @@ fn show_facts(machine: &MachineSpec, row: &MachineRow) -> Markup {
             dt { "Id" } dd { code { (machine.id) } }
             @if !machine.macs.is_empty() { dt { "MACs" } dd { code { (machine.macs.join(" ")) } } }
             @if let Some(size) = &machine.size { dt { "Size" } dd { (size) } }
+            @if let Some(project) = &machine.project { dt { "Project" } dd { (project) } }
             @if let Some(allocation) = &listed.allocation { dt { "Allocation" } dd { code { (allocation) } } }
             @if let Some(image) = &listed.image {
                 dt { "Image" }
@@ -322,7 +333,7 @@ fn show_order(person: &LoggedIn, machine: &MachineSpec, order: &ReinstallOrder, 
                 @if order.given_up { ", and was abandoned: the machine waits at its console" }
                 "."
             }
-            @if !order.begun {
+            @if !order.begun && person.is_operator() {
                 form method="post" action={ "/machines/" (machine.id) "/cancel" } {
                     (page_frame::form_token(person)) button { "Cancel the order" }
                 }

@@ -187,7 +187,7 @@ fn show_list(app: &AppState, person: &LoggedIn, rows: &[MachineRow], query: &Mac
             }
         }
         p #phases data-phase=(query.phase) { (show_phases(rows, query)) }
-        (show_bulk_form(app, person))
+        @if person.is_operator() { (show_bulk_form(app, person)) }
         table.machines {
             thead { tr { th.select { input #all type="checkbox" aria-label="Select all machines in the list" hidden; } @for (name, column) in COLUMNS { (show_column(query, name, column)) } } }
             tbody #machines { @for row in shown { (row.markup()) } }

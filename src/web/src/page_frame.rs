@@ -4,6 +4,7 @@
 use super::form::TOKEN;
 use super::session::LoggedIn;
 use api::AppState;
+use api::access::UserRole;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use common::format::metal_api_wording::reword_metal_phrases;
@@ -37,17 +38,34 @@ pub(crate) fn render_page(app: &AppState, person: &LoggedIn, title: &str, here: 
             a.skip href="#main" { "Skip to content" }
             nav aria-label="Pages" {
                 strong { "drophammer" }
-                @for (path, name) in PLACES {
+                @for (path, name) in visible_places(person) {
                     a href=(path) aria-current=[(path == here).then_some("page")] { (name) }
                 }
             }
             span #live role="status" {}
+            @let identity = &person.identity;
+            span.faint title=(format!("{} {}", identity.role, identity.projects.join(", "))) { (identity.user) }
             form method="post" action="/logout" { (form_token(person)) button.quiet { "Log out" } }
         }
-        (show_problems(&problems))
+        (show_problems(&list_visible_problems(app, person)))
         main #main tabindex="-1" { (main) }
     };
     html_response(StatusCode::OK, &render_document(title, &body))
+}
+
+/// Returns the entries of the navigation that the user may open.
+fn visible_places(person: &LoggedIn) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let audit = (person.identity.role == UserRole::Admin).then_some(("/audit", "Audit"));
+    PLACES.into_iter().chain(audit)
+}
+
+/// Returns the problems that the user may see: all problems, or none if the user is restricted to projects, because
+/// the problems name the files of other machines.
+pub(crate) fn list_visible_problems(app: &AppState, person: &LoggedIn) -> Vec<String> {
+    match person.identity.is_restricted() {
+        true => Vec::new(),
+        false => list_problems(&app.counters.health, &app.directory_for(&person.identity).problems),
+    }
 }
 
 /// Returns the current problems: those of the server itself, followed by those of the directory.
@@ -78,11 +96,11 @@ pub(crate) fn render_login(status: StatusCode, why: Option<&str>) -> Response {
             h1 { "drophammer" }
             @if let Some(why) = why { p.problem role="alert" { (why) } }
             form method="post" action="/login" {
-                label for="token" { "Operator's token" }
+                label for="token" { "Token" }
                 input #token type="password" name="token" autocomplete="current-password" required autofocus;
                 button { "Log in" }
             }
-            p.faint { "The token is in operator.token in the server's directory." }
+            p.faint { "Use your own token, or the operator's token, which is in operator.token in the server's directory." }
         }
     };
     html_response(status, &render_document("Log in", &body))

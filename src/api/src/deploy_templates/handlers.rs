@@ -25,8 +25,6 @@ use std::sync::Arc;
 /// Maximum size of a template, in bytes. A template may contain a layout, and a large layout has a size of a few tens
 /// of kilobytes.
 const TEMPLATE_BYTES: usize = 1 << 20;
-/// Header in which OpenStack clients send a token.
-const TOKEN: &str = "x-auth-token";
 
 /// Request without its body. The handler reads the body after it has checked the token.
 pub(crate) struct TemplateRequest {
@@ -35,6 +33,8 @@ pub(crate) struct TemplateRequest {
     path: Vec<String>,
     query: Vec<(String, String)>,
     headers: HeaderMap,
+    /// True if a user was authorized for the request.
+    is_authorized: bool,
     base: String,
     peer: ClientAddress,
 }
@@ -52,6 +52,7 @@ impl FromRequestParts<Arc<AppState>> for TemplateRequest {
             path: path.split('/').filter(|step| !step.is_empty()).map(str::to_owned).collect(),
             query,
             headers: parts.headers.clone(),
+            is_authorized: OperatorAuth::is_authorized(&parts.extensions),
             base: BaseUrls::from_request_parts(parts, app).await?.calls,
             peer: ClientAddress::from_request_parts(parts, app).await?,
         })
@@ -121,16 +122,9 @@ fn check_version(method: &Method, minor: u32) -> TemplateResult<()> {
     }
 }
 
-/// Checks the operator's token. The token is in the header that this program sends, or in the header that OpenStack
-/// clients send.
-fn check_token(app: &AppState, headers: &HeaderMap) -> TemplateResult<()> {
-    let as_bearer = headers.get(TOKEN).and_then(|token| token.to_str().ok()).and_then(|token| {
-        let value = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
-        Some(HeaderMap::from_iter([(header::AUTHORIZATION, value)]))
-    });
-    match OperatorAuth::is_authorized(app, headers)
-        || as_bearer.is_some_and(|headers| OperatorAuth::is_authorized(app, &headers))
-    {
+/// Checks that a user was authorized.
+fn check_token(asked: &TemplateRequest) -> TemplateResult<()> {
+    match asked.is_authorized {
         true => Ok(()),
         false => {
             let why = "this request requires the operator's token, as Authorization: Bearer or as X-Auth-Token";
@@ -140,7 +134,7 @@ fn check_token(app: &AppState, headers: &HeaderMap) -> TemplateResult<()> {
 }
 
 async fn handle_request(app: &AppState, form: TemplateForm, asked: &TemplateRequest, body: Body) -> TemplateResult {
-    check_token(app, &asked.headers)?;
+    check_token(asked)?;
     let whole = |stored: &StoredTemplate| render_template(stored, &asked.base, form, None);
     let no_template = || IronicRefusal::bad_request("specify a template, by uuid or by name");
     match (asked.method.as_str(), &asked.path[..]) {

@@ -117,7 +117,7 @@ pub(crate) async fn list_machines(
 /// `GET /v1/machine/{id}`: returns the machine in metal-api's format to the operator, and its allocation to the machine
 /// itself.
 pub async fn get_machine_for_caller(State(app): State<Arc<AppState>>, request: Request) -> Response {
-    match OperatorAuth::is_authorized(&app, request.headers()) {
+    match OperatorAuth::is_authorized(request.extensions()) {
         true => show_machine.call(request, app).await,
         false => agent_api::get_machine.call(request, app).await,
     }

@@ -2,8 +2,9 @@
 
 use super::{Metrics, machine_phase, prometheus};
 use crate::AppState;
+use crate::access::Identity;
 use crate::machine_auth::bearer_hash;
-use crate::operator::OperatorAuth;
+use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse;
@@ -24,14 +25,15 @@ const AT_ONCE: usize = 200;
 #[derive(Default)]
 pub(crate) struct CachedPhases(tokio::sync::Mutex<Option<(Instant, BTreeMap<&'static str, u64>)>>);
 
-/// `GET /metrics`: authorized by the operator's token, or by the token in `metrics.token`, which is valid only for this
+/// `GET /metrics`: authorized by the token of a user, or by the token in `metrics.token`, which is valid only for this
 /// endpoint.
 pub(crate) async fn get_metrics(
     State(app): State<Arc<AppState>>,
+    identity: Option<Extension<Identity>>,
     headers: HeaderMap,
 ) -> Result<impl IntoResponse, ApiError> {
     let given = bearer_hash(&headers).is_some_and(|given| token::hashes_equal(&given, &app.metrics));
-    if !given && !OperatorAuth::is_authorized(&app, &headers) {
+    if !given && identity.is_none() {
         let why = format!("this request requires the token in {METRICS_FILE} in the server's directory");
         return Err(ApiError::new(StatusCode::UNAUTHORIZED, why));
     }

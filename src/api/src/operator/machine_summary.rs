@@ -12,6 +12,9 @@ use store::{ATTEMPTS, AttemptFailure, MachineContact, ReinstallOrder, ReinstallO
 pub struct MachineSummary {
     pub id: String,
     pub name: String,
+    /// Project of the machine, to which the access of users can be restricted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
     #[serde(default, deserialize_with = "read_reference")]
     pub size: Option<String>,
     /// Id of the allocation.

@@ -155,6 +155,7 @@ error_codes! {
     713 Tls "TLS";
     714 ServerProblem "A problem of the server";
     715 Backup "A backup cannot be written or restored";
+    716 AccessDenied "The user lacks a permission";
 
     800 Migration "A migration fails";
     801 MigrationSource "The machine cannot be migrated";

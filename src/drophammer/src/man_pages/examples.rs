@@ -4,7 +4,7 @@ use super::page_sections::is_exit_status;
 use clap::Command;
 
 /// Examples that the `--help` of the parent command does not show.
-const FURTHER: [&str; 34] = [
+const FURTHER: [&str; 44] = [
     "drophammer serve backup /srv/drophammer /backup/drophammer-2026-11-22",
     "drophammer serve restore /srv/drophammer /backup/drophammer-2026-11-22",
     "drophammer image list --all",
@@ -18,7 +18,7 @@ const FURTHER: [&str; 34] = [
     "drophammer machine adopt --waiting",
     "drophammer machine boot-digest storage-7 --at https://install.rack:8443",
     "drophammer machine confirm storage-7",
-    "drophammer layout create default.yaml",
+    "drophammer layout apply default.yaml",
     "drophammer layout delete old",
     "drophammer layout list",
     "drophammer os list",
@@ -33,6 +33,16 @@ const FURTHER: [&str; 34] = [
     "drophammer template show CUSTOM_MIRROR",
     "drophammer size list --sort memory",
     "drophammer size show c1-small",
+    "drophammer user list",
+    "drophammer user show ann",
+    "drophammer user modify ann --role viewer",
+    "drophammer user disable operator",
+    "drophammer user enable operator",
+    "drophammer user remove ann",
+    "drophammer user token list ann",
+    "drophammer user token create ci deploy --expires never",
+    "drophammer user token revoke ann laptop",
+    "drophammer user add ci --role operator",
     "drophammer site check /srv/drophammer",
     "drophammer site plan /srv/drophammer --image debian-13.1.20261101",
     "drophammer check default.yaml",

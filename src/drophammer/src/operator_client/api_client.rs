@@ -123,7 +123,7 @@ impl OperatorClient {
                 Err(Error::new(Phase::Control, format!("{url} does not have this endpoint: {why}"))
                     .with_code(ErrorCode::ServerUrl))
             }
-            400 | 404 | 409 | 422 => {
+            400 | 403 | 404 | 409 | 422 => {
                 Ok(OperatorResponse::Refused(ErrorCode::ControlPlane.annotate_uncoded(self.reword_refusal(&said))))
             }
             _ => {

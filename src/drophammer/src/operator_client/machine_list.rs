@@ -47,6 +47,7 @@ pub(super) fn machine_columns(all: &[MachineSummary], now: OffsetDateTime) -> Ob
         ListColumn::new("name", |machine: &MachineSummary| name_or_id(machine).to_owned()),
         ListColumn::new("id", |machine: &MachineSummary| machine.id.clone()).only_wide(),
         ListColumn::new("phase", describe_phase),
+        ListColumn::new("project", |machine: &MachineSummary| machine.project.clone().unwrap_or_default()).only_wide(),
         ListColumn::new("size", |machine: &MachineSummary| machine.size.clone().unwrap_or_default()).only_wide(),
         ListColumn::new("image", installed_image),
         ListColumn::new("wanted", |machine: &MachineSummary| machine.wanted.clone().unwrap_or_default()).only_wide(),

@@ -83,7 +83,12 @@ fn the_list() {
             ..machine("1", "one")
         },
         MachineSummary { order: Some(given_up), ..machine("2", "two") },
-        MachineSummary { locked: Some("why".to_owned()), outcome: outcome(true, "fine"), ..machine("3", "three") },
+        MachineSummary {
+            locked: Some("why".to_owned()),
+            project: Some("blue".to_owned()),
+            outcome: outcome(true, "fine"),
+            ..machine("3", "three")
+        },
         MachineSummary { installed: false, image: None, ..machine("4", "four") },
         MachineSummary { id: "5".to_owned(), ..MachineSummary::default() },
         MachineSummary { installed: false, waits: Some(Default::default()), ..machine("6", "six") },
@@ -98,13 +103,14 @@ fn the_list() {
     let table = format_wide(&machine_columns(&all, datetime!(2026-01-01 03:00 UTC)), &all);
     let rows: Vec<Vec<&str>> =
         table.lines().map(|line| line.split("  ").filter(|cell| !cell.is_empty()).map(str::trim).collect()).collect();
-    assert_eq!(rows[0], ["NAME", "ID", "PHASE", "SIZE", "IMAGE", "WANTED", "LAYOUT", "SEEN", "MESSAGE"]);
+    assert_eq!(rows[0], ["NAME", "ID", "PHASE", "PROJECT", "SIZE", "IMAGE", "WANTED", "LAYOUT", "SEEN", "MESSAGE"]);
     let row = |name: &str| rows.iter().find(|row| row[0] == name).unwrap();
     assert_eq!(
         row("one")[1..],
         [
             "1",
             "reinstalling",
+            "-",
             "c1",
             "debian-12",
             "debian-12",
@@ -113,13 +119,13 @@ fn the_list() {
             "debian-13 attempt 2 of 3, started; the reinstall with debian-13 has failed: image.burn: [2Jno"
         ]
     );
-    assert_eq!(row("two")[8], "debian-13 abandoned");
-    assert_eq!(row("seven")[8], "needs confirmation");
-    assert_eq!(row("eight")[8], "debian-13 needs confirmation, its disks have debian-14");
-    assert_eq!(row("three")[8], "locked: why");
-    assert_eq!((row("four")[2], row("four")[4], row("four")[8]), ("not installed", "-", "-"));
-    assert_eq!(*row("5"), ["5", "5", "free", "-", "-", "-", "-", "-", "-"]);
-    assert_eq!((row("six")[2], row("six")[8]), ("waits for adoption", "waits with a marker"));
+    assert_eq!(row("two")[9], "debian-13 abandoned");
+    assert_eq!(row("seven")[9], "needs confirmation");
+    assert_eq!(row("eight")[9], "debian-13 needs confirmation, its disks have debian-14");
+    assert_eq!((row("three")[3], row("three")[9]), ("blue", "locked: why"));
+    assert_eq!((row("four")[2], row("four")[5], row("four")[9]), ("not installed", "-", "-"));
+    assert_eq!(*row("5"), ["5", "5", "free", "-", "-", "-", "-", "-", "-", "-"]);
+    assert_eq!((row("six")[2], row("six")[9]), ("waits for adoption", "waits with a marker"));
 }
 
 #[test]

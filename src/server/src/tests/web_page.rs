@@ -9,6 +9,7 @@ mod machine;
 mod rack_plan;
 mod reinstall;
 mod site_objects;
+mod users;
 
 use super::plan_preview;
 use super::reinstall::with_images;
@@ -32,7 +33,11 @@ impl Running {
     }
 
     pub(super) async fn browser(&self) -> Browser<'_> {
-        let answer = self.post("/login", &[], &[("token", &self.operator())]).await;
+        self.browser_with(&self.operator()).await
+    }
+
+    pub(super) async fn browser_with(&self, token: &str) -> Browser<'_> {
+        let answer = self.post("/login", &[], &[("token", token)]).await;
         assert_eq!((answer.status, answer.headers["location"].as_str()), (303, "/"), "{}", answer.text());
         let cookie = answer.headers["set-cookie"].clone();
         for word in ["; HttpOnly", "; SameSite=Strict", "; Path=/"] {

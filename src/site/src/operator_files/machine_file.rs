@@ -31,6 +31,7 @@ struct RawMachine {
     id: Spanned<String>,
     #[serde(default)]
     name: String,
+    project: Option<Spanned<String>>,
     #[serde(default)]
     macs: Vec<Spanned<String>>,
     smbios_uuid: Option<Spanned<String>>,
@@ -74,6 +75,7 @@ pub fn parse_machine(text: &str) -> Result<MachineSpec, String> {
     raw.consoles.iter().flatten().for_each(|console| check(console, boot_value_validation::validate_console(console)));
     let locked = raw.locked.as_ref().map(|given| (given, parse_lock_reason(given)));
     locked.iter().for_each(|(given, locked)| check(given, locked.as_ref().map(|_| ()).map_err(String::clone)));
+    raw.project.iter().for_each(|given| check(given, store::users::check_name(given)));
     raw.traits.iter().for_each(|given| check(given, traits::check_trait(given).map_or(Ok(()), Err)));
     let mut allocation = raw.allocation;
     if let (Some(allocation), Some(given)) = (&mut allocation, get_field(&node, "allocation")) {
@@ -90,6 +92,7 @@ pub fn parse_machine(text: &str) -> Result<MachineSpec, String> {
         Ok(id) if wrong.is_empty() => Ok(MachineSpec {
             id,
             name: raw.name,
+            project: raw.project.map(|project| project.to_string()),
             macs: macs.into_iter().filter_map(|(_, mac)| mac.ok()).collect(),
             smbios_uuid: smbios_uuid.and_then(|(_, uuid)| uuid.ok()?.parse().ok()),
             size: raw.size,

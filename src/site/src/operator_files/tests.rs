@@ -95,7 +95,7 @@ fn a_bad_machine_is_told_where_and_why() {
         (&format!("id: {ID}\nmacs: [52:54:00:aa:00]\n"), "2:8: \"52:54:00:aa:00\" is not a MAC"),
         (&format!("id: {ID}\nconsoles: ['tty0 init=/bin/sh']\n"), "2:12: \"tty0 init=/bin/sh\" is not a console"),
         (&format!("id: {ID}\nid: {ID}\n"), "Duplicate key \"id\""),
-        (&format!("id: {ID}\nzzz: 1\n"), "2:1: unknown field \"zzz\"; available: id, name, macs"),
+        (&format!("id: {ID}\nzzz: 1\n"), "2:1: unknown field \"zzz\"; available: id, name, project, macs"),
         (&format!("id: {ID}\nallocation: {{id: a, hostnam: h}}\n"), "did you mean \"hostname\"?"),
         (&format!("id: {ID}\nallocation: {{id: a, hostname: h, filesystemlayout: l}}\n"), "missing field `image`"),
         (&format!("id: {ID}\nallocation: {{id: ' ', hostname: h, image: i, filesystemlayout: l}}\n"), "id is empty"),
@@ -253,5 +253,16 @@ fn images() {
     for (text, expected) in cases {
         let error = parse_image(text).unwrap_err();
         assert!(error.contains(expected), "{text}: {error}");
+    }
+}
+
+#[test]
+fn a_project_is_a_plain_name() {
+    let file =
+        |project: &str| parse_machine(&format!("id: 4c4c4544-0051-3010-8031-b2c04f333633\nproject: {project}\n"));
+    assert_eq!(file("blue").unwrap().project.as_deref(), Some("blue"));
+    assert_eq!(file("").unwrap().project, None);
+    for bad in ["'a b'", "'../x'", "''", "[a]", "'.a'"] {
+        assert!(file(bad).is_err(), "{bad}");
     }
 }

@@ -145,6 +145,12 @@ pub(crate) fn machine_schema() -> Value {
                 "pattern": "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$",
                 "description": "UUID that the machine's firmware reports, if this UUID differs from the id.",
             },
+            "project": {
+                "type": ["string", "null"],
+                "pattern": "^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$",
+                "description": "Project of the machine. Users who are restricted to other projects cannot see the machine.",
+                "examples": ["blue"],
+            },
             "size": {
                 "type": ["string", "null"],
                 "description": "Id of the machine's size. The constraints of layouts select sizes by this id.",

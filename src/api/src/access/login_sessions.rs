@@ -1,0 +1,186 @@
+//! Login sessions of the web page. A session is a random number in a cookie. The server stores only the hash of this
+//! number, and only in memory, so all sessions end when the server exits. A session is bound to the token with which it
+//! was started: it ends when this token expires or is revoked, or when its user is disabled.
+
+use crate::AppState;
+use axum::http::{HeaderMap, header};
+use common::sync::lock_mutex;
+use http_server::quotas::ClientAddress;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+use store::token::{self, TokenHash};
+use store::user_tokens::TokenVerdict;
+
+/// Name of the cookie.
+pub const COOKIE: &str = "drophammer";
+/// Duration after which a session ends.
+pub const LASTS: Duration = Duration::from_secs(12 * 3600);
+/// Maximum number of sessions. A further login ends the session that has not been used for the longest time.
+const MOST: usize = 64;
+/// Maximum number of wrong tokens per address and minute. The limit keeps the log readable. The limit is not needed to
+/// prevent guessing, since the token is long and random.
+const WRONG: u32 = 10;
+const WRONG_WITHIN: Duration = Duration::from_secs(60);
+/// Maximum number of addresses for which wrong tokens are counted.
+const ADDRESSES: usize = 1024;
+
+/// All sessions. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct LoginSessions(Arc<Mutex<SessionTable>>);
+
+#[derive(Default)]
+struct SessionTable {
+    sessions: HashMap<TokenHash, LoginSession>,
+    wrong: HashMap<IpAddr, (u32, Instant)>,
+}
+
+struct LoginSession {
+    /// Form token, which every form of this session contains. Other sites cannot obtain this token.
+    form: String,
+    /// User, and the hash of the token with which the user has logged in.
+    user: String,
+    token: TokenHash,
+    begun: Instant,
+    used: Instant,
+}
+
+impl LoginSessions {
+    fn lock_table(&self) -> MutexGuard<'_, SessionTable> {
+        let mut known = lock_mutex(&self.0);
+        known.sessions.retain(|_, session| session.begun.elapsed() < LASTS);
+        known.wrong.retain(|_, (_, since)| since.elapsed() < WRONG_WITHIN);
+        known
+    }
+
+    /// Determines the user of the request's session. A session whose token is no longer valid ends.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read.
+    pub async fn authenticate(&self, app: &AppState, headers: &HeaderMap) -> common::error::Result<TokenVerdict> {
+        let Some(session) = session_cookie(headers) else { return Ok(TokenVerdict::Unknown) };
+        let Some(token) = self.lock_table().sessions.get(&session).map(|session| session.token) else {
+            return Ok(TokenVerdict::Unknown);
+        };
+        let verdict = app.state.verify_user_token(token, app.operator).await?;
+        if !matches!(verdict, TokenVerdict::Valid(_)) {
+            self.end_session(&session);
+        }
+        Ok(verdict)
+    }
+
+    /// Returns the form token of a session, and records the use of the session.
+    pub fn find_session(&self, session: TokenHash) -> Option<String> {
+        let mut known = self.lock_table();
+        let found = known.sessions.get_mut(&session)?;
+        found.used = Instant::now();
+        Some(found.form.clone())
+    }
+
+    /// Returns whether the session is known, and has not expired.
+    pub fn is_valid(&self, session: &TokenHash) -> bool {
+        self.lock_table().sessions.contains_key(session)
+    }
+
+    /// Starts a session for a user who has authenticated with a token, and returns the value of its cookie.
+    ///
+    /// # Errors
+    /// Returns an error if the operating system provides no random bytes.
+    pub fn start_session(&self, user: &str, token: TokenHash) -> common::error::Result<String> {
+        let ((cookie, session), (form, _)) = (token::generate_token()?, token::generate_token()?);
+        let mut known = self.lock_table();
+        if known.sessions.len() >= MOST
+            && let Some(oldest) = known.sessions.iter().min_by_key(|(_, session)| session.used).map(|(hash, _)| *hash)
+        {
+            known.sessions.remove(&oldest);
+        }
+        let now = Instant::now();
+        known.sessions.insert(session, LoginSession { form, user: user.to_owned(), token, begun: now, used: now });
+        Ok(cookie)
+    }
+
+    /// Ends one session.
+    pub fn end_session(&self, session: &TokenHash) {
+        self.lock_table().sessions.remove(session);
+    }
+
+    /// Ends all sessions of a user, whose permissions have changed.
+    pub fn end_sessions_of(&self, user: &str) {
+        self.lock_table().sessions.retain(|_, session| session.user != user);
+    }
+
+    /// Returns whether a client at this address may try a token.
+    pub fn may_try(&self, ClientAddress(address): ClientAddress) -> bool {
+        let known = self.lock_table();
+        known.wrong.get(&address).is_none_or(|(times, _)| *times < WRONG)
+    }
+
+    /// Counts a wrong token of an address. If the table of addresses is full, its oldest entry is removed first, so
+    /// that a full table does not lock out further addresses.
+    pub fn count_wrong_token(&self, ClientAddress(address): ClientAddress) {
+        let mut known = self.lock_table();
+        if known.wrong.len() >= ADDRESSES
+            && !known.wrong.contains_key(&address)
+            && let Some(oldest) = known.wrong.iter().min_by_key(|(_, (_, since))| *since).map(|(address, _)| *address)
+        {
+            known.wrong.remove(&oldest);
+        }
+        known.wrong.entry(address).or_insert((0, Instant::now())).0 += 1;
+    }
+}
+
+/// Returns the hash of the session in the request's cookie.
+pub fn session_cookie(headers: &HeaderMap) -> Option<TokenHash> {
+    let all = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
+    let mut pairs = all.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.find(|(name, _)| *name == COOKIE).map(|(_, value)| token::hash_token(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_are_bounded_and_end() {
+        let sessions = LoginSessions::default();
+        let cookies: Vec<_> =
+            (0..MOST + 3).map(|_| token::hash_token(&sessions.start_session("ann", [7; 32]).unwrap())).collect();
+        assert_eq!(sessions.lock_table().sessions.len(), MOST);
+        let last = cookies[MOST + 2];
+        let form = sessions.find_session(last).unwrap();
+        assert!(sessions.is_valid(&last) && form.len() == 64);
+        sessions.end_session(&last);
+        assert!(!sessions.is_valid(&last) && sessions.find_session(last).is_none());
+        sessions.end_sessions_of("bob");
+        assert!(sessions.is_valid(&cookies[MOST + 1]));
+        sessions.end_sessions_of("ann");
+        assert!(!sessions.is_valid(&cookies[MOST + 1]));
+    }
+
+    #[test]
+    fn wrong_tokens_are_counted_by_address() {
+        let sessions = LoginSessions::default();
+        let [one, other] = ["10.0.0.1", "10.0.0.2"].map(|text| ClientAddress(text.parse().unwrap()));
+        for _ in 0..WRONG {
+            assert!(sessions.may_try(one));
+            sessions.count_wrong_token(one);
+        }
+        assert!(!sessions.may_try(one) && sessions.may_try(other));
+    }
+
+    #[test]
+    fn many_addresses_with_wrong_tokens_lock_nobody_out() {
+        let sessions = LoginSessions::default();
+        for address in 0..5000u32 {
+            sessions.count_wrong_token(ClientAddress(std::net::Ipv4Addr::from(0x0a00_0000 + address).into()));
+        }
+        let operator = ClientAddress("192.0.2.1".parse().unwrap());
+        assert!(sessions.may_try(operator), "5000 addresses lock the operator out");
+        assert!(sessions.lock_table().wrong.len() <= ADDRESSES);
+        for _ in 0..WRONG {
+            sessions.count_wrong_token(operator);
+        }
+        assert!(!sessions.may_try(operator));
+    }
+}

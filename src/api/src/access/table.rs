@@ -1,0 +1,244 @@
+//! Table of all routes with the access that each of them requires. A route without an entry is refused.
+
+use store::users::UserRole;
+use store::users::UserRole::{Admin, Operator, Viewer};
+
+/// Required authentication of a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RouteAccess {
+    /// No authentication.
+    Public,
+    /// Token of a machine's boot, which the handler checks.
+    Machine,
+    /// Token of a machine's boot, or of a user with this role.
+    MachineOrUser(UserRole),
+    /// Token for metrics, which the handler checks, or of a user with this role.
+    MetricsOrUser(UserRole),
+    /// Token of a user with this role.
+    User(UserRole),
+    /// Login session of a user with this role. The page redirects other clients to the login form.
+    Page(UserRole),
+}
+
+/// Objects that a route accesses, as far as they concern users with projects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RouteScope {
+    /// The machine whose id is in the path. For a user with projects, the machines of other projects do not exist.
+    Machine,
+    /// Objects of the site, or those machines that the user may access: the handler uses the snapshot of the user.
+    Filtered,
+    /// All machines, or machines without a project: refused to users with projects.
+    Whole,
+}
+
+/// Entry of the table: method, route, required authentication, and scope.
+pub type RouteRule = (&'static str, &'static str, RouteAccess, RouteScope);
+
+use RouteAccess::{Machine as AgentToken, MachineOrUser, MetricsOrUser, Page, Public, User};
+use RouteScope::{Filtered, Machine, Whole};
+
+/// Routes of the JSON API.
+const API_RULES: &[RouteRule] = &[
+    ("GET", "/v1/whoami", User(Viewer), Filtered),
+    ("GET", "/v1/users", User(Admin), Whole),
+    ("PUT", "/v1/users", User(Admin), Whole),
+    ("GET", "/v1/users/{name}", User(Admin), Whole),
+    ("POST", "/v1/users/{name}", User(Admin), Whole),
+    ("DELETE", "/v1/users/{name}", User(Admin), Whole),
+    ("GET", "/v1/users/{name}/tokens", User(Admin), Whole),
+    ("POST", "/v1/users/{name}/tokens", User(Admin), Whole),
+    ("DELETE", "/v1/users/{name}/tokens/{token}", User(Admin), Whole),
+    ("GET", "/v1/audit", User(Admin), Whole),
+    ("GET", "/v1/filesystemlayout", User(Viewer), Filtered),
+    ("PUT", "/v1/filesystemlayout", User(Admin), Whole),
+    ("POST", "/v1/filesystemlayout", User(Admin), Whole),
+    ("GET", "/v1/filesystemlayout/{id}", User(Viewer), Filtered),
+    ("DELETE", "/v1/filesystemlayout/{id}", User(Admin), Whole),
+    // Queries, whose body can name any machine.
+    ("POST", "/v1/filesystemlayout/{id}", User(Viewer), Whole),
+    ("GET", "/v1/image", User(Viewer), Filtered),
+    ("PUT", "/v1/image", User(Admin), Whole),
+    ("POST", "/v1/image", User(Admin), Whole),
+    ("GET", "/v1/image/{id}", User(Viewer), Filtered),
+    ("DELETE", "/v1/image/{id}", User(Admin), Whole),
+    ("GET", "/v1/image-states", User(Viewer), Filtered),
+    ("PUT", "/v1/image/{id}/{state}", User(Admin), Whole),
+    ("DELETE", "/v1/image/{id}/{state}", User(Admin), Whole),
+    ("GET", "/v1/os", User(Viewer), Filtered),
+    ("GET", "/v1/os/{name}", User(Viewer), Filtered),
+    ("POST", "/v1/os/{name}/parameters", User(Admin), Whole),
+    ("POST", "/v1/machine/{id}/os-parameters", User(Operator), Machine),
+    ("GET", "/v1/size", User(Viewer), Filtered),
+    ("PUT", "/v1/size", User(Admin), Whole),
+    ("POST", "/v1/size", User(Admin), Whole),
+    ("GET", "/v1/size/{id}", User(Viewer), Filtered),
+    ("DELETE", "/v1/size/{id}", User(Admin), Whole),
+    ("POST", "/v1/size/{id}", User(Viewer), Whole),
+    ("GET", "/v1/machine", User(Viewer), Filtered),
+    ("POST", "/v1/machine/find", User(Viewer), Filtered),
+    ("POST", "/v1/machine/allocate", User(Operator), Filtered),
+    ("GET", "/v1/machines", User(Viewer), Filtered),
+    ("POST", "/v1/machines/confirm", User(Admin), Whole),
+    ("DELETE", "/v1/machine/{id}/free", User(Operator), Machine),
+    ("POST", "/v1/machine/{id}/reinstall", User(Operator), Machine),
+    ("DELETE", "/v1/machine/{id}/reinstall", User(Operator), Machine),
+    ("POST", "/v1/machine/{id}/adopt", User(Admin), Machine),
+    ("POST", "/v1/machine/{id}/confirm", User(Admin), Machine),
+    ("POST", "/v1/machine/{id}/rename", User(Admin), Machine),
+    ("GET", "/v1/machine/{id}/details", User(Viewer), Machine),
+    ("GET", "/v1/machine/{id}/events", User(Viewer), Machine),
+    ("GET", "/v1/machine/{id}/history", User(Viewer), Machine),
+    // The console log contains everything that the image's installer prints, also passwords.
+    ("GET", "/v1/machine/{id}/log", User(Operator), Machine),
+    ("GET", "/v1/machine/{id}/move", User(Viewer), Machine),
+    ("POST", "/v1/machine/{id}/move", User(Operator), Machine),
+    ("DELETE", "/v1/machine/{id}/move", User(Operator), Machine),
+    ("POST", "/v1/machine/{id}/move/approve", User(Operator), Machine),
+    ("POST", "/v1/machine/{id}/move/finish", User(Operator), Machine),
+    // Machines without a machine file have no project.
+    ("POST", "/v1/machine/{id}/file", User(Operator), Whole),
+    ("POST", "/v1/machine/{id}/power", User(Operator), Machine),
+    ("GET", "/v1/machine/{id}/boot-digest", User(Viewer), Machine),
+    ("GET", "/v1/machine/{id}/preview", User(Viewer), Machine),
+    ("GET", "/v1/volumes", User(Viewer), Filtered),
+    ("GET", "/v1/volumes/manifests", User(Viewer), Filtered),
+    ("POST", "/v1/machine/{id}/volumes", User(Operator), Machine),
+    ("DELETE", "/v1/machine/{id}/volumes/{name}", User(Operator), Machine),
+    ("GET", "/v1/deploy_templates", User(Viewer), Filtered),
+    ("POST", "/v1/deploy_templates", User(Admin), Whole),
+    ("GET", "/v1/deploy_templates/{*path}", User(Viewer), Filtered),
+    ("PATCH", "/v1/deploy_templates/{*path}", User(Admin), Whole),
+    ("DELETE", "/v1/deploy_templates/{*path}", User(Admin), Whole),
+    ("GET", "/v1/deploy-templates", User(Viewer), Filtered),
+    ("POST", "/v1/deploy-templates", User(Admin), Whole),
+    ("GET", "/v1/deploy-templates/{*path}", User(Viewer), Filtered),
+    ("PATCH", "/v1/deploy-templates/{*path}", User(Admin), Whole),
+    ("DELETE", "/v1/deploy-templates/{*path}", User(Admin), Whole),
+    ("GET", "/metrics", MetricsOrUser(Viewer), Whole),
+    ("GET", "/livez", Public, Filtered),
+    ("GET", "/readyz", Public, Filtered),
+    ("GET", "/openapi.json", Public, Filtered),
+    ("GET", "/v1", Public, Filtered),
+    ("GET", "/v1/machine/{id}", MachineOrUser(Viewer), Machine),
+];
+
+/// Routes of agents and firmware.
+const MACHINE_RULES: &[RouteRule] = &[
+    ("POST", "/v1/machine/register", AgentToken, Whole),
+    ("POST", "/v1/machine/{id}/secrets", AgentToken, Whole),
+    ("GET", "/v1/machine/{id}/wait", AgentToken, Whole),
+    ("POST", "/v1/machine/{id}/event", AgentToken, Whole),
+    ("POST", "/v1/machine/{id}/log", AgentToken, Whole),
+    ("POST", "/v1/machine/{id}/point-of-no-return", AgentToken, Whole),
+    ("POST", "/v1/machine/{id}/moving", AgentToken, Whole),
+    ("POST", "/v1/machine/{id}/report", AgentToken, Whole),
+    ("GET", "/boot.json", Public, Filtered),
+    ("GET", "/start.ipxe", Public, Filtered),
+    ("GET", "/boot.ipxe", Public, Filtered),
+    ("GET", "/boot/{name}", Public, Filtered),
+    ("GET", "/ipxe/{name}", Public, Filtered),
+    ("GET", "/images/{*path}", Public, Filtered),
+];
+
+/// Routes of the web page.
+const PAGE_RULES: &[RouteRule] = &[
+    ("GET", "/", Page(Viewer), Filtered),
+    ("GET", "/login", Public, Filtered),
+    ("POST", "/login", Public, Filtered),
+    ("POST", "/logout", Page(Viewer), Filtered),
+    ("GET", "/events", Page(Viewer), Filtered),
+    ("POST", "/bulk/review", Page(Operator), Filtered),
+    ("POST", "/bulk/confirm", Page(Operator), Filtered),
+    ("GET", "/machines/{id}", Page(Viewer), Machine),
+    ("GET", "/machines/{id}/actions", Page(Operator), Machine),
+    ("POST", "/machines/{id}/power", Page(Operator), Machine),
+    ("POST", "/machines/{id}/lock", Page(Operator), Machine),
+    ("POST", "/machines/{id}/free", Page(Operator), Machine),
+    ("GET", "/machines/{id}/file", Page(Operator), Machine),
+    ("POST", "/machines/{id}/file", Page(Operator), Machine),
+    ("GET", "/machines/{id}/add", Page(Operator), Whole),
+    ("POST", "/machines/{id}/add", Page(Operator), Whole),
+    ("GET", "/machines/{id}/layout.svg", Page(Viewer), Machine),
+    ("GET", "/machines/{id}/log", Page(Operator), Machine),
+    ("GET", "/machines/{id}/row", Page(Viewer), Machine),
+    ("GET", "/machines/{id}/reinstall", Page(Operator), Machine),
+    ("POST", "/machines/{id}/reinstall", Page(Operator), Machine),
+    ("POST", "/machines/{id}/cancel", Page(Operator), Machine),
+    ("GET", "/layouts", Page(Viewer), Filtered),
+    ("GET", "/layouts/{id}/picture.svg", Page(Viewer), Filtered),
+    ("GET", "/images", Page(Viewer), Filtered),
+    ("GET", "/sizes", Page(Viewer), Filtered),
+    ("GET", "/templates", Page(Viewer), Filtered),
+    ("GET", "/volumes", Page(Viewer), Filtered),
+    ("GET", "/orders", Page(Viewer), Filtered),
+    ("GET", "/audit", Page(Admin), Whole),
+    ("GET", "/page.css", Public, Filtered),
+    ("GET", "/page.js", Public, Filtered),
+    ("GET", "/page.svg", Public, Filtered),
+];
+
+/// Returns all entries of the table.
+pub fn all_rules() -> impl Iterator<Item = &'static RouteRule> {
+    [API_RULES, MACHINE_RULES, PAGE_RULES].into_iter().flatten()
+}
+
+/// Returns the route without the `/` at its end, which the router accepts for some routes.
+fn canonical_route(route: &str) -> &str {
+    if route.len() > 1 { route.trim_end_matches('/') } else { route }
+}
+
+/// Returns the entry for a method and a route. A HEAD request is handled like a GET request.
+pub fn find_rule(method: &str, route: &str) -> Option<&'static RouteRule> {
+    let (method, route) = (if method == "HEAD" { "GET" } else { method }, canonical_route(route));
+    all_rules().find(|(rule_method, rule_route, ..)| *rule_method == method && *rule_route == route)
+}
+
+/// Returns whether the table contains the route with any method.
+pub fn is_known_route(route: &str) -> bool {
+    all_rules().any(|(_, rule_route, ..)| *rule_route == canonical_route(route))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_entry_is_unique_and_canonical() {
+        let mut seen = BTreeSet::new();
+        for (method, route, ..) in all_rules() {
+            assert!(seen.insert((method, route)), "{method} {route}");
+            assert_eq!(canonical_route(route), *route);
+        }
+    }
+
+    #[test]
+    fn every_described_operation_has_an_entry_and_every_entry_that_reads_requires_no_more_than_one_that_writes() {
+        for route in crate::routes::all_routes() {
+            for operation in &route.described {
+                let rule = find_rule(operation.method, route.path)
+                    .or_else(|| find_rule(operation.method, &format!("{}/{{*path}}", route.path)));
+                assert!(rule.is_some(), "{} {} has no entry", operation.method, route.path);
+            }
+        }
+        for (method, route, access, _) in all_rules() {
+            let is_change = !matches!(*method, "GET") && !route.starts_with("/v1/machine/find");
+            let is_query = ["/v1/filesystemlayout/{id}", "/v1/size/{id}"].contains(route) && *method == "POST";
+            if is_change && !is_query && *route != "/logout" {
+                assert!(!matches!(access, User(Viewer) | Page(Viewer)), "{method} {route}: a viewer changes nothing");
+            }
+        }
+    }
+
+    #[test]
+    fn what_affects_all_machines_and_users_is_reserved_for_admins() {
+        for route in ["/v1/users", "/v1/filesystemlayout", "/v1/image", "/v1/size", "/v1/machines/confirm"] {
+            for (method, _, access, _) in all_rules().filter(|(method, rule, ..)| *rule == route && *method != "GET") {
+                assert_eq!(*access, User(Admin), "{method} {route}");
+            }
+        }
+        assert!(find_rule("POST", "/v1/audit").is_none() && find_rule("DELETE", "/v1/audit").is_none());
+        assert!(find_rule("GET", "/v1/nothing").is_none() && find_rule("HEAD", "/v1/machines").is_some());
+        assert!(find_rule("GET", "/v1/machine/").is_some() && is_known_route("/v1/") && !is_known_route("/v2"));
+    }
+}

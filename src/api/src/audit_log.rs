@@ -1,0 +1,181 @@
+//! Audit log: records who has requested which change, and the values before and after the change. An entry is stored
+//! before the handler of a request runs, and completed when the response is ready. Refused requests are recorded too, at
+//! a limited rate, because any client can cause them.
+
+mod object_state;
+mod refusal_limit;
+
+use crate::AppState;
+use crate::access::Identity;
+use crate::operator::OperatorAuth;
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::Response;
+use common::error::{Context, Phase, Result};
+use common::error_code::ErrorCode;
+use common::timestamp::now;
+use http_server::api_error::ApiError;
+use http_server::request_context;
+use http_server::server_health::ErrorMessage;
+pub use object_state::ObjectState;
+use refusal_limit::RefusalLimit;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+pub use store::audit::{AuditChange, AuditEntry, AuditOutcome, AuditQuery, AuditRetention, PAGE};
+
+/// Number of new entries after which excess entries are deleted.
+const TRIM_EVERY: u32 = 64;
+/// Maximum length of a path in an entry, in bytes.
+const PATH_BYTES: usize = 512;
+
+/// Settings and counters of the audit log. The entries are in the database.
+pub struct AuditLog {
+    retention: AuditRetention,
+    /// File to which complete entries are appended as JSON lines.
+    file: Option<PathBuf>,
+    refusals: RefusalLimit,
+    appended: AtomicU32,
+}
+
+/// Request as recorded in the audit log.
+#[derive(Debug, Clone)]
+pub struct AuditedRequest {
+    pub method: String,
+    /// Route, such as `/v1/machine/{id}/reinstall`.
+    pub route: String,
+    pub path: String,
+    /// Id of the machine, or name of another object; empty if the path contains none.
+    pub object: String,
+    pub address: IpAddr,
+}
+
+impl AuditLog {
+    /// Creates the settings. Checks that the file can be written.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be opened.
+    pub fn new(retention: AuditRetention, file: Option<PathBuf>) -> Result<AuditLog> {
+        let log = AuditLog { retention, file, refusals: RefusalLimit::default(), appended: AtomicU32::new(0) };
+        log.open_file().context(Phase::Serve, || "open the file of --audit-log")?;
+        Ok(log)
+    }
+
+    /// Opens the file for each entry, so that other programs may rotate it.
+    fn open_file(&self) -> std::io::Result<Option<File>> {
+        let open = |path| OpenOptions::new().create(true).append(true).mode(0o600).open(path);
+        self.file.as_ref().map(open).transpose()
+    }
+
+    fn write_line(&self, app: &AppState, entry: &AuditEntry) {
+        let written = self.open_file().and_then(|file| match file {
+            Some(mut file) => file.write_all(format!("{}\n", serde_json::json!(entry)).as_bytes()),
+            None => Ok(()),
+        });
+        if let Err(error) = written {
+            let why = format!("--audit-log: cannot write entry {}: {error}; the entry is in the database", entry.id);
+            app.log_rate_limited(ErrorCode::ServerProblem.annotate(why));
+        }
+    }
+
+    async fn trim(&self, app: &AppState) {
+        if !self.appended.fetch_add(1, Ordering::Relaxed).is_multiple_of(TRIM_EVERY) {
+            return;
+        }
+        if let Err(error) = app.state.trim_audit(self.retention).await {
+            let why = format!("audit log: cannot delete the oldest entries: {error}");
+            app.log_rate_limited(ErrorCode::ServerProblem.annotate(why));
+        }
+    }
+}
+
+fn new_entry(request: &AuditedRequest, identity: Option<&Identity>) -> AuditEntry {
+    let text = |get: fn(&Identity) -> String| identity.map(get).unwrap_or_default();
+    AuditEntry {
+        id: 0,
+        time: now(),
+        user: text(|identity| identity.user.clone()),
+        token: text(|identity| identity.token.clone()),
+        role: text(|identity| identity.role.to_string()),
+        address: request.address.to_string(),
+        request: request_context::current_id().unwrap_or_default(),
+        method: request.method.clone(),
+        path: common::format::truncate_bytes(&request.path, PATH_BYTES).to_owned(),
+        action: format!("{} {}", request.method, request.route),
+        object: common::format::truncate_bytes(&request.object, PATH_BYTES).to_owned(),
+        outcome: AuditOutcome::Started,
+        status: None,
+        committed: false,
+        changes: Vec::new(),
+        reason: String::new(),
+    }
+}
+
+/// Stores the entry of a request that may change something, before its handler runs. Returns the id of the entry.
+///
+/// # Errors
+/// Returns an error if the database cannot be written. The handler must not run in this case.
+pub async fn begin_entry(app: &AppState, request: &AuditedRequest, identity: &Identity) -> Result<i64> {
+    app.audit.trim(app).await;
+    app.state.append_audit(new_entry(request, Some(identity))).await
+}
+
+/// Completes the entry of a request whose response is ready.
+pub async fn complete_entry(app: &AppState, id: i64, (status, reason): (u16, String), changes: Vec<AuditChange>) {
+    match app.state.complete_audit(id, status, changes, reason).await {
+        Ok(Some(entry)) => app.audit.write_line(app, &entry),
+        Ok(None) => {}
+        Err(error) => {
+            let why = format!("audit log: cannot complete entry {id}: {error}");
+            app.log_rate_limited(ErrorCode::ServerProblem.annotate(why));
+        }
+    }
+}
+
+/// Records a request that was refused before its handler ran, or a login. Entries above the rate limit are dropped.
+pub async fn record_request(
+    app: &AppState,
+    request: &AuditedRequest,
+    identity: Option<&Identity>,
+    actor: Option<&(String, String)>,
+    (status, reason): (u16, &str),
+) {
+    if !app.audit.refusals.count_entry(request.address) {
+        return;
+    }
+    app.audit.trim(app).await;
+    let mut entry = new_entry(request, identity);
+    if let Some((user, token)) = actor {
+        (entry.user, entry.token) = (user.clone(), token.clone());
+    }
+    (entry.status, entry.outcome) = (Some(status), AuditOutcome::from_status(status));
+    entry.reason = reason.to_owned();
+    match app.state.append_audit(entry.clone()).await {
+        Ok(id) => app.audit.write_line(app, &AuditEntry { id, ..entry }),
+        Err(error) => {
+            let why = format!("audit log: cannot record a refused request: {error}");
+            app.log_rate_limited(ErrorCode::ServerProblem.annotate(why));
+        }
+    }
+}
+
+/// Returns the status of a response, and the message of an error response.
+pub fn response_outcome<B>(response: &Response<B>) -> (u16, String) {
+    let reason = response.extensions().get::<ErrorMessage>().map(|message| message.0.clone()).unwrap_or_default();
+    (response.status().as_u16(), reason)
+}
+
+/// `GET /v1/audit`: returns the entries that match the filters.
+pub(crate) async fn get_audit(
+    State(app): State<Arc<AppState>>,
+    _: OperatorAuth,
+    query: std::result::Result<Query<AuditQuery>, QueryRejection>,
+) -> std::result::Result<Json<Vec<AuditEntry>>, ApiError> {
+    let Query(query) = query.map_err(|error| ApiError::bad_request(error.to_string()))?;
+    Ok(Json(app.state.list_audit(query).await?))
+}

@@ -1,0 +1,184 @@
+//! State of the objects that a request may change, before and after the request, and the differences. Secrets are
+//! replaced only after the comparison, so that a changed secret is recorded as a change.
+
+use super::AuditChange;
+use crate::AppState;
+use crate::access::hidden_values::hide_secrets_at;
+use crate::operator::{list_machines, summarize_machine};
+use serde_json::{Value, json};
+use site::operator_files::yaml_node::{parse_document, to_json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// Maximum number of changes in an entry.
+const CHANGES: usize = 200;
+/// Maximum length of a value in an entry, as JSON.
+const VALUE_BYTES: usize = 2000;
+/// Largest file whose content is compared.
+const FILE_BYTES: u64 = 1 << 20;
+
+/// Fields of a machine's summary that change without a request.
+const VOLATILE: [&str; 5] = ["last_seen", "last_event", "ended", "phase", "out_of_band"];
+
+/// Folders and files in the server's directory that the requests of a route may change, by the beginning of the route.
+const WATCHED: [(&str, &[&str]); 9] = [
+    ("/v1/filesystemlayout", &["layouts"]),
+    ("/v1/image", &["images"]),
+    ("/v1/size", &["sizes"]),
+    ("/v1/deploy", &["templates"]),
+    ("/v1/os", &["os"]),
+    ("/v1/machine/allocate", &["machines"]),
+    ("/bulk/confirm", &["machines"]),
+    ("/machines/{id}/add", &["machines"]),
+    ("/v1/machine/{id}/file", &["machines"]),
+];
+
+/// Documents by name: files by their path, and records of machines and users.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ObjectState(BTreeMap<String, Value>);
+
+impl ObjectState {
+    /// Reads the state of the objects that a request to the route may change. A state that cannot be read is empty: the
+    /// entry then lacks the changes, and the request is carried out.
+    pub async fn read(app: &AppState, route: &str, object: &str) -> ObjectState {
+        let mut documents = BTreeMap::new();
+        let mut paths: Vec<PathBuf> = Vec::new();
+        for (_, folders) in WATCHED.iter().filter(|(start, _)| route.starts_with(start)) {
+            paths.extend(folders.iter().map(|folder| app.dir.join(folder)));
+        }
+        if route.starts_with("/v1/users/") {
+            documents.extend(read_user(app, object).await);
+        }
+        if route.starts_with("/v1/machine/{id}/") || route.starts_with("/machines/{id}/") {
+            let id = object.to_lowercase();
+            paths.extend(app.directory().machine_files.get(&id).cloned());
+            documents.extend(read_machine(app, &id).await);
+        }
+        if route == "/bulk/confirm" || route == "/v1/machines/confirm" {
+            let all = list_machines(app).await.unwrap_or_default();
+            documents.extend(all.into_iter().map(|summary| record_of(&summary.id.clone(), json!(summary))));
+        }
+        let dir = app.dir.clone();
+        let files = tokio::task::spawn_blocking(move || read_files(&dir, &paths)).await;
+        documents.extend(files.unwrap_or_default());
+        ObjectState(documents)
+    }
+
+    /// Returns the differences between this state and a later one.
+    pub fn changes_until(&self, after: &ObjectState) -> Vec<AuditChange> {
+        let mut changes = Vec::new();
+        let names: BTreeSet<&String> = self.0.keys().chain(after.0.keys()).collect();
+        for name in names {
+            compare_values(name, "", (self.0.get(name), after.0.get(name)), &mut changes);
+        }
+        changes.truncate(CHANGES);
+        changes
+    }
+}
+
+async fn read_user(app: &AppState, name: &str) -> Option<(String, Value)> {
+    let user = app.state.find_user(name).await.ok().flatten()?;
+    let tokens = app.state.list_user_tokens(name).await.unwrap_or_default();
+    let tokens: BTreeMap<String, Value> = tokens
+        .into_iter()
+        .map(|token| (token.name, json!({"expires": token.expires, "revoked": token.revoked})))
+        .collect();
+    let access = json!({"role": user.role, "projects": user.projects, "disabled": user.disabled, "access": tokens});
+    Some((format!("user {name}"), access))
+}
+
+async fn read_machine(app: &AppState, id: &str) -> Option<(String, Value)> {
+    let directory = app.directory();
+    let machine = directory.find_machine(id)?;
+    let summary = summarize_machine(app, machine).await.ok()?;
+    Some(record_of(id, json!(summary)))
+}
+
+fn record_of(id: &str, mut summary: Value) -> (String, Value) {
+    if let Some(fields) = summary.as_object_mut() {
+        fields.retain(|name, _| !VOLATILE.contains(&name.as_str()));
+    }
+    (format!("machine {id}"), summary)
+}
+
+/// Reads YAML files, and the YAML files in folders and their folders.
+fn read_files(dir: &Path, paths: &[PathBuf]) -> BTreeMap<String, Value> {
+    let mut documents = BTreeMap::new();
+    let mut pending: Vec<(PathBuf, u32)> = paths.iter().map(|path| (path.clone(), 0)).collect();
+    while let Some((path, depth)) = pending.pop() {
+        if path.is_dir() && depth < 3 {
+            let entries = std::fs::read_dir(&path).into_iter().flatten().flatten();
+            pending.extend(entries.map(|entry| (entry.path(), depth + 1)));
+            continue;
+        }
+        let is_yaml = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
+        let is_small = std::fs::metadata(&path).is_ok_and(|file| file.is_file() && file.len() <= FILE_BYTES);
+        if let (true, true, Ok(text)) = (is_yaml, is_small, std::fs::read_to_string(&path)) {
+            let name = path.strip_prefix(dir).unwrap_or(&path).display().to_string();
+            let document = parse_document(&text).map(|node| to_json(&node));
+            documents.insert(name, document.unwrap_or_else(|_| json!("(not a valid document)")));
+        }
+    }
+    documents
+}
+
+fn compare_values(name: &str, path: &str, pair: (Option<&Value>, Option<&Value>), changes: &mut Vec<AuditChange>) {
+    match pair {
+        (one, other) if one == other => {}
+        (Some(Value::Object(before)), Some(Value::Object(after))) => {
+            let fields: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+            for field in fields {
+                compare_values(name, &format!("{path}/{field}"), (before.get(field), after.get(field)), changes);
+            }
+        }
+        (before, after) => changes.push(AuditChange {
+            path: if path.is_empty() { name.to_owned() } else { format!("{name}: {path}") },
+            before: before.map(|value| displayed_value(path, value)),
+            after: after.map(|value| displayed_value(path, value)),
+        }),
+    }
+}
+
+fn displayed_value(path: &str, value: &Value) -> Value {
+    let mut value = value.clone();
+    hide_secrets_at(path, &mut value);
+    let length = value.to_string().len();
+    if length > VALUE_BYTES { json!(format!("({length} bytes)")) } else { value }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(document: Value) -> ObjectState {
+        ObjectState(BTreeMap::from([("machines/one.yaml".to_owned(), document)]))
+    }
+
+    #[test]
+    fn a_change_has_its_values_and_a_secret_has_only_its_name() {
+        let before = state(json!({"id": "x", "allocation": {"image": "a", "user_data": "one", "tags": [1]}}));
+        let after = state(
+            json!({"id": "x", "allocation": {"image": "b", "user_data": "two", "tags": [1]}, "bmc": {"password": "w"}}),
+        );
+        let changes = json!(before.changes_until(&after));
+        assert_eq!(
+            changes,
+            json!([
+                {"path": "machines/one.yaml: /allocation/image", "before": "a", "after": "b"},
+                {"path": "machines/one.yaml: /allocation/user_data", "before": "(hidden)", "after": "(hidden)"},
+                {"path": "machines/one.yaml: /bmc", "after": {"password": "(hidden)"}},
+            ])
+        );
+        assert_eq!(before.changes_until(&before), []);
+        let removed = before.changes_until(&ObjectState::default());
+        assert!(removed.len() == 1 && removed[0].after.is_none() && !json!(removed).to_string().contains("one\""));
+    }
+
+    #[test]
+    fn entries_are_bounded() {
+        let many = state((0..5000).map(|number| (format!("f{number}"), json!(number))).collect());
+        assert_eq!(state(json!({})).changes_until(&many).len(), CHANGES);
+        let long = state(json!({"a": "x".repeat(100_000)}));
+        assert_eq!(state(json!({"a": 1})).changes_until(&long)[0].after, Some(json!("(100002 bytes)")));
+    }
+}

@@ -1,0 +1,36 @@
+//! Endpoints for users, their tokens, and the audit log.
+
+use super::description::{ApiRoute, delete_route, get_route, post_route, put_route};
+use crate::access::Identity;
+use crate::audit_log::{self, AuditEntry};
+use crate::openapi::{list_schema, request_schema, response_schema};
+use crate::user_management::{self, CreatedToken, NewToken, NewUser, UserChange, UserDetails, UserRecord, UserToken};
+
+pub(super) fn user_routes() -> Vec<ApiRoute> {
+    let (users, one_user, tokens) = ("/v1/users", "/v1/users/{name}", "/v1/users/{name}/tokens");
+    vec![
+        get_route("/v1/whoami", user_management::get_whoami, "User, role and projects of the token")
+            .with_response(response_schema::<Identity>),
+        get_route(users, user_management::list_users, "Users").with_response(list_schema::<UserRecord>),
+        put_route(users, user_management::add_user, "Add a user")
+            .with_request(request_schema::<NewUser>)
+            .with_created(response_schema::<UserRecord>),
+        get_route(one_user, user_management::get_user, "One user with the tokens of the user")
+            .with_response(response_schema::<UserDetails>),
+        post_route(one_user, user_management::change_user, "Change, disable or enable a user")
+            .with_request(request_schema::<UserChange>)
+            .with_response(response_schema::<UserRecord>),
+        delete_route(one_user, user_management::remove_user, "Remove a user with all tokens")
+            .with_response(response_schema::<UserRecord>),
+        get_route(tokens, user_management::list_tokens, "Tokens of a user, without the tokens themselves")
+            .with_response(list_schema::<UserToken>),
+        post_route(tokens, user_management::create_token, "Create a token")
+            .with_request(request_schema::<NewToken>)
+            .with_created(response_schema::<CreatedToken>),
+        delete_route("/v1/users/{name}/tokens/{token}", user_management::revoke_token, "Revoke a token")
+            .with_response(response_schema::<UserToken>),
+        get_route("/v1/audit", audit_log::get_audit, "Entries of the audit log, the newest first")
+            .with_query(&["who", "machine", "action", "since", "before", "after", "limit"])
+            .with_response(list_schema::<AuditEntry>),
+    ]
+}

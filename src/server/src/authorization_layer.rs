@@ -1,0 +1,164 @@
+//! Authorization and audit of requests, before their handlers run. The decision is made by [`api::access`].
+
+use api::AppState;
+use api::access::hidden_values::hide_secrets;
+use api::access::table::{self, RouteAccess};
+use api::access::{self, AccessDecision, AccessRefusal, Identity, RequestActor, UserRole};
+use api::audit_log::{self, AuditedRequest, ObjectState};
+use axum::body::{Body, to_bytes};
+use axum::extract::{FromRequestParts, MatchedPath, Path, Request, State};
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http_server::api_error::ApiError;
+use http_server::quotas::ClientAddress;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+/// Names of the path parameters that identify the object of a request.
+const OBJECTS: [&str; 2] = ["id", "name"];
+
+/// Maximum size of a JSON response to a viewer, in which secrets are replaced.
+const RESPONSE_BYTES: usize = 256 << 20;
+
+/// Authorizes a request, passes it on, and records it in the audit log.
+pub(crate) async fn authorize(State(app): State<Arc<AppState>>, request: Request, next: Next) -> Response {
+    let Some(route) = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned()) else {
+        return next.run(request).await;
+    };
+    let (mut parts, body) = request.into_parts();
+    let audited = describe_request(&app, &mut parts, route).await;
+    let rule = table::find_rule(&audited.method, &audited.route);
+    let machine = (!audited.object.is_empty()).then_some(audited.object.as_str());
+    let decision = access::authorize_request(&app, &audited.method, &audited.route, machine, &parts.headers).await;
+    let identity = match decision {
+        Ok(AccessDecision::Passed(identity)) => identity,
+        Ok(AccessDecision::Refused(refusal)) => {
+            let is_page = rule.is_some_and(|(_, _, access, _)| matches!(access, RouteAccess::Page(_)));
+            return refuse(&app, &audited, *refusal, is_page.then_some(&parts.headers)).await;
+        }
+        Err(error) => return error.into_response(),
+    };
+    let Some(identity) = identity else {
+        let has_credentials = access::has_credentials(&parts.headers);
+        let response = next.run(Request::from_parts(parts, body)).await;
+        let is_agents = rule
+            .is_some_and(|(_, _, access, _)| matches!(access, RouteAccess::Machine | RouteAccess::MachineOrUser(_)));
+        if !is_agents {
+            let outcome = audit_log::response_outcome(&response);
+            let identity = response.extensions().get::<Identity>().cloned();
+            record_unauthenticated(&app, &audited, has_credentials, outcome, identity).await;
+        }
+        return response;
+    };
+    parts.extensions.insert(identity.clone());
+    // The response about the user itself contains the name of its token, but not a secret.
+    let is_viewer = identity.role == UserRole::Viewer && audited.route != "/v1/whoami";
+    let response = run_as_user(app, audited, identity, Request::from_parts(parts, body), next).await;
+    if is_viewer { hide_in_response(response).await } else { response }
+}
+
+async fn describe_request(
+    app: &Arc<AppState>,
+    parts: &mut axum::http::request::Parts,
+    route: String,
+) -> AuditedRequest {
+    let parameters = Path::<HashMap<String, String>>::from_request_parts(parts, app).await;
+    let object =
+        parameters.ok().and_then(|Path(parameters)| OBJECTS.iter().find_map(|name| parameters.get(*name).cloned()));
+    let client = ClientAddress::from_request_parts(parts, app).await;
+    AuditedRequest {
+        method: parts.method.to_string(),
+        route,
+        path: parts.uri.path().to_owned(),
+        object: object.unwrap_or_default(),
+        address: client.map_or(IpAddr::from(Ipv4Addr::UNSPECIFIED), |ClientAddress(address)| address),
+    }
+}
+
+/// Runs the handler as this user. Every request that can change something gets an entry in the audit log before the
+/// handler runs.
+async fn run_as_user(
+    app: Arc<AppState>,
+    audited: AuditedRequest,
+    identity: Identity,
+    request: Request,
+    next: Next,
+) -> Response {
+    let actor = RequestActor { identity: Some(identity.clone()), audit_entry: None };
+    if matches!(*request.method(), Method::GET | Method::HEAD) {
+        return actor.run(next.run(request)).await;
+    }
+    let entry = match audit_log::begin_entry(&app, &audited, &identity).await {
+        Ok(entry) => entry,
+        Err(error) => return ApiError::from(error).into_response(),
+    };
+    // If the client disconnects, the handler ends early, and the entry remains incomplete.
+    let before = ObjectState::read(&app, &audited.route, &audited.object).await;
+    let actor = RequestActor { audit_entry: Some(entry), ..actor };
+    let response = actor.run(next.run(request)).await;
+    let after = ObjectState::read(&app, &audited.route, &audited.object).await;
+    let outcome = audit_log::response_outcome(&response);
+    audit_log::complete_entry(&app, entry, outcome, before.changes_until(&after)).await;
+    response
+}
+
+async fn refuse(
+    app: &AppState,
+    audited: &AuditedRequest,
+    refusal: AccessRefusal,
+    page: Option<&HeaderMap>,
+) -> Response {
+    let AccessRefusal { error, reason, actor, identity } = refusal;
+    let response = match page {
+        Some(headers) => web::render_refusal(app, headers, identity.clone(), error),
+        None => error.into_response(),
+    };
+    let status = response.status().as_u16();
+    audit_log::record_request(app, audited, identity.as_ref(), actor.as_ref(), (status, &reason)).await;
+    response
+}
+
+/// Records logins, refused logins, and refused requests of clients without a valid token. Reads without any credentials
+/// are not recorded.
+async fn record_unauthenticated(
+    app: &AppState,
+    audited: &AuditedRequest,
+    has_credentials: bool,
+    (status, reason): (u16, String),
+    identity: Option<Identity>,
+) {
+    let is_read = matches!(audited.method.as_str(), "GET" | "HEAD");
+    if is_read && !(matches!(status, 401 | 403) && has_credentials) {
+        return;
+    }
+    audit_log::record_request(app, audited, identity.as_ref(), None, (status, &reason)).await;
+}
+
+/// Replaces the secrets in a JSON response to a viewer.
+async fn hide_in_response(response: Response) -> Response {
+    let is_json = response
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|given| given.as_bytes().starts_with(b"application/json"));
+    if !is_json {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    let hidden = match to_bytes(body, RESPONSE_BYTES).await {
+        Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    match hidden {
+        Ok(mut document) => {
+            hide_secrets(&mut document);
+            parts.headers.remove(header::CONTENT_LENGTH);
+            Response::from_parts(parts, Body::from(document.to_string()))
+        }
+        Err(error) => {
+            let why = format!("cannot replace the secrets in the response: {error}");
+            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, why).into_response()
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Entries of the audit log: every change, with its values, and every refused request.
+
+use super::*;
+use api::access::table::{RouteAccess, all_rules};
+
+impl Running {
+    async fn audit(&self, query: &str) -> Vec<Value> {
+        self.v1("GET", &format!("/v1/audit?{query}"), &Value::Null).await.json().as_array().unwrap().clone()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_route_that_changes_something_leaves_an_entry() {
+    let server = Running::start().await;
+    for (method, route, access, _) in all_rules().filter(|(method, ..)| *method != "GET") {
+        let RouteAccess::User(_) = access else { continue };
+        let path = route.replace("{id}", TWO).replace("{*path}", "x").replace("{name}", "x");
+        let path = path.replace("{state}", "hidden").replace("{token}", "x");
+        let bearer = format!("Bearer {}", server.operator());
+        let headers = [
+            ("Authorization", bearer.as_str()),
+            ("X-Request-Id", "my-id"),
+            ("X-OpenStack-Ironic-API-Version", "latest"),
+        ];
+        let answer = server.ask(method, &path, &headers, "{}").await;
+        let entry = server.audit("limit=1").await.remove(0);
+        assert_eq!((&entry["path"], &entry["method"]), (&json!(path), &json!(method)));
+        assert_eq!(entry["action"], json!(format!("{method} {route}")), "{entry}");
+        assert_eq!((&entry["user"], &entry["role"]), (&json!("operator"), &json!("admin")), "{entry}");
+        assert_eq!(entry["status"], json!(answer.status), "{entry}");
+        assert_eq!(entry["request"], json!(answer.headers["x-request-id"]), "{entry}");
+        assert_eq!(entry["address"], "127.0.0.1");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_contains_the_values_before_and_after_without_secrets() {
+    let dir = directory();
+    let secret = "  user_data: hunter2\n";
+    let one = machine_file(ONE, "one", "52:54:00:00:00:01", "a1", secret);
+    std::fs::write(dir.path().join("machines/one.yaml"), one).unwrap();
+    let server = Running::start_in(dir).await;
+    assert_eq!(server.v1("DELETE", &format!("/v1/machine/{ONE}/free"), &Value::Null).await.status, 200);
+    let entry = server.audit(&format!("machine={ONE}")).await.remove(0);
+    let text = entry.to_string();
+    assert!(text.contains("machines/one.yaml: /allocation") && text.contains("(hidden)"), "{text}");
+    assert!(!text.contains("hunter2"), "{text}");
+    assert_eq!((&entry["outcome"], &entry["status"]), (&json!("done"), &json!(200)));
+
+    let added = server.v1("PUT", "/v1/users", &json!({"name": "ann", "role": "viewer"})).await;
+    assert_eq!(added.status, 201);
+    assert_eq!(server.v1("POST", "/v1/users/ann", &json!({"role": "operator"})).await.status, 200);
+    let entry = server.audit("machine=ann").await.remove(0);
+    assert_eq!(entry["changes"], json!([{"path": "user ann: /role", "before": "viewer", "after": "operator"}]));
+    assert_eq!(entry["committed"], true, "the transaction of the change marks its entry");
+    let made = server.v1("POST", "/v1/users/ann/tokens", &json!({"name": "ci"})).await.json();
+    let entry = server.audit("machine=ann").await.remove(0);
+    assert!(!entry.to_string().contains(made["token"].as_str().unwrap()), "{entry}");
+    assert!(entry.to_string().contains("user ann: /access/ci"), "{entry}");
+    let refused = server.v1("PUT", "/v1/users", &json!({"name": "ann", "role": "viewer"})).await;
+    let entry = server.audit("limit=1").await.remove(0);
+    assert_eq!((refused.status, &entry["outcome"], &entry["committed"]), (409, &json!("refused"), &json!(false)));
+    assert!(entry["reason"].as_str().unwrap().contains("user ann exists already"), "{entry}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refused_requests_leave_a_limited_number_of_entries() {
+    let server = Running::start().await;
+    let viewer = server.user("vic", "viewer", &[]).await;
+    let power = format!("/v1/machine/{ONE}/power");
+    assert_eq!(server.call(&viewer, "POST", &power, &json!({"action": "on"})).await.status, 403);
+    let entry = server.audit("who=vic").await.remove(0);
+    assert_eq!(
+        (&entry["status"], &entry["reason"], &entry["object"]),
+        (&json!(403), &json!("insufficient role"), &json!(ONE))
+    );
+    assert_eq!(server.v1("DELETE", "/v1/users/vic/tokens/t", &Value::Null).await.status, 200);
+    assert_eq!(server.call(&viewer, "POST", &power, &json!({"action": "on"})).await.status, 401);
+    let entry = server.audit("who=vic").await.remove(0);
+    assert_eq!((&entry["status"], &entry["reason"]), (&json!(401), &json!("the token was revoked")));
+    for _ in 0..50 {
+        assert_eq!(server.call("dh_wrong", "POST", &power, &json!({})).await.status, 401);
+    }
+    let unknown = server.audit("limit=1000").await.into_iter().filter(|entry| entry["user"] == "");
+    assert_eq!(unknown.count(), 18, "at most 20 entries per address and minute");
+    // Agents are not users: their requests are not recorded.
+    let before = server.audit("").await.len();
+    server.call("wrong", "POST", &format!("/v1/machine/{ONE}/event"), &json!({})).await;
+    server.token(ONE).await;
+    assert_eq!(server.audit("").await.len(), before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entries_are_filtered_paged_and_written_to_a_file() {
+    let dir = directory();
+    let file = dir.path().join("audit.jsonl");
+    let options = ServerConfig { audit_log: Some(file.clone()), ..options(dir.path()) };
+    let server = Running::start_with(dir, &options, &silent(), 10_000).await;
+    for name in ["a", "b", "c"] {
+        server.v1("PUT", "/v1/users", &json!({"name": name, "role": "viewer"})).await;
+    }
+    let ids = |entries: Vec<Value>| entries.iter().map(|entry| entry["id"].as_i64().unwrap()).collect::<Vec<_>>();
+    let all = ids(server.audit("action=/v1/users").await);
+    assert_eq!(all.len(), 3);
+    assert!(all[0] > all[1], "the newest entry is first");
+    assert_eq!(ids(server.audit(&format!("limit=1&before={}", all[1])).await), [all[2]]);
+    assert_eq!(ids(server.audit(&format!("after={}", all[2])).await), [all[1], all[0]], "the oldest entry is first");
+    assert!(server.audit("who=nobody").await.is_empty() && server.audit("since=2999-01-01T00:00:00Z").await.is_empty());
+    assert_eq!(server.v1("GET", "/v1/audit?nonsense=1", &Value::Null).await.status, 400);
+    for method in ["POST", "PUT", "PATCH", "DELETE"] {
+        assert_eq!(server.v1(method, "/v1/audit", &Value::Null).await.status, 405, "{method}");
+    }
+    let lines = std::fs::read_to_string(&file).unwrap();
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 7, "{lines:?}");
+    assert!(lines[..3].iter().all(|line| line["outcome"] == "done" && line["user"] == "operator"), "{lines:?}");
+    assert!(lines[3..].iter().all(|line| line["outcome"] == "refused" && line["status"] == 405), "{lines:?}");
+}

@@ -1,0 +1,216 @@
+//! Users, roles, projects and tokens: who may do what, and who sees what.
+
+use super::*;
+use api::access::table::{RouteAccess, RouteScope, all_rules, find_rule};
+use store::users::UserRole;
+
+impl Running {
+    /// Adds a user with a token, and returns the token.
+    pub(super) async fn user(&self, name: &str, role: &str, projects: &[&str]) -> String {
+        let added = self.v1("PUT", "/v1/users", &json!({"name": name, "role": role, "projects": projects})).await;
+        assert_eq!(added.status, 201, "{}", added.text());
+        let created = self.v1("POST", &format!("/v1/users/{name}/tokens"), &json!({"name": "t"})).await;
+        assert_eq!(created.status, 201, "{}", created.text());
+        created.json()["token"].as_str().unwrap().to_owned()
+    }
+
+    async fn status(&self, token: &str, method: &str, path: &str, body: &Value) -> u16 {
+        self.call(token, method, path, body).await.status
+    }
+}
+
+/// Directory in which the machine `one` belongs to project `blue`, and `two` to project `red`.
+fn with_projects() -> TempDir {
+    let dir = directory();
+    let one = machine_file(
+        ONE,
+        "one",
+        "52:54:00:00:00:01",
+        "a1",
+        "  user_data: 'hunter2-data'\n  console_password: hunter2-console\n",
+    );
+    std::fs::write(dir.path().join("machines/one.yaml"), format!("project: blue\n{one}")).unwrap();
+    let two = format!("id: {TWO}\nname: two\nproject: red\nmacs: ['52:54:00:00:00:02']\n");
+    std::fs::write(dir.path().join("machines/two.yaml"), two).unwrap();
+    dir
+}
+
+fn concrete(route: &str, id: &str) -> String {
+    let path = route.replace("{id}", id).replace("{*path}", "x");
+    path.replace("{name}", "x").replace("{state}", "hidden").replace("{token}", "x")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_role_is_refused_what_requires_a_higher_one() {
+    let server = Running::start_in(with_projects()).await;
+    let viewer = server.user("vic", "viewer", &[]).await;
+    let operator = server.user("olga", "operator", &[]).await;
+    assert!(viewer.starts_with("dh_") && viewer.len() == 67);
+    for (method, route, access, _) in all_rules() {
+        let RouteAccess::User(role) = access else { continue };
+        let path = concrete(route, ONE);
+        let version = ("X-OpenStack-Ironic-API-Version", "latest");
+        assert_eq!(server.ask(method, &path, &[version], "").await.status, 401, "{method} {path} without a token");
+        for (token, own) in [(&viewer, UserRole::Viewer), (&operator, UserRole::Operator)] {
+            let bearer = format!("Bearer {token}");
+            let answer = server.ask(method, &path, &[("Authorization", &bearer), version], "").await;
+            assert_eq!(answer.status == 403, own < *role, "{own} {method} {path}: {} {}", answer.status, answer.text());
+        }
+    }
+    let whoami = server.call(&viewer, "GET", "/v1/whoami", &Value::Null).await.json();
+    assert_eq!(whoami, json!({"user": "vic", "token": "t", "role": "viewer", "projects": [], "source": "token"}));
+    assert_eq!(server.v1("GET", "/v1/whoami", &Value::Null).await.json()["user"], "operator");
+}
+
+#[test]
+fn every_route_of_the_page_and_of_the_firmware_has_an_entry() {
+    let sources = [include_str!("../../../web/src/lib.rs"), include_str!("../listeners.rs")];
+    let mut count = 0;
+    for line in sources.iter().flat_map(|text| text.lines()) {
+        let Some((_, rest)) = line.split_once(".route(\"") else { continue };
+        let (route, handlers) = rest.split_once('"').unwrap();
+        for method in ["get", "post", "put", "delete", "patch"] {
+            if handlers.contains(&format!(" {method}(")) || handlers.contains(&format!(").{method}(")) {
+                count += 1;
+                assert!(find_rule(&method.to_uppercase(), route).is_some(), "{method} {route} has no access rule");
+            }
+        }
+    }
+    assert!(count > 35, "{count}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn machines_of_other_projects_do_not_exist() {
+    let server = Running::start_in(with_projects()).await;
+    server.token(TWO).await;
+    let blue = server.user("bob", "operator", &["blue"]).await;
+    let names = |listed: &Value| {
+        let names = listed.as_array().unwrap().iter().map(|machine| machine["name"].as_str().unwrap().to_owned());
+        names.collect::<Vec<_>>()
+    };
+    server.token(STRANGER).await;
+    for path in ["/v1/machines", "/v1/machine"] {
+        assert_eq!(names(&server.call(&blue, "GET", path, &Value::Null).await.json()), ["one"], "{path}");
+    }
+    assert_eq!(names(&server.call(&blue, "POST", "/v1/machine/find", &json!({})).await.json()), ["one"]);
+    assert_eq!(server.v1("GET", "/v1/machines", &Value::Null).await.json().as_array().unwrap().len(), 3);
+    assert_eq!(server.call(&blue, "GET", "/v1/machines", &Value::Null).await.json()[0]["project"], "blue");
+    let nobody = "4c4c4544-0051-3010-8052-b4c04f4d7777";
+    for (method, route, access, scope) in all_rules() {
+        let (RouteAccess::User(_) | RouteAccess::MachineOrUser(_), RouteScope::Machine) = (access, scope) else {
+            continue;
+        };
+        let [other, missing, unknown] = [TWO, nobody, STRANGER].map(|id| concrete(route, id));
+        let mut bodies = Vec::new();
+        for (path, id) in [(&other, TWO), (&missing, nobody), (&unknown, STRANGER)] {
+            let answer = server.call(&blue, method, path, &json!({"id": id})).await;
+            assert_eq!(answer.status, 404, "{method} {path}: {}", answer.text());
+            bodies.push(answer.text().replace(id, "ID"));
+        }
+        assert!(bodies[0] == bodies[1] && bodies[1] == bodies[2], "{method} {route}: {bodies:?}");
+    }
+    let elsewhere = json!({"uuid": TWO, "imageid": "debian-12"});
+    assert_eq!(server.status(&blue, "POST", "/v1/machine/allocate", &elsewhere).await, 404);
+    assert!(!std::fs::read_to_string(server.dir.path().join("machines/two.yaml")).unwrap().contains("allocation"));
+    for path in ["/v1/filesystemlayout/matches", "/v1/size/suggest", &format!("/v1/machine/{STRANGER}/file")] {
+        let status = server.status(&blue, "POST", path, &json!({"machine": TWO})).await;
+        assert!([403, 404].contains(&status), "{path}: {status}");
+    }
+    assert_eq!(server.status(&blue, "GET", "/metrics", &Value::Null).await, 403);
+    assert_eq!(server.status(&blue, "GET", &format!("/v1/machine/{ONE}/details"), &Value::Null).await, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn viewers_see_no_secrets() {
+    let server = Running::start_in(with_projects()).await;
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    server.report(ONE, &token, "a1", true).await;
+    let template = json!({"name": "CUSTOM_T", "steps": [{"interface": "bios", "step": "apply_configuration", "priority": 150,
+        "args": {"settings": [{"name": "AdminPw", "value": "hunter2-arg"}]}}]});
+    let version = ("X-OpenStack-Ironic-API-Version", "latest");
+    let bearer = format!("Bearer {}", server.operator());
+    let made =
+        server.ask("POST", "/v1/deploy_templates", &[("Authorization", &bearer), version], &template.to_string()).await;
+    assert_eq!(made.status, 201, "{}", made.text());
+    let viewer = server.user("vic", "viewer", &[]).await;
+    let bearer = format!("Bearer {viewer}");
+    for (method, route, access, _) in all_rules() {
+        if !matches!(access, RouteAccess::User(UserRole::Viewer) | RouteAccess::MachineOrUser(_)) {
+            continue;
+        }
+        let path = concrete(route, ONE).replace("/x", "");
+        let answer = server.ask(method, &path, &[("Authorization", &bearer), version], "{}").await.text();
+        for secret in ["hunter2", "s3cret"] {
+            assert!(!answer.contains(secret), "{method} {path}: {answer}");
+        }
+    }
+    let details = server.call(&viewer, "GET", &format!("/v1/machine/{ONE}/details"), &Value::Null).await;
+    assert!(details.status == 200 && details.json()["report"]["success"] == true, "{}", details.text());
+    assert_eq!(server.status(&viewer, "GET", &format!("/v1/machine/{ONE}/log"), &Value::Null).await, 403);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn revoked_expired_and_foreign_tokens_and_disabled_users_are_refused() {
+    let server = Running::start().await;
+    let token = server.user("ann", "admin", &[]).await;
+    let list = "/v1/machines";
+    assert_eq!(server.status(&token, "GET", list, &Value::Null).await, 200);
+    for foreign in ["dh_", "dh_0000", "", &token[..66], &format!("{token}0"), &token.to_uppercase()] {
+        assert_eq!(server.status(foreign, "GET", list, &Value::Null).await, 401, "{foreign:?}");
+    }
+    let disabled = |is: bool| json!({"disabled": is});
+    assert_eq!(server.v1("POST", "/v1/users/ann", &disabled(true)).await.status, 200);
+    assert_eq!(server.status(&token, "GET", list, &Value::Null).await, 401);
+    assert_eq!(server.v1("POST", "/v1/users/ann", &disabled(false)).await.status, 200);
+    assert_eq!(server.status(&token, "GET", list, &Value::Null).await, 200);
+    // The token in the file can be disabled, unless no other admin has a valid token.
+    assert_eq!(server.call(&token, "POST", "/v1/users/operator", &disabled(true)).await.status, 200);
+    assert_eq!(server.v1("GET", list, &Value::Null).await.status, 401);
+    for (method, path, body) in [
+        ("POST", "/v1/users/ann", disabled(true)),
+        ("POST", "/v1/users/ann", json!({"role": "operator"})),
+        ("DELETE", "/v1/users/ann", Value::Null),
+        ("DELETE", "/v1/users/ann/tokens/t", Value::Null),
+    ] {
+        let refused = server.call(&token, method, path, &body).await;
+        assert_eq!(refused.status, 409, "{method} {path}: {}", refused.text());
+        assert!(refused.text().contains("ann is the last administrator with a valid token"), "{}", refused.text());
+    }
+    assert_eq!(server.call(&token, "POST", "/v1/users/operator", &disabled(false)).await.status, 200);
+    assert_eq!(server.v1("DELETE", "/v1/users/ann/tokens/t", &Value::Null).await.status, 200);
+    assert_eq!(server.status(&token, "GET", list, &Value::Null).await, 401);
+    assert_eq!(server.v1("DELETE", "/v1/users/ann/tokens/t", &Value::Null).await.status, 404);
+    assert_eq!(server.v1("DELETE", "/v1/users/operator", &Value::Null).await.status, 409);
+    let names = server.v1("GET", "/v1/users", &Value::Null).await.text();
+    assert!(!names.contains(&token) && names.contains("ann"), "{names}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn invalid_users_and_tokens_are_refused() {
+    let server = Running::start().await;
+    for body in [
+        json!({"name": "", "role": "viewer"}),
+        json!({"name": "a b", "role": "viewer"}),
+        json!({"name": "../x", "role": "viewer"}),
+        json!({"name": "operator", "role": "viewer"}),
+        json!({"name": "x", "role": "admin", "projects": ["blue"]}),
+        json!({"name": "x", "role": "viewer", "projects": ["b l u e"]}),
+    ] {
+        assert_eq!(server.v1("PUT", "/v1/users", &body).await.status, 409, "{body}");
+    }
+    for body in
+        [json!({"name": "x", "role": "root"}), json!({"name": "x"}), json!({"name": "x", "role": "viewer", "uid": 0})]
+    {
+        assert_eq!(server.v1("PUT", "/v1/users", &body).await.status, 400, "{body}");
+    }
+    server.user("x", "viewer", &[]).await;
+    assert_eq!(server.v1("PUT", "/v1/users", &json!({"name": "x", "role": "viewer"})).await.status, 409);
+    for body in [json!({"name": "t"}), json!({"name": "a b"}), json!({"name": "u", "days": 100_000})] {
+        assert_eq!(server.v1("POST", "/v1/users/x/tokens", &body).await.status, 409, "{body}");
+    }
+    assert_eq!(server.v1("POST", "/v1/users/operator/tokens", &json!({"name": "u"})).await.status, 409);
+    assert_eq!(server.v1("POST", "/v1/users/nobody/tokens", &json!({"name": "u"})).await.status, 404);
+    let unlimited = server.v1("POST", "/v1/users/x/tokens", &json!({"name": "u", "days": 0})).await.json();
+    assert!(unlimited.get("expires").is_none() && unlimited["token"].is_string(), "{unlimited}");
+}

@@ -1,0 +1,117 @@
+//! Users, tokens and the audit log in the database, also in one that an earlier version has written.
+
+use super::*;
+use crate::audit::{AuditEntry, AuditOutcome, AuditQuery, AuditRetention};
+use crate::token::hash_token;
+use crate::user_tokens::TokenVerdict;
+use crate::users::{FILE_USER, Identity, UserChange, UserOutcome, UserRole};
+
+const FILE: TokenHash = [9; 32];
+
+fn verify(state: &ServerState, token: &str) -> TokenVerdict {
+    wait(state.verify_user_token(hash_token(token), FILE))
+}
+
+fn add(state: &ServerState, name: &str, role: UserRole) -> String {
+    assert!(matches!(wait(state.add_user(name, role, Vec::new())), UserOutcome::Done(_)));
+    match wait(state.create_user_token(name, "t", Some(30))) {
+        UserOutcome::Done((token, _)) => token,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn entry(user: &str) -> AuditEntry {
+    AuditEntry {
+        id: 0,
+        time: now(),
+        user: user.to_owned(),
+        token: "t".to_owned(),
+        role: "admin".to_owned(),
+        address: "10.0.0.1".to_owned(),
+        request: "r".to_owned(),
+        method: "POST".to_owned(),
+        path: "/v1/x".to_owned(),
+        action: "POST /v1/x".to_owned(),
+        object: String::new(),
+        outcome: AuditOutcome::Started,
+        status: None,
+        committed: false,
+        changes: Vec::new(),
+        reason: String::new(),
+    }
+}
+
+#[test]
+fn tokens_are_stored_as_hashes_and_survive_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(&dir);
+    let token = add(&state, "ann", UserRole::Operator);
+    let TokenVerdict::Valid(identity) = verify(&state, &token) else { panic!() };
+    assert_eq!((identity.user.as_str(), identity.role, identity.token.as_str()), ("ann", UserRole::Operator, "t"));
+    assert!(wait(state.list_user_tokens("ann"))[0].last_used.is_some());
+    assert_eq!(verify(&state, "dh_other"), TokenVerdict::Unknown);
+    assert_eq!(wait(state.verify_user_token(FILE, FILE)), TokenVerdict::Valid(Identity::from_token_file()));
+    drop(state);
+    let copy = copy(&dir);
+    let bytes = fs::read(copy.path().join("state.sqlite")).unwrap();
+    assert!(!bytes.windows(token.len()).any(|part| part == token.as_bytes()), "the file contains the token");
+    assert!(matches!(verify(&open(&copy), &token), TokenVerdict::Valid(_)));
+}
+
+#[test]
+fn expired_tokens_are_refused_and_the_token_file_returns_with_the_last_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(&dir);
+    let token = add(&state, "ann", UserRole::Admin);
+    let disabled = UserChange { disabled: Some(true), ..UserChange::default() };
+    assert!(matches!(wait(state.change_user(FILE_USER, disabled.clone())), UserOutcome::Done(_)));
+    assert!(matches!(wait(state.verify_user_token(FILE, FILE)), TokenVerdict::Refused { .. }));
+    assert!(matches!(wait(state.change_user("ann", disabled)), UserOutcome::Refused(_)));
+    let expire = "UPDATE user_tokens SET expires = '2020-01-01T00:00:00Z'";
+    wait(state.run_job(move |connection| connection.execute(expire, [])));
+    let refused =
+        TokenVerdict::Refused { user: "ann".to_owned(), token: "t".to_owned(), reason: "the token has expired" };
+    assert_eq!(verify(&state, &token), refused);
+    assert!(
+        matches!(wait(state.verify_user_token(FILE, FILE)), TokenVerdict::Valid(_)),
+        "no administrator is locked out"
+    );
+    assert!(matches!(wait(state.create_user_token("ann", "t", None)), UserOutcome::Done(_)), "the name can be reused");
+}
+
+#[test]
+fn entries_are_completed_once_and_deleted_only_by_the_retention() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(&dir);
+    let ids: Vec<i64> = (0..10).map(|_| wait(state.append_audit(entry("ann")))).collect();
+    let completed = wait(state.complete_audit(ids[0], 409, Vec::new(), "because".to_owned())).unwrap();
+    assert_eq!(
+        (completed.outcome, completed.status, completed.reason.as_str()),
+        (AuditOutcome::Refused, Some(409), "because")
+    );
+    assert_eq!(wait(state.complete_audit(ids[0], 200, Vec::new(), String::new())), None, "an entry is completed once");
+    let all = || wait(state.list_audit(AuditQuery::default()));
+    assert_eq!(all().len(), 10);
+    wait(state.trim_audit(AuditRetention { days: 1, entries: 4 }));
+    assert_eq!(all().iter().map(|entry| entry.id).collect::<Vec<_>>(), [ids[9], ids[8], ids[7], ids[6]]);
+    let old = AuditEntry { time: "2020-01-01T00:00:00Z".to_owned(), ..entry("bob") };
+    wait(state.append_audit(old));
+    assert_eq!(all().len(), 5);
+    wait(state.trim_audit(AuditRetention { days: 1, entries: 1000 }));
+    assert_eq!(all().len(), 4);
+}
+
+#[test]
+fn a_transaction_marks_the_entry_of_its_request_and_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(&dir);
+    let id = wait(state.append_audit(entry("ann")));
+    assert_eq!(id, 1);
+    let hooked = state.clone().with_hooks(StoreHooks { current_audit_entry: || Some(1), ..StoreHooks::default() });
+    let committed = || wait(state.list_audit(AuditQuery::default()))[0].committed;
+    assert!(matches!(wait(hooked.add_user("a b", UserRole::Viewer, Vec::new())), UserOutcome::Refused(_)));
+    wait(state.add_user("other", UserRole::Viewer, Vec::new()));
+    assert!(!committed(), "nothing was changed by this request");
+    wait(hooked.add_user("own", UserRole::Viewer, Vec::new()));
+    assert!(committed());
+}

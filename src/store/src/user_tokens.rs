@@ -1,0 +1,239 @@
+//! Tokens of users. A token has 256 random bits and a recognizable prefix. Only its hash is stored.
+
+use crate::token::{TokenHash, hash_token, hashes_equal, random_bytes};
+use crate::users::{
+    Identity, IdentitySource, UserOutcome, accepts_token_file, check_name, explain_last_admin, find_user,
+};
+use crate::{ServerState, now};
+use common::encoding::encode_hex;
+use common::error::Result;
+use rusqlite::{OptionalExtension, params};
+use serde::{Deserialize, Serialize};
+use time::format_description::well_known::Rfc3339;
+use time::{Duration, OffsetDateTime};
+
+/// Prefix of all tokens of users, by which secret scanners recognize them.
+pub const TOKEN_PREFIX: &str = "dh_";
+/// Validity of a token in days, unless the request specifies another one.
+pub const DEFAULT_DAYS: u32 = 90;
+/// Maximum validity of a token in days, unless it never expires.
+pub const LONGEST_DAYS: u32 = 3650;
+/// Maximum number of tokens per user.
+const TOKENS: i64 = 100;
+/// Resolution of the time of the last use. A shorter interval would cause a write for each request.
+const LAST_USED_EVERY: Duration = Duration::minutes(10);
+
+/// Token of a user, without the token itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct UserToken {
+    pub name: String,
+    /// Time of the creation, as RFC 3339 in UTC, like all times of this record.
+    pub created: String,
+    /// Absent if the token never expires.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<String>,
+    /// Time of the last use, to ten minutes; absent if the token was never used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_used: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked: Option<String>,
+}
+
+/// Result of the authentication with a token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokenVerdict {
+    Valid(Identity),
+    /// The token belongs to this user and has this name, but cannot be used for this reason.
+    Refused {
+        user: String,
+        token: String,
+        reason: &'static str,
+    },
+    Unknown,
+}
+
+fn format_time(time: OffsetDateTime) -> String {
+    time.format(&Rfc3339).unwrap_or_default()
+}
+
+fn read_token(row: &rusqlite::Row) -> rusqlite::Result<UserToken> {
+    Ok(UserToken {
+        name: row.get(0)?,
+        created: row.get(1)?,
+        expires: row.get(2)?,
+        last_used: row.get(3)?,
+        revoked: row.get(4)?,
+    })
+}
+
+/// Returns whether the text of a time lies in the past.
+fn is_past(time: &str) -> bool {
+    OffsetDateTime::parse(time, &Rfc3339).map_or(true, |time| time <= OffsetDateTime::now_utc())
+}
+
+/// Token with its user, as found by its hash.
+struct FoundToken {
+    user: String,
+    token: UserToken,
+    hash: String,
+}
+
+fn find_token(connection: &rusqlite::Connection, hash: &str) -> rusqlite::Result<Option<FoundToken>> {
+    let select = "SELECT name, created, expires, last_used, revoked, user_name, hash FROM user_tokens WHERE hash = ?1";
+    let read = |row: &rusqlite::Row| Ok(FoundToken { token: read_token(row)?, user: row.get(5)?, hash: row.get(6)? });
+    connection.query_row(select, [hash], read).optional()
+}
+
+fn judge_token(connection: &rusqlite::Connection, found: &FoundToken) -> rusqlite::Result<TokenVerdict> {
+    let FoundToken { user, token, .. } = found;
+    let refuse = |reason| Ok(TokenVerdict::Refused { user: user.clone(), token: token.name.clone(), reason });
+    let Some(record) = find_user(connection, user)? else { return Ok(TokenVerdict::Unknown) };
+    if token.revoked.is_some() {
+        return refuse("the token was revoked");
+    }
+    if token.expires.as_deref().is_some_and(is_past) {
+        return refuse("the token has expired");
+    }
+    if record.disabled {
+        return refuse("the user is disabled");
+    }
+    Ok(TokenVerdict::Valid(Identity {
+        user: record.name,
+        token: token.name.clone(),
+        role: record.role,
+        projects: record.projects,
+        source: IdentitySource::Token,
+    }))
+}
+
+impl ServerState {
+    /// Determines the user of a token. `file` is the hash of the operator's token file. Records the use of the token
+    /// unless a use within the last minutes is on record.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read or written.
+    pub async fn verify_user_token(&self, given: TokenHash, file: TokenHash) -> Result<TokenVerdict> {
+        let is_file = hashes_equal(&given, &file);
+        self.run_job(move |connection| {
+            if is_file {
+                return Ok(match accepts_token_file(connection)? {
+                    true => TokenVerdict::Valid(Identity::from_token_file()),
+                    false => {
+                        let Identity { user, token, .. } = Identity::from_token_file();
+                        TokenVerdict::Refused { user, token, reason: "the user is disabled" }
+                    }
+                });
+            }
+            let hash = encode_hex(given);
+            // The hash of an attacker's token is not predictable, so the lookup reveals nothing about stored hashes.
+            let Some(found) = find_token(connection, &hash)?.filter(|found| found.hash == hash) else {
+                return Ok(TokenVerdict::Unknown);
+            };
+            let verdict = judge_token(connection, &found)?;
+            let since = format_time(OffsetDateTime::now_utc() - LAST_USED_EVERY);
+            let is_recorded = found.token.last_used.is_some_and(|used| used > since);
+            if matches!(verdict, TokenVerdict::Valid(_)) && !is_recorded {
+                let update = "UPDATE user_tokens SET last_used = ?2 WHERE hash = ?1";
+                connection.execute(update, params![hash, now()])?;
+            }
+            Ok(verdict)
+        })
+        .await
+    }
+
+    /// Creates a token for a user, and returns the token, which cannot be retrieved later. `days` is its validity;
+    /// `None` if it never expires. A revoked or expired token with the same name is replaced.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read or written.
+    pub async fn create_user_token(
+        &self,
+        user: &str,
+        name: &str,
+        days: Option<u32>,
+    ) -> Result<UserOutcome<(String, UserToken)>> {
+        if let Err(why) = check_name(name) {
+            return Ok(UserOutcome::Refused(why));
+        }
+        if days.is_some_and(|days| !(1..=LONGEST_DAYS).contains(&days)) {
+            let why = format!("a token is valid for 1 to {LONGEST_DAYS} days, or never expires");
+            return Ok(UserOutcome::Refused(why));
+        }
+        let secret = format!("{TOKEN_PREFIX}{}", encode_hex(random_bytes::<32>()?));
+        let expires = days.map(|days| format_time(OffsetDateTime::now_utc() + Duration::days(days.into())));
+        let (user, hash) = (user.to_owned(), encode_hex(hash_token(&secret)));
+        let token = UserToken { name: name.to_owned(), created: now(), expires, last_used: None, revoked: None };
+        self.run_durably(move |transaction| {
+            let Some(record) = find_user(transaction, &user)? else { return Ok(UserOutcome::NotFound) };
+            if record.source == IdentitySource::TokenFile {
+                let why = format!("the token of {user} is in the operator's file: add a named admin instead");
+                return Ok(UserOutcome::Refused(why));
+            }
+            let select = "SELECT name, created, expires, last_used, revoked FROM user_tokens
+                WHERE user_name = ?1 AND name = ?2";
+            let former = transaction.query_row(select, [&user, &token.name], read_token).optional()?;
+            let is_valid =
+                |token: &UserToken| token.revoked.is_none() && !token.expires.as_deref().is_some_and(is_past);
+            if former.as_ref().is_some_and(is_valid) {
+                let why =
+                    format!("user {user} already has a token {}: revoke it first, or choose another name", token.name);
+                return Ok(UserOutcome::Refused(why));
+            }
+            transaction.execute("DELETE FROM user_tokens WHERE user_name = ?1 AND name = ?2", [&user, &token.name])?;
+            let count = "SELECT COUNT(*) FROM user_tokens WHERE user_name = ?1";
+            if transaction.query_row(count, [&user], |row| row.get::<_, i64>(0))? >= TOKENS {
+                let why = format!(
+                    "user {user} has {TOKENS} tokens already: remove the user, or reuse the name of a revoked token"
+                );
+                return Ok(UserOutcome::Refused(why));
+            }
+            transaction.execute(
+                "INSERT INTO user_tokens (hash, user_name, name, created, expires) VALUES (?1, ?2, ?3, ?4, ?5)",
+                params![hash, user, token.name, token.created, token.expires],
+            )?;
+            Ok(UserOutcome::Done((secret, token)))
+        })
+        .await
+    }
+
+    /// Returns the tokens of a user, sorted by name, including revoked and expired ones.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read.
+    pub async fn list_user_tokens(&self, user: &str) -> Result<Vec<UserToken>> {
+        let user = user.to_owned();
+        self.run_job(move |connection| {
+            let select = "SELECT name, created, expires, last_used, revoked FROM user_tokens
+                WHERE user_name = ?1 ORDER BY name";
+            connection.prepare_cached(select)?.query_map([user], read_token)?.collect()
+        })
+        .await
+    }
+
+    /// Revokes a token of a user. A revoked token cannot be restored.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read or written.
+    pub async fn revoke_user_token(&self, user: &str, name: &str) -> Result<UserOutcome<UserToken>> {
+        let key = [user.to_owned(), name.to_owned()];
+        self.run_durably(move |transaction| {
+            let select = "SELECT name, created, expires, last_used, revoked FROM user_tokens
+                WHERE user_name = ?1 AND name = ?2";
+            let found = transaction.query_row(select, [&key[0], &key[1]], read_token).optional()?;
+            let Some(mut token) = found.filter(|token| token.revoked.is_none()) else {
+                return Ok(UserOutcome::NotFound);
+            };
+            let is_admin = find_user(transaction, &key[0])?
+                .is_some_and(|user| user.role == crate::users::UserRole::Admin && !user.disabled);
+            let last = if is_admin { explain_last_admin(transaction, &key[0], Some(&key[1]))? } else { None };
+            if let Some(why) = last {
+                return Ok(UserOutcome::Refused(why));
+            }
+            token.revoked = Some(now());
+            let update = "UPDATE user_tokens SET revoked = ?3 WHERE user_name = ?1 AND name = ?2";
+            transaction.execute(update, params![key[0], key[1], token.revoked])?;
+            Ok(UserOutcome::Done(token))
+        })
+        .await
+    }
+}

@@ -1,0 +1,88 @@
+//! Page with the newest entries of the audit log, for admins.
+
+use super::form::SubmittedForm;
+use super::page_frame::{render_error, render_page, show_age};
+use super::session::LoggedIn;
+use api::AppState;
+use api::audit_log::{AuditEntry, AuditQuery};
+use axum::extract::{RawQuery, State};
+use axum::response::Response;
+use maud::{Markup, html};
+use std::sync::Arc;
+
+/// Number of entries on a page.
+const ENTRIES: u32 = 100;
+
+/// `GET /audit`: shows the entries that match the filters, the newest first.
+pub(crate) async fn get_audit(
+    State(app): State<Arc<AppState>>,
+    person: LoggedIn,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Response> {
+    let form = SubmittedForm::parse_query(query.as_deref());
+    let asked = AuditQuery {
+        who: form.get("who").trim().to_owned(),
+        machine: form.get("machine").trim().to_owned(),
+        action: form.get("action").trim().to_owned(),
+        before: form.get("before").parse().ok(),
+        limit: Some(ENTRIES),
+        ..AuditQuery::default()
+    };
+    let entries = app.state.list_audit(asked.clone()).await;
+    let entries = entries.map_err(|error| render_error(&app, Some(&person), error.into()))?;
+    Ok(render_page(&app, &person, "Audit", "/audit", show_entries(&asked, &entries)))
+}
+
+fn show_entries(asked: &AuditQuery, entries: &[AuditEntry]) -> Markup {
+    let fields = [
+        ("who", "User", &asked.who),
+        ("machine", "Machine or object", &asked.machine),
+        ("action", "Action", &asked.action),
+    ];
+    html! {
+        h1 { "Audit" }
+        form method="get" action="/audit" {
+            @for (name, label, value) in fields {
+                label { (label) " " input name=(name) value=(value); }
+            }
+            button { "Filter" }
+        }
+        @if entries.is_empty() { p.faint { "No entries match." } } @else {
+            table {
+                thead { tr { th { "Time" } th { "User" } th { "Address" } th { "Action" } th { "Object" } th { "Outcome" } th { "Changes" } } }
+                tbody { @for entry in entries { (show_entry(entry)) } }
+            }
+        }
+        @if let Some(last) = entries.last().filter(|_| entries.len() == ENTRIES as usize) {
+            p { a href={ "/audit?" (older_query(asked, last.id)) } { "Older entries" } }
+        }
+    }
+}
+
+fn older_query(asked: &AuditQuery, before: i64) -> String {
+    let before = before.to_string();
+    let fields = [("who", &asked.who), ("machine", &asked.machine), ("action", &asked.action), ("before", &before)];
+    serde_urlencoded::to_string(fields.map(|(name, value)| (name, value.as_str()))).unwrap_or_default()
+}
+
+fn show_entry(entry: &AuditEntry) -> Markup {
+    let text = |value: &Option<serde_json::Value>| value.as_ref().map_or("–".to_owned(), ToString::to_string);
+    html! {
+        tr {
+            td { (show_age(&entry.time)) }
+            td { (if entry.user.is_empty() { "–" } else { &entry.user }) @if !entry.token.is_empty() { br; span.faint { (entry.token) } } }
+            td { (entry.address) }
+            td { (entry.action) br; span.faint { (entry.request) } }
+            td { (entry.object) }
+            td { (entry.outcome.as_str()) @if let Some(status) = entry.status { " " (status) } @if !entry.reason.is_empty() { br; span.faint { (entry.reason) } } }
+            td {
+                @if !entry.changes.is_empty() {
+                    details {
+                        summary { (entry.changes.len()) }
+                        ul { @for change in &entry.changes { li { (change.path) ": " (text(&change.before)) " → " (text(&change.after)) } } }
+                    }
+                }
+            }
+        }
+    }
+}
