@@ -24,7 +24,7 @@ use site::operator_files::{AllocationSpec, MachineSpec, suggest_name};
 use site::os_definitions::{OsDefinitions, VerifyCache};
 use site::snapshot::SiteSnapshot;
 use site::{plan_approvals, requested_steps, yaml_folder};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

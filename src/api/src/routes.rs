@@ -12,14 +12,13 @@ use super::machine_file_creation::{CreatedMachineFile, MachineFileRequest};
 use super::metal_api::machine_response::{MachineResponse, ReinstallResponse};
 use super::metal_api::{image_states, images, layouts, machines, sizes, volumes};
 use super::migration_requests::{machine_requests, operator_requests as moving};
-use super::openapi::get_openapi;
 use super::operator::reinstalls::ReinstallRequest;
 use super::operator::{MachineSummary, RenameRequest, restored_machine_confirmation};
 use super::plan_input::PlanInput;
 use super::power::PowerRequest;
 use super::{
-    AppState, agent_api, boot_digest, console_log, deploy_templates, machine_file_creation, metrics, netboot, operator,
-    plan_input, power,
+    AppState, agent_api, boot_digest, console_log, deploy_templates, machine_file_creation, metrics, netboot, openapi,
+    operator, plan_input, power,
 };
 use axum::Router;
 use axum::handler::Handler;
@@ -390,7 +389,7 @@ fn server_routes() -> Vec<ApiRoute> {
         get_route("/readyz", metrics::get_readyz, "Readiness, including the database")
             .with_token(RequiredToken::None)
             .with_status(200, ResponseContent::Text),
-        get_route("/openapi.json", get_openapi, "This document")
+        get_route("/openapi.json", openapi::get_openapi, "This document")
             .with_token(RequiredToken::None)
             .with_response(any_object),
     ]

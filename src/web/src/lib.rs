@@ -53,9 +53,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use hardware_identifiers::HardwareIdentifiers;
-pub use session::render_refusal;
 use rack_plan_runs::RackPlanRuns;
 use session::LoggedIn;
+pub use session::render_refusal;
 use std::sync::Arc;
 
 /// Returns the routes of the web page.

@@ -4,7 +4,6 @@
 use super::form::ChangeForm;
 use super::page_frame::operator_words;
 use super::plan_preview::{self, PlanPreview};
-use api::AppState;
 use api::allocation_state::read_full_state;
 use api::base_url::BaseUrls;
 use api::metal_api::ApiRefusal;
@@ -12,6 +11,7 @@ use api::metal_api::edited_files::hex_digest;
 use api::metal_api::machine_file_replacement::{
     MachineFileText, check_machine_text, recheck_machine, replace_machine_text,
 };
+use api::{AppState, access};
 use axum::http::StatusCode;
 use http_server::api_error::ApiError;
 use maud::{Markup, html};
@@ -115,6 +115,9 @@ pub(crate) async fn check_text(
             };
         }
     };
+    if machine.project != current.project {
+        access::check_new_project(machine.project.as_deref())?;
+    }
     if let Some(why) = explain_kept_allocation(app, current, &machine).await? {
         return Ok(CheckedText::Invalid(why));
     }

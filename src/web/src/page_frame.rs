@@ -32,7 +32,6 @@ const PLACES: [(&str, &str); 8] = [
 
 /// Returns a complete page. `here` is the path of the navigation entry that is highlighted.
 pub(crate) fn render_page(app: &AppState, person: &LoggedIn, title: &str, here: &str, main: Markup) -> Response {
-    let problems = list_problems(&app.counters.health, &app.directory().problems);
     let body = html! {
         header {
             a.skip href="#main" { "Skip to content" }
@@ -56,7 +55,9 @@ pub(crate) fn render_page(app: &AppState, person: &LoggedIn, title: &str, here: 
 /// Returns the entries of the navigation that the user may open.
 fn visible_places(person: &LoggedIn) -> impl Iterator<Item = (&'static str, &'static str)> {
     let audit = (person.identity.role == UserRole::Admin).then_some(("/audit", "Audit"));
-    PLACES.into_iter().chain(audit)
+    // The plans of all machines are computed once for all users, so users with projects cannot open this page.
+    let is_restricted = person.identity.is_restricted();
+    PLACES.into_iter().filter(move |(path, _)| !(is_restricted && *path == "/plan")).chain(audit)
 }
 
 /// Returns the problems that the user may see: all problems, or none if the user is restricted to projects, because

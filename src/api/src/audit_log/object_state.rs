@@ -6,6 +6,8 @@ use crate::AppState;
 use crate::access::hidden_values::hide_secrets_at;
 use crate::operator::{list_machines, summarize_machine};
 use serde_json::{Value, json};
+use site::deploy_templates;
+use site::image_states;
 use site::operator_files::yaml_node::{parse_document, to_json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -23,9 +25,9 @@ const VOLATILE: [&str; 5] = ["last_seen", "last_event", "ended", "phase", "out_o
 /// Folders and files in the server's directory that the requests of a route may change, by the beginning of the route.
 const WATCHED: [(&str, &[&str]); 9] = [
     ("/v1/filesystemlayout", &["layouts"]),
-    ("/v1/image", &["images"]),
+    ("/v1/image", &["images", image_states::FILE]),
     ("/v1/size", &["sizes"]),
-    ("/v1/deploy", &["templates"]),
+    ("/v1/deploy", &[deploy_templates::FOLDER]),
     ("/v1/os", &["os"]),
     ("/v1/machine/allocate", &["machines"]),
     ("/bulk/confirm", &["machines"]),
@@ -46,7 +48,12 @@ impl ObjectState {
         for (_, folders) in WATCHED.iter().filter(|(start, _)| route.starts_with(start)) {
             paths.extend(folders.iter().map(|folder| app.dir.join(folder)));
         }
-        if route.starts_with("/v1/users/") {
+        if route == "/v1/users" {
+            // The body of the request contains the name of the user.
+            for user in app.state.list_users().await.unwrap_or_default() {
+                documents.extend(read_user(app, &user.name).await);
+            }
+        } else if route.starts_with("/v1/users/") {
             documents.extend(read_user(app, object).await);
         }
         if route.starts_with("/v1/machine/{id}/") || route.starts_with("/machines/{id}/") {

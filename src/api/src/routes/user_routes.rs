@@ -3,7 +3,7 @@
 use super::description::{ApiRoute, delete_route, get_route, post_route, put_route};
 use crate::access::Identity;
 use crate::audit_log::{self, AuditEntry};
-use crate::openapi::{list_schema, request_schema, response_schema};
+use crate::json_schemas::{list_schema, request_schema, response_schema};
 use crate::user_management::{self, CreatedToken, NewToken, NewUser, UserChange, UserDetails, UserRecord, UserToken};
 
 pub(super) fn user_routes() -> Vec<ApiRoute> {
