@@ -18,7 +18,7 @@ const FURTHER: [&str; 44] = [
     "drophammer machine adopt --waiting",
     "drophammer machine boot-digest storage-7 --at https://install.rack:8443",
     "drophammer machine confirm storage-7",
-    "drophammer layout apply default.yaml",
+    "drophammer layout create default.yaml",
     "drophammer layout delete old",
     "drophammer layout list",
     "drophammer os list",
