@@ -140,7 +140,7 @@ fn what_is_wrong_is_told_with_its_place() {
         (vlans(json!({"v": {"id": 5, "link": "lan0", "mtu": 1500}})), "vlans.v.mtu", "the MTU of lan0, which is 1400"),
         (vlans(json!({"lan0.6": {"id": 5, "link": "lan0"}})), "vlans.lan0.6.id", "the name suggests VLAN 6 on lan0"),
         // Bonds.
-        (json!({"bonds": {"bond0": {}}}), "bonds.bond0.interfaces", "does not work"),
+        (json!({"bonds": {"bond0": {}}}), "bonds.bond0.interfaces", "a bond requires interfaces"),
         (
             json!({"bonds": {"bond0": {"interfaces": ["a"]}}}),
             "bonds.bond0.interfaces[0]",

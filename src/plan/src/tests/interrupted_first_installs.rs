@@ -92,5 +92,8 @@ fn a_first_installation_that_has_begun_takes_no_other_disk() {
     // A disk that was not in the layout when the installation started.
     let fewer = InstallClaim { begun_on: claim.begun_on[..1].to_vec(), ..claim };
     let reasons = reasons(install(&layout(), &machine, fewer));
-    assert!(reasons[0].contains("disks[1].device") && reasons[0].contains("was started without it"), "{reasons:?}");
+    assert!(
+        reasons[0].contains("disks[1].device") && reasons[0].contains("was started without this disk"),
+        "{reasons:?}"
+    );
 }

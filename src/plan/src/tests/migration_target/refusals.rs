@@ -130,7 +130,7 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
                 (there.model, there.serial, there.size_bytes) = ("M".to_owned(), "B3".to_owned(), 30_000 * MIB);
                 other.disks[3].model = "M".to_owned();
             },
-            &["disks[3].device: /dev/nvme3n1 has the serial number B3, model and size of /dev/sde of m-1"],
+            &["disks[3].device: /dev/nvme3n1 has the same serial number B3, model and size as /dev/sde of m-1"],
         ),
         (
             "nothing said yet",
