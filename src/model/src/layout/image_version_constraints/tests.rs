@@ -122,13 +122,13 @@ fn the_documented_constraints_mean_what_is_said() {
     let end = |major, minor| Some(ImageVersion::new(major, minor, u64::MAX));
     for (constraints, words) in rows {
         let expected = match words {
-            "all" => span("0", Some(ImageVersion::MAX)),
-            "10.anything" => span("10", end(10, u64::MAX)),
-            "10.0.anything" => span("10", end(10, 0)),
+            "all versions" => span("0", Some(ImageVersion::MAX)),
+            "all 10.x versions" => span("10", end(10, u64::MAX)),
+            "all 10.0.x versions" => span("10", end(10, 0)),
             "exactly this version" => span("10.0.20261101", Some(version("10.0.20261101"))),
-            "all of 10 and before" => span("0", end(10, u64::MAX)),
-            "before 10.0.0" => span("0", end(9, u64::MAX)),
-            "all but 10.anything" => [span("0", end(9, u64::MAX)), span("11", Some(ImageVersion::MAX))].concat(),
+            "all 10.x versions, and all earlier versions" => span("0", end(10, u64::MAX)),
+            "all versions before 10.0.0" => span("0", end(9, u64::MAX)),
+            "all versions except 10.x" => [span("0", end(9, u64::MAX)), span("11", Some(ImageVersion::MAX))].concat(),
             "10.0.20261101 and later versions of 10.0" => span("10.0.20261101", end(10, 0)),
             "10.0.20261101 and later versions of 10" => span("10.0.20261101", end(10, u64::MAX)),
             other => span(other.strip_suffix(" and later").unwrap(), Some(ImageVersion::MAX)),
