@@ -11,7 +11,7 @@ use super::json_columns::to_json_column;
 use super::{ServerState, migration_records, now};
 use common::error::Result;
 use model::install_marker::InstallMarker;
-use rusqlite::{Transaction, params};
+use crate::sql::{self, Transaction, params};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AdoptOutcome {
@@ -65,7 +65,7 @@ pub(crate) fn withdraw_adoption(
     machine: &str,
     allocation: &str,
     found: Option<&InstallMarker>,
-) -> rusqlite::Result<()> {
+) -> sql::Result<()> {
     let Some(found) = found.filter(|found| found.allocation == allocation) else { return Ok(()) };
     let update =
         "UPDATE allocations SET adopted = NULL, adopted_marker = NULL, waits = ?3 WHERE machine = ?1 AND id = ?2";

@@ -3,13 +3,13 @@
 
 use super::restore_review;
 use crate::database_id::{self, DatabaseIdentity};
+use crate::sql::Connection;
 use crate::{DATABASE, database_file};
 use common::error::{Context, Error, Phase, Result};
 use common::error_code::ErrorCode;
 use common::output;
 use linux::atomic_file;
 use nix::errno::Errno;
-use rusqlite::{Connection, OpenFlags};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -149,9 +149,9 @@ fn explain_contradiction(
 /// confirms the machines.
 fn mark_unconfirmed(new: &Path, identity: &DatabaseIdentity, dir: &Path) -> Result<String> {
     let what = || format!("write {}", new.display());
-    let mut connection = Connection::open(new).context(Phase::Serve, what)?;
+    let connection = Connection::open(new).context(Phase::Serve, what)?;
     database_file::store_identity(&connection, identity).context(Phase::Serve, what)?;
-    let (records, newest) = restore_review::mark_unconfirmed(&mut connection).context(Phase::Serve, what)?;
+    let (records, newest) = restore_review::mark_unconfirmed(&connection).context(Phase::Serve, what)?;
     Ok(restore_review::describe_restore(&records, newest.as_deref(), dir))
 }
 
@@ -174,12 +174,11 @@ pub fn copy_database(database: &Path, to: &Path) -> Result<DatabaseIdentity> {
 
 fn copy_into(database: &Path, part: &Path) -> Result<DatabaseIdentity> {
     let what = || format!("read {}", database.display());
-    let connection =
-        Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_WRITE).context(Phase::Serve, what)?;
+    let connection = database_file::open_existing(database).context(Phase::Serve, what)?;
     connection.execute_batch("PRAGMA busy_timeout=5000").context(Phase::Serve, what)?;
     database_file::check_integrity(&connection, database)?;
     // A single read transaction: the copy contains each concurrent write completely or not at all.
-    connection.execute("VACUUM INTO ?1", [part.to_string_lossy()]).context(Phase::Serve, what)?;
+    connection.execute("VACUUM INTO ?1", [part.to_string_lossy().as_ref()]).context(Phase::Serve, what)?;
     let copy = Connection::open(part).context(Phase::Serve, what)?;
     database_file::check_integrity(&copy, part)?;
     match database_file::read_identity(&copy).context(Phase::Serve, what)? {

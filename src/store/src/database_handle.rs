@@ -7,7 +7,7 @@ use crate::fair_queue::{self, JobSender};
 use common::error::{Context, Error, Phase, Result};
 use common::timestamp::now;
 use model::install_report::ProgressEvent;
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -162,24 +162,42 @@ impl ServerState {
         receiver
     }
 
+    /// Reads with [`DatabaseFile::read`].
     pub(crate) async fn run_job<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
+        work: impl FnOnce(&Connection) -> sql::Result<T> + Send + 'static,
     ) -> Result<T> {
-        flatten_answer(self.submit_job(|store| add_database_context(work(&mut store.connection))).await)
+        flatten_answer(self.submit_job(|store| store.read(work)).await)
     }
 
+    /// Blocking variant of [`ServerState::run_job`].
     pub(crate) fn run_job_blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
+        work: impl FnOnce(&Connection) -> sql::Result<T> + Send + 'static,
     ) -> Result<T> {
-        flatten_answer(self.submit_job(|store| add_database_context(work(&mut store.connection))).blocking_recv())
+        flatten_answer(self.submit_job(|store| store.read(work)).blocking_recv())
+    }
+
+    /// Runs a transaction whose result a power failure may undo.
+    pub(crate) async fn run_deferred<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Transaction) -> sql::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        flatten_answer(self.submit_job(|store| store.run_deferred(work)).await)
+    }
+
+    /// Blocking variant of [`ServerState::run_deferred`].
+    pub(crate) fn run_deferred_blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Transaction) -> sql::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        flatten_answer(self.submit_job(|store| store.run_deferred(work)).blocking_recv())
     }
 
     /// Runs a transaction with [`DatabaseFile::run_durably`].
     pub(crate) async fn run_durably<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Transaction) -> rusqlite::Result<T> + Send + 'static,
+        work: impl FnOnce(&Transaction) -> sql::Result<T> + Send + 'static,
     ) -> Result<T> {
         flatten_answer(self.submit_job(|store| store.run_durably(work)).await)
     }
@@ -187,7 +205,7 @@ impl ServerState {
     /// Runs a transaction with [`DatabaseFile::run_as_durable_as_needed`].
     pub(crate) async fn run_as_durable_as_needed<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Transaction) -> rusqlite::Result<(T, Durability)> + Send + 'static,
+        work: impl FnOnce(&Transaction) -> sql::Result<(T, Durability)> + Send + 'static,
     ) -> Result<T> {
         flatten_answer(self.submit_job(|store| store.run_as_durable_as_needed(work)).await)
     }
@@ -266,15 +284,12 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub async fn store_event(&self, machine: &str, event: &ProgressEvent, is_late: bool) -> Result<()> {
         let (machine, text) = (machine.to_owned(), to_json(event)?);
-        self.run_job(move |connection| {
+        self.run_deferred(move |transaction| {
             let time = now();
-            let transaction = connection.transaction()?;
-            let kept = transaction.execute(
-                "INSERT INTO events (machine, time, event) SELECT ?1, ?2, ?3
-                 WHERE NOT EXISTS (SELECT 1 FROM machines WHERE id = ?1 AND stranger IS NOT NULL)",
-                params![machine, time, text],
-            )?;
-            if kept > 0 && transaction.last_insert_rowid() % TRIM_EVERY == 0 {
+            let insert = "INSERT INTO events (machine, time, event) SELECT ?1, ?2, ?3
+                 WHERE NOT EXISTS (SELECT 1 FROM machines WHERE id = ?1 AND stranger IS NOT NULL) RETURNING id";
+            let stored = transaction.query_row(insert, params![machine, time, text], |row| row.get::<_, i64>(0));
+            if stored.optional()?.is_some_and(|number| number % TRIM_EVERY == 0) {
                 transaction.execute(
                     "DELETE FROM events WHERE machine = ?1 AND id <= (SELECT id FROM events WHERE machine = ?1
                      ORDER BY id DESC LIMIT 1 OFFSET ?2)",
@@ -284,10 +299,10 @@ impl ServerState {
             transaction.execute(
                 "INSERT INTO machines (id, last_seen, last_event) VALUES (?1, ?2, ?3)
                  ON CONFLICT (id) DO UPDATE SET last_seen = ?2, last_event = ?3,
-                 reported = CASE WHEN ?4 THEN reported END",
+                 reported = CASE WHEN ?4 = 1 THEN machines.reported END",
                 params![machine, time, text, is_late],
             )?;
-            transaction.commit()
+            Ok(())
         })
         .await
     }
@@ -315,18 +330,15 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub(crate) fn store_digest(&self, file: &FileStamp, digest: &str) -> Result<()> {
         let (file, digest) = (file.clone(), digest.to_owned());
-        self.run_job_blocking(move |connection| {
-            connection.execute(
-                "INSERT OR REPLACE INTO digests (path, size, mtime, digest) VALUES (?1, ?2, ?3, ?4)",
+        self.run_deferred_blocking(move |transaction| {
+            transaction.execute(
+                "INSERT INTO digests (path, size, mtime, digest) VALUES (?1, ?2, ?3, ?4)
+                 ON CONFLICT (path) DO UPDATE SET size = ?2, mtime = ?3, digest = ?4",
                 params![file.path, file.size, file.mtime, digest],
             )
         })
         .map(drop)
     }
-}
-
-pub(crate) fn add_database_context<T>(result: rusqlite::Result<T>) -> Result<T> {
-    result.context(Phase::Serve, || "the database")
 }
 
 pub(crate) fn flatten_answer<T>(answer: Result<Result<T>, oneshot::error::RecvError>) -> Result<T> {

@@ -12,7 +12,7 @@ use super::{ServerState, migration_records, restore_confirmation};
 use common::error::Result;
 use control::api_types::InstallReport;
 use model::install_marker::RecordedDisk;
-use rusqlite::{OptionalExtension, Transaction, params};
+use crate::sql::{self, OptionalExtension, Transaction, params};
 
 /// Response to a boot that requests permission to pass the point of no return of a first installation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,7 +98,7 @@ pub(crate) fn record_failure(
     allocation: &str,
     first: Option<FirstInstall>,
     report: &InstallReport,
-) -> rusqlite::Result<()> {
+) -> sql::Result<()> {
     let token = current_token(transaction, machine)?;
     let Some(first) = first.filter(|first| token == Some(first.by)) else { return Ok(()) };
     let begun = match report.untouched && first.only {
@@ -114,7 +114,7 @@ pub(crate) fn served_image(
     transaction: &Transaction,
     machine: &str,
     allocation: &str,
-) -> rusqlite::Result<Option<String>> {
+) -> sql::Result<Option<String>> {
     let select = "SELECT image FROM layouts WHERE machine = ?1 AND allocation = ?2";
     Ok(transaction.query_row(select, [machine, allocation], |row| row.get(0)).optional()?.flatten())
 }

@@ -14,7 +14,7 @@ use common::error::Result;
 use model::install_marker::{AttemptRecord, FencingToken, InstallMarker, RecordedDisk};
 use model::install_report::PreparedVolume;
 use model::layout::Layout;
-use rusqlite::{Connection, OptionalExtension, params};
+use crate::sql::{self, Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;
@@ -214,11 +214,7 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub fn read_install_state_blocking(&self, machine: &str, allocation: &str) -> Result<InstallState> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
-        // Reads a consistent state, even if another process writes.
-        self.run_job_blocking(move |connection| {
-            let moment = connection.transaction()?;
-            read_install_state(&moment, &machine, &allocation)
-        })
+        self.run_job_blocking(move |connection| read_install_state(connection, &machine, &allocation))
     }
 
     /// Records the layout and image that are being served to the machine.
@@ -238,12 +234,14 @@ impl ServerState {
         // loses power in between.
         self.run_durably(move |transaction| {
             transaction.execute(
-                "INSERT OR REPLACE INTO layouts (machine, allocation, layout, document, image, for_order, fields)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                "INSERT INTO layouts (machine, allocation, layout, document, image, for_order, fields)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+                 ON CONFLICT (machine, allocation) DO UPDATE SET layout = ?3, document = ?4, image = ?5, for_order = ?6,
+                     fields = ?7",
                 params![machine, allocation, id, document, image, order, to_json_column(&fields)?],
             )?;
             transaction.execute(
-                "INSERT OR IGNORE INTO allocations (machine, id, created) VALUES (?1, ?2, ?3)",
+                "INSERT INTO allocations (machine, id, created) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
                 params![machine, allocation, now()],
             )?;
             // The machine file may have been added while the machine waited.
@@ -259,8 +257,8 @@ impl ServerState {
 
 const ELSEWHERE: &str = "SELECT machine FROM allocations WHERE id = ?2 AND machine <> ?1 AND succeeded = 1 LIMIT 1";
 
-/// Reads the state of an allocation. The result is consistent, since the caller has exclusive use of the connection.
-pub fn read_install_state(connection: &Connection, machine: &str, allocation: &str) -> rusqlite::Result<InstallState> {
+/// Reads the state of an allocation. The result is consistent if the caller reads it in a transaction.
+pub fn read_install_state(connection: &Connection, machine: &str, allocation: &str) -> sql::Result<InstallState> {
     let key = [machine, allocation];
     let select = "SELECT created, succeeded, a.image, a.layout, l.layout, marker, outcome, begun, document, for_order,
          adopted IS NOT NULL, waits, volumes, fencing, adopted_marker, a.fields, failure

@@ -62,6 +62,7 @@ mod machine_rename;
 mod migration_boot;
 mod migration_records;
 mod migration_transactions;
+mod moved_database;
 mod next_boot;
 mod order_records;
 mod orders;
@@ -71,6 +72,8 @@ mod registrations;
 pub mod restore_confirmation;
 pub(crate) mod restore_review;
 pub mod schema;
+pub mod sql;
+pub mod store_address;
 mod success_proof;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

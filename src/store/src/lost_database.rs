@@ -2,18 +2,18 @@
 //! affected until this database records a completed installation on the machine.
 
 use common::timestamp::now;
-use rusqlite::Connection;
+use crate::sql::{self, Connection};
 
 const MACHINE: &str = "SELECT EXISTS (SELECT 1 FROM identity WHERE lost IS NOT NULL)
      AND NOT EXISTS (SELECT 1 FROM allocations WHERE machine = ?1 AND succeeded = 1)";
 
 /// Records that this database replaces a lost database.
-pub(crate) fn record_loss(connection: &Connection) -> rusqlite::Result<()> {
+pub(crate) fn record_loss(connection: &Connection) -> sql::Result<()> {
     connection.execute("UPDATE identity SET lost = ?1", [now()]).map(drop)
 }
 
 /// Returns whether the record of an installation on the machine may have been lost with an earlier database.
-pub(crate) fn is_unremembered(connection: &Connection, machine: &str) -> rusqlite::Result<bool> {
+pub(crate) fn is_unremembered(connection: &Connection, machine: &str) -> sql::Result<bool> {
     connection.query_row(MACHINE, [machine], |row| row.get(0))
 }
 

@@ -3,7 +3,7 @@
 use super::boots::current_boot;
 use super::{MachineBoot, ServerState};
 use common::error::Result;
-use rusqlite::OptionalExtension;
+use crate::sql::OptionalExtension;
 use time::format_description::well_known::Rfc3339;
 
 /// Last contact of a machine with the server.

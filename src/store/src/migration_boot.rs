@@ -6,7 +6,7 @@ use super::boot_target::{BootTarget, FileAllocation};
 use super::machine_migration::MigrationBoot;
 use super::migration_records::find_live;
 use common::error::Result;
-use rusqlite::{Connection, params};
+use crate::sql::{self, Connection, params};
 
 /// SQL query that returns a row if the machine has barred allocations, and all of its installed allocations are barred.
 /// If the machine file contains an allocation, the query considers only this allocation.
@@ -45,7 +45,7 @@ pub fn effective_files(
     connection: &Connection,
     machine: &str,
     files: FileAllocation,
-) -> rusqlite::Result<FileAllocation> {
+) -> sql::Result<FileAllocation> {
     let ended = find_live(connection, machine)?
         .filter(|is| !is.state.is_open() && is.role_of(machine) == is.state.owner_role());
     Ok(ended.map_or(files, |is| FileAllocation::Allocated(is.allocation)))
@@ -57,7 +57,7 @@ pub(crate) fn migration_boot(
     connection: &Connection,
     machine: &str,
     files: &FileAllocation,
-) -> rusqlite::Result<Option<BootTarget>> {
+) -> sql::Result<Option<BootTarget>> {
     if let Some(is) = find_live(connection, machine)? {
         match is.boot_target(machine) {
             MigrationBoot::Ramdisk => return Ok(Some(BootTarget::Moving(is.role_of(machine), is.state))),

@@ -12,7 +12,7 @@ use super::*;
 use ::model::install_marker;
 use common::error::Result;
 use control::api_types::InstallReport;
-use rusqlite::{Connection, params};
+use crate::sql::{Connection, params};
 use std::fs;
 use std::time::Duration;
 use tempfile::TempDir;

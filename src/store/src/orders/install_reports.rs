@@ -17,7 +17,7 @@ use common::error::Result;
 use control::api_types::InstallReport;
 use model::install_marker::InstallMarker;
 use operations::{FailureState, StageName};
-use rusqlite::{OptionalExtension, Transaction, params};
+use crate::sql::{self, OptionalExtension, Transaction, params};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReportOutcome {
@@ -73,7 +73,7 @@ impl ServerState {
             let update = "UPDATE allocations SET waits = ?3, failure = ?4 WHERE machine = ?1 AND id = ?2";
             transaction.execute(update, params![machine, allocation, waits, failure])?;
             transaction.execute("UPDATE machines SET reported = ?2 WHERE id = ?1", params![machine, now()])?;
-            let is_same = "UPDATE allocations SET report = ?3 WHERE machine = ?1 AND id = ?2 AND report IS NOT ?3";
+            let is_same = "UPDATE allocations SET report = ?3 WHERE machine = ?1 AND id = ?2 AND report IS DISTINCT FROM ?3";
             let other_text = transaction.execute(is_same, params![machine, allocation, text])? > 0;
             let after = read_install_state(transaction, &machine, &allocation)?;
             let news = other_text || before.succeeded != after.succeeded || before.order != after.order;
@@ -97,9 +97,9 @@ fn record_effect(
     before: &InstallState,
     effect: Option<SuccessEffect>,
     report: &InstallReport,
-) -> rusqlite::Result<ReportOutcome> {
+) -> sql::Result<ReportOutcome> {
     transaction.execute(
-        "INSERT OR IGNORE INTO allocations (machine, id, created) VALUES (?1, ?2, ?3)",
+        "INSERT INTO allocations (machine, id, created) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
         params![machine, allocation, now()],
     )?;
     let order = before.order.clone().filter(|order| report.order.as_ref() == Some(&order.id));
@@ -126,7 +126,7 @@ fn record_success(
     before: &InstallState,
     effect: SuccessEffect,
     report: &InstallReport,
-) -> rusqlite::Result<()> {
+) -> sql::Result<()> {
     let is_moved = before.barred || migration_records::explain_block(transaction, machine)?.is_some();
     match effect {
         SuccessEffect::Order(order) => complete_order(transaction, machine, allocation, &order, report),
@@ -149,7 +149,7 @@ fn confirm_by_report(
     machine: &str,
     allocation: &str,
     report: &InstallReport,
-) -> rusqlite::Result<()> {
+) -> sql::Result<()> {
     let InstallState { succeeded, marker, unconfirmed, .. } = read_install_state(transaction, machine, allocation)?;
     let agrees = succeeded && report.success && marker.is_some() && marker == report.marker;
     if unconfirmed && agrees && migration_records::find_live(transaction, machine)?.is_none() {
@@ -179,7 +179,7 @@ fn complete_order(
     allocation: &str,
     order: &ReinstallOrder,
     report: &InstallReport,
-) -> rusqlite::Result<()> {
+) -> sql::Result<()> {
     record_installed(transaction, machine, allocation, report, Some(&order.image))?;
     complete_record(transaction, machine, allocation)?;
     end_adoption(transaction, machine, allocation)?;
@@ -193,7 +193,7 @@ fn complete_order(
 }
 
 /// Ends an adoption. The installation is proven, so it is no longer known only from the adopted marker.
-fn end_adoption(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<()> {
+fn end_adoption(transaction: &Transaction, machine: &str, allocation: &str) -> sql::Result<()> {
     let update = "UPDATE allocations SET adopted = NULL, adopted_marker = NULL WHERE machine = ?1 AND id = ?2";
     transaction.execute(update, [machine, allocation]).map(drop)
 }
@@ -206,7 +206,7 @@ fn record_installed(
     allocation: &str,
     report: &InstallReport,
     ordered: Option<&str>,
-) -> rusqlite::Result<()> {
+) -> sql::Result<()> {
     let select = "SELECT document, image FROM layouts WHERE machine = ?1 AND allocation = ?2";
     let handed_out = transaction.query_row(select, [machine, allocation], |row| Ok((row.get(0)?, row.get(1)?)));
     let (layout, handed_out): (Option<String>, Option<String>) = handed_out.optional()?.unwrap_or_default();
@@ -239,7 +239,7 @@ fn record_failed_attempt(
     allocation: &str,
     mut order: ReinstallOrder,
     report: &InstallReport,
-) -> rusqlite::Result<ReportOutcome> {
+) -> sql::Result<ReportOutcome> {
     let step = report.step.as_deref().map(|step| format!("{step}: ")).unwrap_or_default();
     let reason = report.reason();
     store_outcome(
