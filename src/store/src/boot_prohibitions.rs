@@ -28,7 +28,7 @@ pub fn lift_bar(transaction: &Transaction, machine: &str, allocation: Option<&st
 
 /// Returns whether the machine must not boot this allocation from its disks.
 pub fn is_barred(connection: &Connection, machine: &str, allocation: &str) -> sql::Result<bool> {
-    let mut select = connection.prepare_cached("SELECT 1 FROM barred WHERE machine = ?1 AND allocation = ?2")?;
+    let select = connection.prepare_cached("SELECT 1 FROM barred WHERE machine = ?1 AND allocation = ?2")?;
     select.exists([machine, allocation])
 }
 

@@ -9,7 +9,7 @@
 use super::database_id::{self, DatabaseIdentity};
 use super::moved_database::refuse_moved_database;
 use super::sql::{self, Connection, OptionalExtension, Row, Transaction, TransactionKind, params};
-use super::{lost_database, schema};
+use super::{change_listener, lost_database, schema};
 use common::error::{Context, Error, Phase, Result};
 use common::error_code::ErrorCode;
 use rusqlite::OpenFlags;
@@ -45,6 +45,16 @@ impl DatabaseFile {
     /// # Errors
     /// Returns an error if the file cannot be created, is not a database of this server, is damaged, or does not belong to the directory.
     pub fn open(path: &Path, gone: watch::Sender<Option<String>>) -> Result<DatabaseFile> {
+        let file = DatabaseFile::open_even_if_moved(path, gone)?;
+        refuse_moved_database(&file.connection, path)?;
+        Ok(file)
+    }
+
+    /// Opens or creates the database, even if its content was moved to PostgreSQL.
+    ///
+    /// # Errors
+    /// Fails as [`DatabaseFile::open`] does.
+    pub(crate) fn open_even_if_moved(path: &Path, gone: watch::Sender<Option<String>>) -> Result<DatabaseFile> {
         let what = || format!("open the database {}", path.display());
         let is_new = is_new_database(path)?;
         OpenOptions::new().create(true).append(true).mode(0o600).open(path).context(Phase::Serve, what)?;
@@ -52,10 +62,9 @@ impl DatabaseFile {
         let settings = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=5000;";
         connection.execute_batch(settings).context(Phase::Serve, what)?;
         check_integrity(&connection, path)?;
-        refuse_moved_database(&connection, path)?;
         let own = read_identity(&connection).context(Phase::Serve, what)?;
         let replaces_lost = is_new && database_id::had_transactions(path);
-        let identity = check_identity(path, is_new, own.clone())?;
+        let identity = check_identity(path, &path.display().to_string(), is_new, own.clone())?;
         schema::upgrade_schema(&connection).context(Phase::Serve, what)?;
         if own.is_none() {
             store_identity(&connection, &identity).context(Phase::Serve, what)?;
@@ -205,6 +214,9 @@ impl DatabaseFile {
             let count = "UPDATE identity SET transactions = transactions + 1 RETURNING transactions";
             let count = || transaction.query_row(count, [], |row| row.get(0));
             let transactions = is_counted.then(count).transpose()?;
+            if is_counted && transaction.as_postgres().is_some() {
+                transaction.execute("SELECT pg_notify(?1, '')", [change_listener::CHANNEL])?;
+            }
             if is_counted { transaction.commit() } else { transaction.commit_deferred() }?;
             Ok((value, transactions))
         });
@@ -350,7 +362,13 @@ pub(crate) fn store_identity(connection: &Connection, identity: &DatabaseIdentit
 
 /// Checks that the database belongs to the id file next to it, and returns its identity. A database without an identity
 /// gets a new identity.
-fn check_identity(database: &Path, is_new: bool, own: Option<DatabaseIdentity>) -> Result<DatabaseIdentity> {
+/// `name` describes the database in the error.
+pub(crate) fn check_identity(
+    database: &Path,
+    name: &str,
+    is_new: bool,
+    own: Option<DatabaseIdentity>,
+) -> Result<DatabaseIdentity> {
     let file = database_id::id_path(database);
     let beside = if is_new { None } else { database_id::read_id_file(&file)? };
     let what = match (own, beside) {
@@ -379,8 +397,7 @@ fn check_identity(database: &Path, is_new: bool, own: Option<DatabaseIdentity>) 
         }
     };
     let message = format!(
-        "{} {what}. The server does not start: machines whose installation is not in the database would be installed again, and their preserved data would be lost. Restore the correct database with `drophammer serve restore`, which rejects a wrong database",
-        database.display()
+        "{name} {what}. The server does not start: machines whose installation is not in the database would be installed again, and their preserved data would be lost. Restore the correct database with `drophammer serve restore`, which rejects a wrong database"
     );
     Err(Error::new(Phase::Serve, message))
 }

@@ -2,8 +2,10 @@
 //! module of their own.
 
 use crate::boot_activity::BootActivity;
+use crate::change_listener;
 use crate::database_file::{DatabaseFile, Durability};
 use crate::fair_queue::{self, JobSender};
+use crate::store_address::PostgresAddress;
 use common::error::{Context, Error, Phase, Result};
 use common::timestamp::now;
 use model::install_report::ProgressEvent;
@@ -11,7 +13,7 @@ use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
 
@@ -53,6 +55,8 @@ pub struct ServerState {
     pub heard: BootActivity,
     hooks: StoreHooks,
     gone: watch::Receiver<Option<String>>,
+    /// Number that changes when another server may have changed the database.
+    changes: watch::Receiver<u64>,
 }
 
 /// Stamp that identifies the content of a file at the time when its digest was computed.
@@ -72,8 +76,36 @@ impl ServerState {
     /// # Errors
     /// Fails as [`DatabaseFile::open`] does.
     pub fn open(path: &Path, quiet: Duration) -> Result<ServerState> {
-        let (say_gone, gone) = watch::channel(None);
-        ServerState::start_thread(DatabaseFile::open(path, say_gone)?, quiet, gone)
+        #[cfg(test)]
+        if let Some((address, dir)) = crate::tests::engine::postgres_database(path)? {
+            return ServerState::open_postgres(&address, &dir, quiet);
+        }
+        let path = path.to_owned();
+        ServerState::start_thread(move |gone| DatabaseFile::open(&path, gone), quiet, watch::channel(0).1)
+    }
+
+    /// Opens the PostgreSQL database of the server in the directory `dir`.
+    ///
+    /// # Errors
+    /// Returns an error if the database is unreachable or unsuitable, or does not belong to the directory.
+    pub fn open_postgres(address: &PostgresAddress, dir: &Path, quiet: Duration) -> Result<ServerState> {
+        let (path, changes) = (dir.join(DATABASE), change_listener::start_listener(address.clone())?);
+        let address = address.clone();
+        let open = move |gone| DatabaseFile::open_postgres(&address, &path, gone);
+        let mut state = ServerState::start_thread(open, quiet, changes)?;
+        state.heard.is_shared = true;
+        Ok(state)
+    }
+
+    /// Opens the database that `store` specifies, or the SQLite file in the directory if `store` is `None`.
+    ///
+    /// # Errors
+    /// Fails as [`ServerState::open`] and [`ServerState::open_postgres`] do.
+    pub fn open_store(store: Option<&PostgresAddress>, dir: &Path, quiet: Duration) -> Result<ServerState> {
+        match store {
+            Some(address) => ServerState::open_postgres(address, dir, quiet),
+            None => ServerState::open(&dir.join(DATABASE), quiet),
+        }
     }
 
     /// Opens the database of a server for reading. The server may be running.
@@ -81,17 +113,25 @@ impl ServerState {
     /// # Errors
     /// Fails as [`DatabaseFile::open_to_read`] does.
     pub fn open_to_read(path: &Path) -> Result<ServerState> {
-        let (say_gone, gone) = watch::channel(None);
-        ServerState::start_thread(DatabaseFile::open_to_read(path, say_gone)?, Duration::ZERO, gone)
+        let path = path.to_owned();
+        let open = move |gone| DatabaseFile::open_to_read(&path, gone);
+        ServerState::start_thread(open, Duration::ZERO, watch::channel(0).1)
     }
 
     fn start_thread(
-        mut store: DatabaseFile,
+        open: impl FnOnce(watch::Sender<Option<String>>) -> Result<DatabaseFile> + Send + 'static,
         quiet: Duration,
-        gone: watch::Receiver<Option<String>>,
+        changes: watch::Receiver<u64>,
     ) -> Result<ServerState> {
         let (jobs, queue) = fair_queue::create_queue::<DatabaseJob>();
+        let (say_gone, gone) = watch::channel(None);
+        let (opened, is_open) = mpsc::channel();
         let run = move || {
+            let mut store = match open(say_gone) {
+                Ok(store) => store,
+                Err(error) => return drop(opened.send(Err(error))),
+            };
+            drop(opened.send(Ok(())));
             while let Some(job) = queue.receive() {
                 match job {
                     // A panic ends one call only: its transaction is rolled back, and its caller gets an error.
@@ -106,7 +146,8 @@ impl ServerState {
         };
         let what = || "start the database thread";
         std::thread::Builder::new().name("state".to_owned()).spawn(run).context(Phase::Serve, what)?;
-        Ok(ServerState { jobs, heard: BootActivity::new(quiet), hooks: StoreHooks::default(), gone })
+        is_open.recv().context(Phase::Serve, || "open the database")??;
+        Ok(ServerState { jobs, heard: BootActivity::new(quiet), hooks: StoreHooks::default(), gone, changes })
     }
 
     /// Sets how long a boot must be silent before another boot may register from the same address. A value above the
@@ -138,6 +179,19 @@ impl ServerState {
             // The thread has exited normally: there will be no reason.
             None => std::future::pending().await,
         }
+    }
+
+    /// Waits until another server may have changed the database. Never returns for a SQLite file, which belongs to one
+    /// server.
+    pub async fn wait_for_change(&self, seen: &mut watch::Receiver<u64>) {
+        if seen.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// Returns the channel for [`ServerState::wait_for_change`].
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.clone()
     }
 
     /// Checks that the database file still exists at its path. If it does not, [`ServerState::wait_until_gone`] returns.
@@ -215,7 +269,12 @@ impl ServerState {
     /// # Errors
     /// Returns an error if the database cannot be read or written.
     pub async fn check_pulse(&self) -> Result<()> {
-        flatten_answer(self.submit_job(DatabaseFile::check_pulse).await)
+        let heard = self.heard.clone();
+        let check = move |store: &mut DatabaseFile| {
+            store.check_pulse()?;
+            store.exchange_calls(&heard)
+        };
+        flatten_answer(self.submit_job(check).await)
     }
 
     /// Blocks the database's thread until the sender of the channel is dropped.

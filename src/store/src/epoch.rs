@@ -22,7 +22,7 @@ pub(crate) struct Epoch {
 
 /// Reads the epoch. A missing epoch is an error, so that a restored database cannot be mistaken for one that was not restored.
 pub(crate) fn read_epoch(connection: &Connection) -> sql::Result<Epoch> {
-    let mut select = connection.prepare_cached("SELECT id, restored FROM epoch")?;
+    let select = connection.prepare_cached("SELECT id, restored FROM epoch")?;
     select.query_row([], |row| Ok(Epoch { id: row.get(0)?, restored: row.get(1)? }))
 }
 
@@ -44,7 +44,7 @@ pub fn issue_token(transaction: &Transaction) -> sql::Result<FencingToken> {
 pub(crate) fn complete_epoch(transaction: &Transaction) -> sql::Result<()> {
     let insert = "INSERT INTO epoch (one, id, sequence) VALUES (1, ?1, 0) ON CONFLICT DO NOTHING";
     transaction.execute(insert, [Uuid::new_v4().to_string()])?;
-    let mut orders = transaction.prepare("SELECT rowid FROM orders WHERE fencing IS NULL ORDER BY created, rowid")?;
+    let orders = transaction.prepare("SELECT rowid FROM orders WHERE fencing IS NULL ORDER BY created, rowid")?;
     let orders: Vec<i64> = orders.query_map([], |row| row.get(0))?.collect::<sql::Result<_>>()?;
     for order in orders {
         let token = to_json_column(&issue_token(transaction)?)?;
@@ -86,14 +86,14 @@ mod tests {
     use std::cmp::Ordering;
 
     fn database() -> Connection {
-        let mut connection = Connection::open_in_memory().unwrap();
-        schema::upgrade_schema(&mut connection).unwrap();
+        let connection = Connection::open_in_memory().unwrap();
+        schema::upgrade_schema(&connection).unwrap();
         connection
     }
 
     #[test]
     fn tokens_rise_within_an_epoch_and_a_restored_database_starts_another_one() {
-        let mut connection = database();
+        let connection = database();
         let transaction = connection.transaction().unwrap();
         let [one, two] = [(); 2].map(|()| issue_token(&transaction).unwrap());
         assert_eq!((one.sequence, two.compare_age(&one)), (1, Some(Ordering::Greater)));
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn the_last_number_is_issued_once_and_then_it_is_an_error() {
-        let mut connection = database();
+        let connection = database();
         let transaction = connection.transaction().unwrap();
         transaction.execute("UPDATE epoch SET sequence = ?1", [i64::MAX - 1]).unwrap();
         let last = issue_token(&transaction).unwrap();

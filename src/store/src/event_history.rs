@@ -99,7 +99,7 @@ impl ServerState {
         let machine = machine.to_owned();
         self.run_job(move |connection| {
             let select = "SELECT time, event FROM events WHERE machine = ?1 ORDER BY id DESC LIMIT ?2";
-            let mut select = connection.prepare_cached(select)?;
+            let select = connection.prepare_cached(select)?;
             let rows = select.query_map(params![machine, most], |row| Ok((row.get(0)?, row.get(1)?)))?;
             let mut events = rows.collect::<sql::Result<Vec<_>>>()?;
             events.reverse();
@@ -117,7 +117,7 @@ impl ServerState {
         let machine = machine.to_owned();
         let rows = self.run_job(move |connection| {
             let select = "SELECT entry FROM history WHERE machine = ?1 ORDER BY id";
-            let mut select = connection.prepare_cached(select)?;
+            let select = connection.prepare_cached(select)?;
             select.query_map([machine], |row| row.get::<_, String>(0))?.collect::<sql::Result<Vec<_>>>()
         });
         Ok(rows.await?.iter().filter_map(|entry| serde_json::from_str(entry).ok()).collect())

@@ -297,7 +297,7 @@ pub fn read_install_state(connection: &Connection, machine: &str, allocation: &s
     standing.unremembered = lost_database::is_unremembered(connection, machine)?;
     standing.barred = boot_prohibitions::is_barred(connection, machine, allocation)?;
     standing.unconfirmed = restore_confirmation::needs_confirmation(connection, machine)?;
-    let mut former = connection.prepare_cached("SELECT former FROM former WHERE machine = ?1 ORDER BY former")?;
+    let former = connection.prepare_cached("SELECT former FROM former WHERE machine = ?1 ORDER BY former")?;
     standing.former = former.query_map([machine], |row| row.get(0))?.collect::<Result<_, _>>()?;
     standing.order = read_order(connection, machine, allocation)?;
     Ok(standing)
@@ -311,8 +311,8 @@ mod tests {
     /// Of a rack of ten thousand it is asked ten thousand times.
     #[test]
     fn no_allocation_is_looked_for_in_the_whole_table() {
-        let mut connection = Connection::open_in_memory().unwrap();
-        schema::upgrade_schema(&mut connection).unwrap();
+        let connection = Connection::open_in_memory().unwrap();
+        schema::upgrade_schema(&connection).unwrap();
         let explain = format!("EXPLAIN QUERY PLAN {ELSEWHERE}");
         let how: String = connection.query_row(&explain, ["m", "a"], |row| row.get(3)).unwrap();
         assert_eq!(how, "SEARCH allocations USING INDEX allocations_by_id (id=?)");

@@ -39,6 +39,7 @@ mod boot_registration;
 mod boot_target;
 pub mod boot_token;
 pub mod boots;
+mod change_listener;
 mod console_log;
 pub mod database_file;
 mod database_handle;
@@ -68,13 +69,16 @@ mod order_records;
 mod orders;
 mod out_of_band;
 pub mod plan_approval;
+mod postgres_database;
 mod registrations;
 pub mod restore_confirmation;
 pub(crate) mod restore_review;
 pub mod schema;
 pub mod sql;
 pub mod store_address;
+pub mod store_transfer;
 mod success_proof;
+mod table_copy;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]

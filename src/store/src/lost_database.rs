@@ -24,16 +24,16 @@ mod tests {
 
     #[test]
     fn a_machine_is_remembered_from_its_first_installation_on() {
-        let mut connection = Connection::open_in_memory().unwrap();
-        schema::upgrade_schema(&mut connection).unwrap();
+        let connection = Connection::open_in_memory().unwrap();
+        schema::upgrade_schema(&connection).unwrap();
         assert!(!is_unremembered(&connection, "m").unwrap(), "without an identity");
         connection.execute("INSERT INTO identity (one, id, transactions) VALUES (1, 'i', 0)", []).unwrap();
         assert!(!is_unremembered(&connection, "m").unwrap(), "nothing was lost");
         record_loss(&connection).unwrap();
         assert!(is_unremembered(&connection, "m").unwrap());
         let insert = "INSERT INTO allocations (machine, id, created, succeeded) VALUES (?1, 'a', '', ?2)";
-        connection.execute(insert, ("m", 0)).unwrap();
-        connection.execute(insert, ("n", 1)).unwrap();
+        connection.execute(insert, crate::sql::params!["m", 0]).unwrap();
+        connection.execute(insert, crate::sql::params!["n", 1]).unwrap();
         assert!(is_unremembered(&connection, "m").unwrap(), "handed out, and not installed");
         assert!(!is_unremembered(&connection, "n").unwrap());
     }

@@ -24,7 +24,7 @@ impl ServerState {
     pub async fn find_machines_with_mac(&self, mac: &str) -> Result<Vec<String>> {
         let listed = format!("%\"{mac}\"%");
         self.run_job(move |connection| {
-            let mut select = connection.prepare_cached("SELECT id FROM machines WHERE lower(macs) LIKE lower(?1) ORDER BY id")?;
+            let select = connection.prepare_cached("SELECT id FROM machines WHERE lower(macs) LIKE lower(?1) ORDER BY id")?;
             select.query_map([listed], |row| row.get(0))?.collect()
         })
         .await
@@ -37,7 +37,7 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub async fn list_registration_versions(&self) -> Result<Vec<(String, String)>> {
         self.run_job(|connection| {
-            let mut select = connection.prepare_cached(
+            let select = connection.prepare_cached(
                 "SELECT id, coalesce(registered_at, '') || ' ' || length(registered) FROM machines
                  WHERE registered IS NOT NULL",
             )?;

@@ -3,7 +3,7 @@
 
 use super::{ServerState, migration_records, out_of_band, restore_confirmation};
 use common::error::Result;
-use crate::sql::{self, OptionalExtension, Transaction, params};
+use crate::sql::{self, OptionalExtension, Transaction};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RenameOutcome {

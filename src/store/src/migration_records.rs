@@ -110,7 +110,7 @@ pub fn find_last(connection: &Connection, machine: &str) -> sql::Result<Option<M
 }
 
 pub fn list_live(connection: &Connection) -> sql::Result<Vec<Migration>> {
-    let mut all = connection.prepare("SELECT document FROM moves WHERE live = 1 ORDER BY rowid")?;
+    let all = connection.prepare("SELECT document FROM moves WHERE live = 1 ORDER BY rowid")?;
     let all: Vec<Option<Migration>> =
         all.query_map([], |row| parse_column(row, 0))?.collect::<sql::Result<_>>()?;
     Ok(all.into_iter().flatten().collect())

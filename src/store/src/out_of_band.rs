@@ -183,7 +183,7 @@ impl ServerState {
     /// Returns an error if the database cannot be read.
     pub async fn list_active_runs(&self) -> Result<Vec<(OutOfBandRun, Option<MachineBoot>)>> {
         self.run_job(|connection| {
-            let mut select = connection.prepare_cached("SELECT document FROM out_of_band WHERE active = 1")?;
+            let select = connection.prepare_cached("SELECT document FROM out_of_band WHERE active = 1")?;
             let runs = select.query_map([], |row| parse_column(row, 0))?.collect::<sql::Result<Vec<_>>>()?;
             let with_boot = |run: OutOfBandRun| {
                 let boot = current_boot(connection, &run.machine)?;

@@ -71,7 +71,7 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub fn list_reports_blocking(&self) -> Result<Vec<(String, String)>> {
         self.run_job_blocking(|connection| {
-            let mut all = connection.prepare("SELECT machine, report FROM allocations WHERE report IS NOT NULL")?;
+            let all = connection.prepare("SELECT machine, report FROM allocations WHERE report IS NOT NULL")?;
             all.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
         })
     }

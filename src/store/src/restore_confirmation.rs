@@ -94,7 +94,7 @@ pub(crate) fn is_confirmed_order(
 }
 
 fn read_source(connection: &Connection, machine: &str) -> sql::Result<Option<String>> {
-    let mut select = connection.prepare_cached("SELECT by FROM confirmed WHERE machine = ?1")?;
+    let select = connection.prepare_cached("SELECT by FROM confirmed WHERE machine = ?1")?;
     select.query_row([machine], |row| row.get(0)).optional()
 }
 

@@ -32,7 +32,7 @@ pub(crate) fn mark_unconfirmed(connection: &Connection) -> sql::Result<(Vec<Rest
 }
 
 fn read_records(connection: &Connection) -> sql::Result<Vec<RestoredRecord>> {
-    let mut all = connection.prepare(
+    let all = connection.prepare(
         "SELECT a.machine, coalesce(m.name, ''), a.id, a.succeeded, coalesce(a.image, ''), a.adopted IS NOT NULL,
              a.begun IS NOT NULL, coalesce(o.image, ''), coalesce(o.begun, 0), o.id IS NOT NULL,
              coalesce((SELECT v.state FROM moves v WHERE v.live = 1 AND v.allocation = a.id LIMIT 1), '')

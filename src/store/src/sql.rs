@@ -80,8 +80,8 @@ impl Connection {
     ///
     /// # Errors
     /// Returns an error if SQLite cannot allocate the database.
-    #[cfg(test)]
-    pub(crate) fn open_in_memory() -> Result<Connection> {
+    #[cfg(any(test, feature = "testing"))]
+    pub fn open_in_memory() -> Result<Connection> {
         Ok(Connection::from_sqlite(rusqlite::Connection::open_in_memory()?))
     }
 

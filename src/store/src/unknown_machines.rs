@@ -66,7 +66,7 @@ impl ServerState {
 fn make_room(transaction: &Transaction, heard: &BootActivity) -> sql::Result<bool> {
     let long_ago = (OffsetDateTime::now_utc() - KEPT).format(&Rfc3339).unwrap_or_default();
     let select = format!("SELECT id, coalesce(last_seen, '') FROM machines WHERE {ALL} ORDER BY last_seen");
-    let mut select = transaction.prepare(&select)?;
+    let select = transaction.prepare(&select)?;
     let all: Vec<(String, String)> =
         select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<sql::Result<_>>()?;
     let mut left = all.len();

@@ -7,7 +7,7 @@
 //! * After a failed connection, calls fail immediately until the next attempt is due.
 
 mod retry_delay;
-mod session;
+pub(crate) mod session;
 mod values;
 
 use super::{Error, Result, Row, TransactionKind, Value};

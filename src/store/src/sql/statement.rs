@@ -37,10 +37,10 @@ impl<'c> Statement<'c> {
     pub fn query_map<T>(
         &self,
         params: impl Params,
-        mut map: impl FnMut(&Row) -> Result<T>,
-    ) -> Result<impl Iterator<Item = Result<T>>> {
+        map: impl FnMut(&Row) -> Result<T>,
+    ) -> Result<std::vec::IntoIter<Result<T>>> {
         let rows = self.connection.query(&self.sql, &params.to_values())?;
-        Ok(rows.into_iter().map(move |row| map(&row)))
+        Ok(rows.iter().map(map).collect::<Vec<_>>().into_iter())
     }
 
     /// Returns the first row of the query, mapped by `map`.
