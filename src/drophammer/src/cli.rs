@@ -103,6 +103,8 @@ pub enum CliCommand {
     /// List and show the sizes of a server.
     #[command(after_help = format!("Examples:\n  drophammer size list\n  drophammer size show c1-small\n\n{EXIT_CODES}"))]
     Size(crate::operator_client::catalogs::SizeOptions),
+    /// Move the records of a server to another database.
+    Store(crate::commands::store::StoreArgs),
     /// Check a server's directory, or plan all its machines.
     Site(crate::commands::site::SiteArgs),
     /// Print what an installation would do, disk by disk, and show which stages run before the first write to a disk.

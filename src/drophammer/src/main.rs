@@ -28,6 +28,7 @@ fn run_command(command: CliCommand) -> Result<CommandOutcome> {
         CliCommand::Template(options) => operator_client::catalogs::run_template_command(&options),
         CliCommand::Size(options) => operator_client::catalogs::run_size_command(&options),
         CliCommand::Site(options) => commands::run_site(options),
+        CliCommand::Store(options) => commands::run_store(&options),
         CliCommand::Rack(options) => commands::run_rack(&options),
         CliCommand::Check(options) => commands::run_check(&options),
         CliCommand::Tree(options) => commands::run_tree(&options),

@@ -7,6 +7,7 @@ use pxe::command_line_options::{AddressRange, DhcpOption, PxeOptions};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
+use super::store_options::StoreOptions;
 use store::boot_activity::QUIET_AT_SAME_ADDRESS;
 
 #[derive(Debug, Args)]
@@ -36,6 +37,8 @@ pub struct BackupOptions {
     /// File for the copy. It must not exist yet.
     #[arg(required = true)]
     pub file: PathBuf,
+    #[command(flatten)]
+    pub store: StoreOptions,
 }
 
 #[derive(Debug, Args)]
@@ -50,6 +53,8 @@ pub struct RestoreOptions {
     /// Restore even if the directory shows that the backup is outdated.
     #[arg(long)]
     pub older: bool,
+    #[command(flatten)]
+    pub store: StoreOptions,
 }
 
 #[derive(Debug, Args)]
@@ -62,6 +67,8 @@ pub struct ServeOptions {
     /// Create the folders of the directory, with a sample layout, without serving. Existing files are not changed.
     #[arg(long, conflicts_with = "check")]
     pub init: bool,
+    #[command(flatten)]
+    pub store: StoreOptions,
     /// Address and port to listen on, or only a port: 10.0.0.1:8080, localhost:8080, :8080. Port 0 selects a free port and prints it.
     #[arg(long, default_value = "0.0.0.0:8080", value_name = "ADDRESS:PORT", value_parser = parse_listen_address)]
     pub listen: SocketAddr,
@@ -138,6 +145,8 @@ pub struct TlsOptions {
 pub struct ServerConfig {
     /// Directory with `machines/`, `layouts/` and `images/`, and the database.
     pub dir: PathBuf,
+    /// PostgreSQL database that replaces the SQLite file.
+    pub store: StoreOptions,
     pub listen: SocketAddr,
     /// Address of the operator's API, if it differs from the address for machines.
     pub operator_listen: Option<SocketAddr>,
@@ -177,6 +186,7 @@ impl From<ServeOptions> for ServerConfig {
     fn from(serve: ServeOptions) -> Self {
         let ServeOptions {
             dir,
+            store,
             listen,
             operator_listen,
             proxies,
@@ -201,6 +211,7 @@ impl From<ServeOptions> for ServerConfig {
         });
         ServerConfig {
             dir,
+            store,
             listen,
             operator_listen,
             tls,

@@ -71,16 +71,12 @@ pub fn back_up_database(dir: &Path, to: &Path) -> Result<()> {
 /// # Errors
 /// Fails as [`back_up_database`] does.
 pub fn back_up_store(store: Option<&PostgresAddress>, dir: &Path, to: &Path) -> Result<()> {
-    let database = dir.join(DATABASE);
     if to.exists() {
         let message =
             format!("{} already exists: specify another file, because backups are never overwritten", to.display());
         return Err(Error::refusal(Phase::Serve, message).with_code(ErrorCode::Backup));
     }
-    let made = match store {
-        Some(address) => write_copy(to, |part| run_outside_runtime(|| store_transfer::copy_to_file(address, part)))?,
-        None => copy_database(&database, to)?,
-    };
+    let made = copy_store(store, dir, to)?;
     output::print_line(&format!(
         "{} contains database {} after {} transactions",
         to.display(),
@@ -88,6 +84,18 @@ pub fn back_up_store(store: Option<&PostgresAddress>, dir: &Path, to: &Path) -> 
         made.transactions
     ));
     Ok(())
+}
+
+/// Copies the database `store`, or the SQLite database of `dir`, to a SQLite file, and returns the identity of the
+/// database.
+///
+/// # Errors
+/// Returns an error if the database cannot be read, or the file cannot be written.
+pub fn copy_store(store: Option<&PostgresAddress>, dir: &Path, to: &Path) -> Result<DatabaseIdentity> {
+    match store {
+        Some(address) => write_copy(to, |part| run_outside_runtime(|| store_transfer::copy_to_file(address, part))),
+        None => copy_database(&dir.join(DATABASE), to),
+    }
 }
 
 /// Replaces the database with a backup. The server must not be running.

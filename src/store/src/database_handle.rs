@@ -181,6 +181,11 @@ impl ServerState {
         }
     }
 
+    /// Returns whether other servers may use the same database.
+    pub fn is_shared(&self) -> bool {
+        self.heard.is_shared
+    }
+
     /// Waits until another server may have changed the database. Never returns for a SQLite file, which belongs to one
     /// server.
     pub async fn wait_for_change(&self, seen: &mut watch::Receiver<u64>) {
