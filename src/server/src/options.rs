@@ -1,5 +1,6 @@
 //! Command line options of `drophammer serve`.
 
+use super::store_options::StoreOptions;
 use clap::{Args, Subcommand};
 use http_server::listen_address::parse_listen_address;
 use pxe::BootServer;
@@ -7,7 +8,6 @@ use pxe::command_line_options::{AddressRange, DhcpOption, PxeOptions};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
-use super::store_options::StoreOptions;
 use store::boot_activity::QUIET_AT_SAME_ADDRESS;
 
 #[derive(Debug, Args)]

@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
-use store::store_address::PostgresAddress;
 use store::image_digest_cache::ImageDigests;
+use store::store_address::PostgresAddress;
 use store::{DATABASE, ServerState, backup, database_file, database_id};
 
 /// Timeout for the result of a `verify` program. This timeout is longer than the time limit of the program itself.
@@ -98,11 +98,14 @@ pub(crate) fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
         }
         all.extend(check_at_start(options));
         let copy = DatabaseCopy::create_directory()?;
-        let state = store.map_err(|error| error.to_string()).and_then(|store| copy.open_copy(store.as_ref(), dir)).unwrap_or_else(|why| {
-            all.push(why);
-            // An empty database, as for a new directory.
-            copy.open_empty()
-        });
+        let state = store
+            .map_err(|error| error.to_string())
+            .and_then(|store| copy.open_copy(store.as_ref(), dir))
+            .unwrap_or_else(|why| {
+                all.push(why);
+                // An empty database, as for a new directory.
+                copy.open_empty()
+            });
         let mut scan = load_site(dir, state?)?;
         check_controllers(&mut scan);
         seen = Some(scan);
@@ -181,7 +184,11 @@ impl DatabaseCopy {
 
     /// Copies the database and opens the copy. The outer error is the reason why the database cannot be copied. In that
     /// case, the caller uses [`DatabaseCopy::open_empty`].
-    fn open_copy(&self, store: Option<&PostgresAddress>, dir: &Path) -> std::result::Result<Result<ServerState>, String> {
+    fn open_copy(
+        &self,
+        store: Option<&PostgresAddress>,
+        dir: &Path,
+    ) -> std::result::Result<Result<ServerState>, String> {
         let (database, copy) = (dir.join(DATABASE), self.0.join(DATABASE));
         let told = |error: common::error::Error| {
             error.to_string().replace(&self.0.display().to_string(), &dir.display().to_string())

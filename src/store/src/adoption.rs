@@ -9,9 +9,9 @@
 use super::install_state::read_install_state;
 use super::json_columns::to_json_column;
 use super::{ServerState, migration_records, now};
+use crate::sql::{self, Transaction, params};
 use common::error::Result;
 use model::install_marker::InstallMarker;
-use crate::sql::{self, Transaction, params};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AdoptOutcome {

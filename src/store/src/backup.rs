@@ -1,8 +1,8 @@
 //! Backup and restore of the database: a consistent copy that can be made while the server runs, and a restore that detects outdated
 //! copies.
 
-use super::store_transfer::{self, run_outside_runtime};
 use super::restore_review;
+use super::store_transfer::{self, run_outside_runtime};
 use crate::database_id::{self, DatabaseIdentity};
 use crate::sql::Connection;
 use crate::store_address::PostgresAddress;

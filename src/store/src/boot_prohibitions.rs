@@ -4,12 +4,7 @@ use crate::sql::{self, Connection, Transaction, params};
 
 /// Bars the machine from booting this allocation, and all other allocations that are recorded for the machine, from its
 /// disks. Called when the machine's disks contain the system of this allocation, or a part of that system.
-pub(crate) fn bar_allocations(
-    transaction: &Transaction,
-    machine: &str,
-    allocation: &str,
-    by: &str,
-) -> sql::Result<()> {
+pub(crate) fn bar_allocations(transaction: &Transaction, machine: &str, allocation: &str, by: &str) -> sql::Result<()> {
     transaction.execute(
         "INSERT INTO barred (machine, allocation, move)
          SELECT ?1, ?2, ?3 UNION SELECT ?1, id, ?3 FROM allocations WHERE machine = ?1

@@ -8,8 +8,8 @@ use super::database_file::Durability;
 use super::migration_boot::migration_boot;
 use super::next_boot::{decide_boot, durability_since};
 use super::{ServerState, unknown_machines};
-use common::error::Result;
 use crate::sql::{self, Transaction, params};
+use common::error::Result;
 
 /// Properties of the client that registers a boot.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,8 +8,8 @@
 
 use super::boot_activity::MachineBoot;
 use super::{ServerState, TokenHash, freed_machines, registrations};
-use common::error::Result;
 use crate::sql::{self, Connection, OptionalExtension, Row, Transaction, params};
+use common::error::Result;
 
 impl ServerState {
     /// Returns the registered boot with this token. If no boot has registered with the token, returns `requested`, or

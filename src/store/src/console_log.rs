@@ -1,9 +1,9 @@
 //! Console logs of machines, in chunks.
 
 use super::ServerState;
+use crate::sql::{self, Row, params};
 use crate::token::TokenHash;
 use common::error::Result;
-use crate::sql::{self, Row, params};
 
 /// Maximum size of a machine's stored log, in bytes. The log of the last installation and the end of the previous
 /// installation's log fit into this size. Each chunk is counted as [`PART`] bytes longer than its text, so that the

@@ -8,7 +8,7 @@
 
 use super::database_id::{self, DatabaseIdentity};
 use super::moved_database::refuse_moved_database;
-use super::sql::{self, Connection, OptionalExtension, Row, Transaction, TransactionKind, params};
+use super::sql::{self, Connection, OptionalExtension, Row, Transaction, TransactionKind, convert_error, params};
 use super::{change_listener, lost_database, schema};
 use common::error::{Context, Error, Phase, Result};
 use common::error_code::ErrorCode;
@@ -284,19 +284,6 @@ pub(crate) fn open_existing(path: &Path) -> sql::Result<Connection> {
     Ok(Connection::from_sqlite(connection))
 }
 
-/// Converts an error of the database to the error of the request. A database that cannot be used now has its own code.
-pub(crate) fn convert_error(error: sql::Error, what: &str) -> Error {
-    let code = match &error {
-        sql::Error::Unsuitable(_) | sql::Error::Replaced(_) => Some(ErrorCode::DatabaseAddress),
-        error => error.is_unavailable().then_some(ErrorCode::DatabaseUnavailable),
-    };
-    let error = Error::with_source(Phase::Serve, what, error);
-    match code {
-        Some(code) => error.with_code(code),
-        None => error,
-    }
-}
-
 fn read_inode(path: &Path) -> std::io::Result<(u64, u64)> {
     fs::metadata(path).map(|is| (is.dev(), is.ino()))
 }
@@ -313,9 +300,7 @@ pub fn is_new_database(path: &Path) -> Result<bool> {
     let connection = open_existing(path).context(Phase::Serve, what)?;
     match schema::has_table(&connection, "allocations") {
         // The table of all tables is damaged.
-        Err(sql::Error::Sqlite(error))
-            if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseCorrupt) =>
-        {
+        Err(sql::Error::Sqlite(error)) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseCorrupt) => {
             Err(damaged_error(path, &error.to_string()))
         }
         there => Ok(!there.context(Phase::Serve, what)?),

@@ -5,11 +5,11 @@ use crate::boot_activity::BootActivity;
 use crate::change_listener;
 use crate::database_file::{DatabaseFile, Durability};
 use crate::fair_queue::{self, JobSender};
+use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use crate::store_address::PostgresAddress;
 use common::error::{Context, Error, Phase, Result};
 use common::timestamp::now;
 use model::install_report::ProgressEvent;
-use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -369,39 +369,6 @@ impl ServerState {
             Ok(())
         })
         .await
-    }
-
-    /// Returns the stored digest of a file, unless the file has changed since the digest was computed.
-    ///
-    /// # Errors
-    /// Returns an error if the database cannot be read or written.
-    pub(crate) fn find_digest(&self, file: &FileStamp) -> Result<Option<String>> {
-        let file = file.clone();
-        self.run_job_blocking(move |connection| {
-            connection
-                .query_row(
-                    "SELECT digest FROM digests WHERE path = ?1 AND size = ?2 AND mtime = ?3",
-                    params![file.path, file.size, file.mtime],
-                    |row| row.get(0),
-                )
-                .optional()
-        })
-    }
-
-    /// Stores the digest of a file.
-    ///
-    /// # Errors
-    /// Returns an error if the database cannot be read or written.
-    pub(crate) fn store_digest(&self, file: &FileStamp, digest: &str) -> Result<()> {
-        let (file, digest) = (file.clone(), digest.to_owned());
-        self.run_deferred_blocking(move |transaction| {
-            transaction.execute(
-                "INSERT INTO digests (path, size, mtime, digest) VALUES (?1, ?2, ?3, ?4)
-                 ON CONFLICT (path) DO UPDATE SET size = ?2, mtime = ?3, digest = ?4",
-                params![file.path, file.size, file.mtime, digest],
-            )
-        })
-        .map(drop)
     }
 }
 

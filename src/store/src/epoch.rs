@@ -7,8 +7,8 @@
 //! install markers on machines' disks never change the counter.
 
 use super::json_columns::{parse_column, to_json_column};
-use model::install_marker::FencingToken;
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
+use model::install_marker::FencingToken;
 use uuid::Uuid;
 
 /// State of the epoch.

@@ -4,9 +4,9 @@
 use super::json_columns::to_json_column;
 use super::order_records::ReinstallOrder;
 use super::{ServerState, now};
+use crate::sql::{self, OptionalExtension, Transaction, params};
 use common::error::Result;
 use control::api_types::InstallReport;
-use crate::sql::{self, OptionalExtension, Transaction, params};
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of entries stored per machine.

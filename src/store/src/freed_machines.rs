@@ -1,8 +1,8 @@
 //! Machines that the operator has freed. The system of the previous tenant may still run on such a machine.
 
 use super::{ServerState, now, out_of_band};
-use common::error::Result;
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
+use common::error::Result;
 
 /// SQL query that returns a row if the system of a previous tenant may run: an allocation other than the one in the
 /// machine file is installed. Returns no row if the allocation in the machine file is installed, or its installation

@@ -10,11 +10,11 @@ use super::plan_approval::Approval;
 use super::{
     ServerState, TokenHash, boot_prohibitions, epoch, lost_database, now, restore_confirmation, unknown_machines,
 };
+use crate::sql::{self, Connection, OptionalExtension, params};
 use common::error::Result;
 use model::install_marker::{AttemptRecord, FencingToken, InstallMarker, RecordedDisk};
 use model::install_report::PreparedVolume;
 use model::layout::Layout;
-use crate::sql::{self, Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;

@@ -8,9 +8,9 @@
 
 use super::ServerState;
 use super::json_columns::to_json_column;
+use crate::sql::{self, OptionalExtension, Transaction, params};
 use common::encoding::encode_hex;
 use common::error::Result;
-use crate::sql::{self, OptionalExtension, Transaction, params};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};

@@ -1,5 +1,5 @@
-//! State of the server in a SQLite database. One thread owns the connection. All other threads send it jobs, which
-//! `fair_queue` schedules fairly between clients.
+//! State of the server in a SQLite or PostgreSQL database. One thread owns the connection. All other threads send it
+//! jobs, which `fair_queue` schedules fairly between clients. Several servers may share a PostgreSQL database.
 //!
 //! Each change of state is decided within the transaction that stores it, and is on disk before it is acknowledged. The
 //! crate does not depend on HTTP or on the operator's files.
@@ -7,7 +7,9 @@
 //! The crate has three layers. Each layer uses only the layers above it in this list, and no two modules use each
 //! other:
 //!
-//! * **Database.** `database_handle` is the handle on the database, and contains machines and digests. `database_file`
+//! * **Database.** `sql` is the interface to both engines, and `store_address` the address of a PostgreSQL database.
+//!   `postgres_database` opens such a database, `change_listener` receives the changes of other servers, and
+//!   `store_transfer`, `table_copy` and `moved_database` copy records between the engines. `database_handle` is the handle on the database, and contains machines and digests. `database_file`
 //!   opens the file, `database_id` distinguishes the file from others, and `schema` defines its tables. `lost_database`
 //!   records that the database replaced a lost database. `epoch` issues fencing tokens, `json_columns` reads and writes
 //!   columns of JSON, and `token` and `boot_token` contain tokens.

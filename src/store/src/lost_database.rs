@@ -1,8 +1,8 @@
 //! Installations whose records may have been lost, because this database replaced a lost database. A machine is
 //! affected until this database records a completed installation on the machine.
 
-use common::timestamp::now;
 use crate::sql::{self, Connection};
+use common::timestamp::now;
 
 const MACHINE: &str = "SELECT EXISTS (SELECT 1 FROM identity WHERE lost IS NOT NULL)
      AND NOT EXISTS (SELECT 1 FROM allocations WHERE machine = ?1 AND succeeded = 1)";

@@ -1,10 +1,10 @@
 //! UUIDs and MAC addresses with which machines have registered.
 
 use super::ServerState;
+use crate::sql::{self, Connection, OptionalExtension};
 use common::error::Result;
 use control::api_types::RegisterRequest;
 use model::machine_identity::{RegisteredIdentity, parse_usable_uuid, usable_mac};
-use crate::sql::{self, Connection, OptionalExtension};
 
 impl ServerState {
     /// Reads the UUID and the MACs with which the machine registered last. Returns an empty identity if it has never
@@ -24,7 +24,8 @@ impl ServerState {
     pub async fn find_machines_with_mac(&self, mac: &str) -> Result<Vec<String>> {
         let listed = format!("%\"{mac}\"%");
         self.run_job(move |connection| {
-            let select = connection.prepare_cached("SELECT id FROM machines WHERE lower(macs) LIKE lower(?1) ORDER BY id")?;
+            let select =
+                connection.prepare_cached("SELECT id FROM machines WHERE lower(macs) LIKE lower(?1) ORDER BY id")?;
             select.query_map([listed], |row| row.get(0))?.collect()
         })
         .await

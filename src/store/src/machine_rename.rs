@@ -2,8 +2,8 @@
 //! transferred to its new id.
 
 use super::{ServerState, migration_records, out_of_band, restore_confirmation};
-use common::error::Result;
 use crate::sql::{self, OptionalExtension, Transaction};
+use common::error::Result;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RenameOutcome {
@@ -51,7 +51,8 @@ fn rename_rows(transaction: &Transaction, old: &str, new: &str) -> sql::Result<(
     }
     restore_confirmation::rename_confirmation(transaction, old, new)?;
     out_of_band::rename_run(transaction, old, new)?;
-    let replaced = "DELETE FROM barred WHERE machine = ?2 AND allocation IN (SELECT allocation FROM barred WHERE machine = ?1)";
+    let replaced =
+        "DELETE FROM barred WHERE machine = ?2 AND allocation IN (SELECT allocation FROM barred WHERE machine = ?1)";
     transaction.execute(replaced, [old, new])?;
     transaction.execute("UPDATE barred SET machine = ?2 WHERE machine = ?1", [old, new])?;
     for table in ["events", "history"] {

@@ -4,8 +4,8 @@ use super::ServerState;
 use super::boots::current_boot;
 use super::json_columns::{parse_column, to_json_column};
 use super::machine_migration::{CurrentBoots, Migration, MigrationState};
-use common::error::Result;
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
+use common::error::Result;
 
 impl ServerState {
     /// Returns the migration that currently affects this machine, or `None`.
@@ -111,8 +111,7 @@ pub fn find_last(connection: &Connection, machine: &str) -> sql::Result<Option<M
 
 pub fn list_live(connection: &Connection) -> sql::Result<Vec<Migration>> {
     let all = connection.prepare("SELECT document FROM moves WHERE live = 1 ORDER BY rowid")?;
-    let all: Vec<Option<Migration>> =
-        all.query_map([], |row| parse_column(row, 0))?.collect::<sql::Result<_>>()?;
+    let all: Vec<Option<Migration>> = all.query_map([], |row| parse_column(row, 0))?.collect::<sql::Result<_>>()?;
     Ok(all.into_iter().flatten().collect())
 }
 

@@ -11,8 +11,8 @@ use super::json_columns::to_json_column;
 use super::machine_migration::{Migration, MigrationEvent, MigrationState};
 use super::migration_records::{explain_migration_block, find_live, read_current_boots, store_migration};
 use super::{ServerState, epoch, restore_confirmation};
-use common::error::Result;
 use crate::sql::{self, OptionalExtension, Transaction, params};
+use common::error::Result;
 
 /// Result of ordering a migration.
 #[derive(Debug, Clone, PartialEq, Eq)]

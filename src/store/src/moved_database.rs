@@ -11,7 +11,8 @@ use std::path::Path;
 pub(crate) fn mark_moved(connection: &Connection, to: &str, now: &str) -> sql::Result<()> {
     connection.execute_batch("PRAGMA synchronous=FULL")?;
     let transaction = connection.transaction()?;
-    transaction.execute_batch("CREATE TABLE IF NOT EXISTS moved_to (target TEXT NOT NULL, time TEXT NOT NULL) STRICT")?;
+    transaction
+        .execute_batch("CREATE TABLE IF NOT EXISTS moved_to (target TEXT NOT NULL, time TEXT NOT NULL) STRICT")?;
     transaction.execute("DELETE FROM moved_to", [])?;
     transaction.execute("INSERT INTO moved_to (target, time) VALUES (?1, ?2)", [to, now])?;
     transaction.commit()

@@ -4,9 +4,9 @@
 use super::install_attempt::StartedAttempt;
 use super::json_columns::{parse_column, to_json_column};
 use super::restore_confirmation;
+use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use common::timestamp::now;
 use model::install_marker::{FencingToken, RecordedDisk};
-use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use serde::{Deserialize, Serialize};
 
 /// Options with which the operator permits a reinstall that would otherwise be refused.

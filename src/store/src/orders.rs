@@ -15,8 +15,8 @@ use super::install_state::read_install_state;
 use super::installed_allocation::start_record;
 use super::order_records::{ReinstallOrder, ReinstallOverrides, delete_order, store_order};
 use super::{ServerState, epoch, migration_records, now, restore_confirmation};
-use common::error::Result;
 use crate::sql::{self, Transaction};
+use common::error::Result;
 
 /// Result of placing a reinstall order.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,10 +11,10 @@ use super::database_file::Durability;
 use super::install_attempt::ATTEMPTS;
 use super::json_columns::{parse_column, to_json_column};
 use super::{ServerState, TokenHash};
+use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use common::error::Result;
 use common::timestamp::now;
 use model::deploy_steps::OutOfBandStep;
-use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use serde::{Deserialize, Serialize};
 
 /// Phase of the step that runs now.

@@ -4,10 +4,10 @@
 //! server therefore refuses another database, and an older copy of its own.
 
 use crate::boot_activity::BootActivity;
-use crate::database_file::{DatabaseFile, check_identity, convert_error, read_identity, store_identity};
+use crate::database_file::{DatabaseFile, check_identity, read_identity, store_identity};
 use crate::database_id::{self, DatabaseIdentity};
 use crate::sql::postgres::PostgresConnection;
-use crate::sql::{self, Connection, params};
+use crate::sql::{self, Connection, convert_error, params};
 use crate::store_address::PostgresAddress;
 use crate::{TokenHash, schema};
 use common::error::Result;
@@ -67,9 +67,9 @@ impl DatabaseFile {
             let read = |row: &sql::Row| Ok((row.get(0)?, row.get::<_, i64>(1)?));
             transaction.prepare(&select)?.query_map([], read)?.collect::<sql::Result<Vec<(TokenHash, i64)>>>()
         })?;
-        heard.record_shared(others.into_iter().map(|(boot, age)| {
-            (boot, Duration::from_millis(u64::try_from(age).unwrap_or_default()))
-        }));
+        heard.record_shared(
+            others.into_iter().map(|(boot, age)| (boot, Duration::from_millis(u64::try_from(age).unwrap_or_default()))),
+        );
         Ok(())
     }
 }

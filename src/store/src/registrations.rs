@@ -2,11 +2,11 @@
 //! disks since then.
 
 use super::{ServerState, TokenHash, now, to_json};
+use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use common::error::Result;
 use control::api_types::RegisterRequest;
 use model::inventory::Inventory;
 use model::machine_identity::parse_usable_uuid;
-use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 
 /// Stored registration.
 #[derive(Debug, Clone, PartialEq, Eq)]

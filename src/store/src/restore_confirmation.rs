@@ -4,8 +4,8 @@
 //! database has recorded for the machine.
 
 use super::{ServerState, epoch, now};
-use common::error::Result;
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
+use common::error::Result;
 
 /// Source of a machine's confirmation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,11 +82,7 @@ pub(crate) fn needs_confirmation(connection: &Connection, machine: &str) -> sql:
 
 /// Returns whether a reinstall order was placed or confirmed after the last restore. `database` is the epoch of the
 /// database in which the reinstall order was placed.
-pub(crate) fn is_confirmed_order(
-    connection: &Connection,
-    machine: &str,
-    database: Option<&str>,
-) -> sql::Result<bool> {
+pub(crate) fn is_confirmed_order(connection: &Connection, machine: &str, database: Option<&str>) -> sql::Result<bool> {
     let current = epoch::read_epoch(connection)?;
     let is_placed_since = database == Some(current.id.as_str());
     let is_by_operator = || Ok(read_source(connection, machine)?.as_deref() == Some(ConfirmedBy::Operator.name()));

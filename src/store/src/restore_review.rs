@@ -1,9 +1,9 @@
 //! First steps after a restore from a backup: marks all machines as unconfirmed, and prints instructions for the
 //! operator.
 
+use crate::sql::{self, Connection};
 use crate::{epoch, now, schema};
 use common::format;
-use crate::sql::{self, Connection};
 use std::path::Path;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;

@@ -1,7 +1,7 @@
 //! Tables of the database, and the columns that are added to databases of earlier versions.
 
 use super::epoch;
-use crate::sql::{ValueKind, self, Connection, OptionalExtension, Transaction};
+use crate::sql::{self, Connection, OptionalExtension, Transaction, ValueKind};
 
 const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS machines (
@@ -127,7 +127,8 @@ pub(crate) fn create_tables(transaction: &Transaction) -> sql::Result<()> {
     }
     for (table, column) in LATER {
         if !has_column(transaction, table, column)? {
-            transaction.execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {column} {}", text_type(transaction)))?;
+            transaction
+                .execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {column} {}", text_type(transaction)))?;
         }
     }
     Ok(())
@@ -242,7 +243,8 @@ fn check_version(transaction: &Transaction) -> sql::Result<()> {
     if transaction.as_postgres().is_none() {
         return Ok(());
     }
-    let create = "CREATE TABLE IF NOT EXISTS schema_version (one BIGINT PRIMARY KEY CHECK (one = 1), version BIGINT NOT NULL)";
+    let create =
+        "CREATE TABLE IF NOT EXISTS schema_version (one BIGINT PRIMARY KEY CHECK (one = 1), version BIGINT NOT NULL)";
     transaction.execute_batch(create)?;
     let select = "SELECT version FROM schema_version";
     match transaction.query_row(select, [], |row| row.get::<_, i64>(0)).optional()? {

@@ -15,6 +15,7 @@ mod sqlite;
 mod statement;
 mod value;
 
+pub(crate) use error::convert_error;
 pub use error::{Error, OptionalExtension, Result};
 pub use statement::{Row, Statement};
 pub use value::{ColumnIndex, FromValue, Params, ToValue, Value, ValueKind};

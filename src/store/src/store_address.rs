@@ -36,7 +36,8 @@ impl PostgresAddress {
     /// Returns an error if the URL is invalid. The error does not contain the URL.
     pub fn parse(url: &str) -> Result<PostgresAddress> {
         let invalid = |why: String| {
-            let message = format!("the address of the database is invalid: {why}; specify postgres://USER@HOST/DATABASE");
+            let message =
+                format!("the address of the database is invalid: {why}; specify postgres://USER@HOST/DATABASE");
             Error::refusal(Phase::Serve, message).with_code(ErrorCode::DatabaseAddress)
         };
         if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
@@ -47,7 +48,10 @@ impl PostgresAddress {
         let mut config = parsed.map_err(|error| {
             // The error of the parser may quote a parameter.
             let is_mode = url.contains("sslmode=") && error.to_string().contains("sslmode");
-            invalid(if is_mode { "unknown sslmode" } else { "it is not a URL of PostgreSQL, or has an unknown parameter" }.to_owned())
+            invalid(
+                if is_mode { "unknown sslmode" } else { "it is not a URL of PostgreSQL, or has an unknown parameter" }
+                    .to_owned(),
+            )
         })?;
         if config.get_hosts().is_empty() {
             return Err(invalid("it does not name a host".to_owned()));
@@ -62,7 +66,10 @@ impl PostgresAddress {
         }
         config.application_name("drophammer").target_session_attrs(TargetSessionAttrs::ReadWrite);
         config.connect_timeout(CONNECT_TIMEOUT).tcp_user_timeout(USER_TIMEOUT);
-        config.keepalives_idle(Duration::from_secs(10)).keepalives_interval(Duration::from_secs(5)).keepalives_retries(3);
+        config
+            .keepalives_idle(Duration::from_secs(10))
+            .keepalives_interval(Duration::from_secs(5))
+            .keepalives_retries(3);
         Ok(PostgresAddress { config, root_certificate })
     }
 
@@ -106,9 +113,7 @@ impl PostgresAddress {
             None if self.config.get_ssl_mode() == SslMode::Disable => {
                 builder.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth()
             }
-            None => {
-                builder.with_platform_verifier().map_err(|error| unsuitable(&error))?.with_no_client_auth()
-            }
+            None => builder.with_platform_verifier().map_err(|error| unsuitable(&error))?.with_no_client_auth(),
         };
         Ok(MakeRustlsConnect::new(config))
     }
@@ -118,7 +123,12 @@ impl fmt::Display for PostgresAddress {
     /// Writes the hosts and the name of the database.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hosts: Vec<String> = self.config.get_hosts().iter().map(describe_host).collect();
-        write!(formatter, "PostgreSQL database {} on {}", self.config.get_dbname().unwrap_or_default(), hosts.join(", "))
+        write!(
+            formatter,
+            "PostgreSQL database {} on {}",
+            self.config.get_dbname().unwrap_or_default(),
+            hosts.join(", ")
+        )
     }
 }
 
@@ -162,7 +172,8 @@ mod tests {
 
     #[test]
     fn addresses_are_parsed_and_shown_without_user_and_password() {
-        let address = PostgresAddress::parse("postgres://me:geheim@db.example:5433/desk?sslrootcert=/etc/ca.pem").unwrap();
+        let address =
+            PostgresAddress::parse("postgres://me:geheim@db.example:5433/desk?sslrootcert=/etc/ca.pem").unwrap();
         assert_eq!(address.to_string(), "PostgreSQL database desk on db.example");
         assert!(address.has_password() && !format!("{address:?}").contains("geheim"));
         assert_eq!(address.root_certificate.as_deref(), Some(Path::new("/etc/ca.pem")));

@@ -2,11 +2,11 @@
 //! which are the backups of both engines.
 
 use crate::backup::lock_directory;
-use crate::database_file::{self, DatabaseFile, convert_error};
+use crate::database_file::{self, DatabaseFile};
 use crate::database_id::DatabaseIdentity;
 use crate::moved_database::{mark_moved, unmark_moved};
 use crate::sql::postgres::PostgresConnection;
-use crate::sql::{self, Connection, TransactionKind};
+use crate::sql::{self, Connection, TransactionKind, convert_error};
 use crate::store_address::PostgresAddress;
 use crate::table_copy::copy_tables;
 use crate::{DATABASE, now, schema};

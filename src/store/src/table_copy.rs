@@ -33,7 +33,8 @@ impl TableDigest {
             hash.update(bytes);
         }
         let hash: [u8; 32] = hash.finalize().into();
-        let half = |range: std::ops::Range<usize>| hash[range].iter().fold(0, |sum, byte| (sum << 8) | u128::from(*byte));
+        let half =
+            |range: std::ops::Range<usize>| hash[range].iter().fold(0, |sum, byte| (sum << 8) | u128::from(*byte));
         self.rows += 1;
         self.sum = [self.sum[0].wrapping_add(half(0..16)), self.sum[1].wrapping_add(half(16..32))];
     }
@@ -118,15 +119,22 @@ fn read_batches(
 fn insert_rows(to: &Transaction, table: &str, columns: &[String], rows: Vec<Row>) -> sql::Result<()> {
     let kinds = schema::column_kinds(to, table, columns)?;
     let places = |row: usize| {
-        let numbers: Vec<String> = (1..=columns.len()).map(|column| format!("?{}", row * columns.len() + column)).collect();
+        let numbers: Vec<String> =
+            (1..=columns.len()).map(|column| format!("?{}", row * columns.len() + column)).collect();
         format!("({})", numbers.join(", "))
     };
     let places: Vec<String> = (0..rows.len()).map(places).collect();
     let insert = format!("INSERT INTO {table} ({}) VALUES {}", columns.join(", "), places.join(", "));
-    let typed = |row: Row| row.0.into_iter().zip(&kinds).map(|(value, kind)| match value {
-        Value::Null(_) => Value::Null(*kind),
-        value => value,
-    }).collect::<Vec<_>>();
+    let typed = |row: Row| {
+        row.0
+            .into_iter()
+            .zip(&kinds)
+            .map(|(value, kind)| match value {
+                Value::Null(_) => Value::Null(*kind),
+                value => value,
+            })
+            .collect::<Vec<_>>()
+    };
     to.execute(&insert, rows.into_iter().flat_map(typed).collect::<Vec<Value>>()).map(drop)
 }
 
@@ -139,7 +147,8 @@ fn advance_sequences(to: &Transaction, table: &str) -> sql::Result<()> {
          WHERE table_schema = current_schema() AND table_name = ?1 AND is_identity = 'YES'";
     let columns: Vec<String> = to.prepare(select)?.query_map([table], |row| row.get(0))?.collect::<sql::Result<_>>()?;
     for column in columns {
-        let advance = format!("SELECT setval(pg_get_serial_sequence(?1, ?2), coalesce((SELECT max({column}) FROM {table}), 1))");
+        let advance =
+            format!("SELECT setval(pg_get_serial_sequence(?1, ?2), coalesce((SELECT max({column}) FROM {table}), 1))");
         to.query_row(&advance, [table, &column], |_| Ok(()))?;
     }
     Ok(())

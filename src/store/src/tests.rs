@@ -5,16 +5,17 @@ mod attempt_failures;
 mod database_files;
 pub(crate) mod engine;
 mod installed_fields;
+mod lossy_proxy;
 mod order_model;
 mod postgres;
 mod recorded_database;
 
 use self::order_model::{Actor, Expected, STEPS, Step};
 use super::*;
+use crate::sql::params;
 use ::model::install_marker;
 use common::error::Result;
 use control::api_types::InstallReport;
-use crate::sql::params;
 use std::fs;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -164,19 +165,20 @@ fn a_stored_layout_that_cannot_be_read_is_an_error_and_not_another_layout() {
 /// order.
 #[test]
 fn every_order_of_things_ends_as_it_must() {
-    const LENGTH: u32 = 3;
+    // The sequences are long enough on one engine.
+    let length = if engine::is_postgres("") { 2 } else { 3 };
     // The test runs thousands of durable transactions. It uses a filesystem in memory if there is one, since it does
     // not simulate power failures.
     let memory = std::path::Path::new("/dev/shm");
     let dir = TempDir::new_in(memory).or_else(|_| TempDir::new()).unwrap();
     let state = open(&dir);
     for prefix in [&[Step::Order, Step::Boot][..], &[Step::Order, Step::Boot, Step::Begin, Step::Boot, Step::Boot]] {
-        for number in 0..STEPS.len().pow(LENGTH) {
+        for number in 0..STEPS.len().pow(length) {
             let machine = format!("{}-{number}", prefix.len());
             let mut actor = Actor { machine: machine.clone(), ..Actor::default() };
             install(&state, &machine);
             let mut expected = Expected { image: "i0".to_owned(), ..Expected::default() };
-            let steps = (0..LENGTH).map(|digit| STEPS[number / STEPS.len().pow(digit) % STEPS.len()]);
+            let steps = (0..length).map(|digit| STEPS[number / STEPS.len().pow(digit) % STEPS.len()]);
             let all: Vec<Step> = prefix.iter().copied().chain(steps).collect();
             for step in &all {
                 actor.act(&state, *step);

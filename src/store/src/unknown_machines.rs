@@ -4,8 +4,8 @@
 use super::boot_activity::BootActivity;
 use super::boots::current_boot;
 use super::{ServerState, now};
-use common::error::Result;
 use crate::sql::{self, OptionalExtension, Transaction, params};
+use common::error::Result;
 use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime};
 

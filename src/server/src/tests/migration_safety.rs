@@ -10,7 +10,6 @@ use control::api_types::InstallReport;
 use model::install_marker::InstallMarker;
 use model::machine_migration::MigrationSide;
 use proptest::prelude::*;
-use store::sql::{self, Connection, Transaction, params};
 use site::allocation_resolution::{SiteObjects, image_without_location};
 use site::migrated_allocations::AllocationOwners;
 use site::operator_files::{self, MachineSpec};
@@ -18,6 +17,7 @@ use steps::{Step, any_step, way};
 use store::machine_migration::testing::{carried as has, end, ordered, start};
 use store::machine_migration::{Migration, MigrationEvent};
 use store::schema;
+use store::sql::{self, Connection, Transaction, params};
 use store::testing::*;
 use store::token::TokenHash;
 

@@ -5,10 +5,10 @@ use crate::boot_prohibitions::bar_allocations;
 use crate::json_columns::{parse_column, to_json_column};
 use crate::machine_migration::{Migration, MigrationEvent, MigrationState};
 use crate::migration_records::{find_live, read_current_boots};
+use crate::sql::{self, OptionalExtension, Transaction, params};
 use crate::{ServerState, TokenHash, to_json};
 use common::error::Result;
 use control::api_types::InstallReport;
-use crate::sql::{self, OptionalExtension, Transaction, params};
 
 impl ServerState {
     /// Stores a report of a machine in a migration, with all its effects. Returns `None` if the report is not about a migration. The inner

@@ -10,6 +10,7 @@ use crate::installed_allocation::complete_record;
 use crate::json_columns::to_json_column;
 use crate::order_records::{ReinstallOrder, ReinstallOutcome, delete_order, store_order, store_outcome};
 use crate::restore_confirmation::{ConfirmedBy, insert_confirmation};
+use crate::sql::{self, OptionalExtension, Transaction, params};
 use crate::success_proof::{self, SuccessEffect, UnprovenReason};
 use crate::wipe_policy_check::find_contradiction;
 use crate::{ServerState, TokenHash, adoption, first_install, migration_records, now, to_json};
@@ -17,7 +18,6 @@ use common::error::Result;
 use control::api_types::InstallReport;
 use model::install_marker::InstallMarker;
 use operations::{FailureState, StageName};
-use crate::sql::{self, OptionalExtension, Transaction, params};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReportOutcome {
@@ -73,7 +73,8 @@ impl ServerState {
             let update = "UPDATE allocations SET waits = ?3, failure = ?4 WHERE machine = ?1 AND id = ?2";
             transaction.execute(update, params![machine, allocation, waits, failure])?;
             transaction.execute("UPDATE machines SET reported = ?2 WHERE id = ?1", params![machine, now()])?;
-            let is_same = "UPDATE allocations SET report = ?3 WHERE machine = ?1 AND id = ?2 AND report IS DISTINCT FROM ?3";
+            let is_same =
+                "UPDATE allocations SET report = ?3 WHERE machine = ?1 AND id = ?2 AND report IS DISTINCT FROM ?3";
             let other_text = transaction.execute(is_same, params![machine, allocation, text])? > 0;
             let after = read_install_state(transaction, &machine, &allocation)?;
             let news = other_text || before.succeeded != after.succeeded || before.order != after.order;

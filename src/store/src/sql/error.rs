@@ -1,6 +1,8 @@
 //! Errors of both engines.
 
 use super::value::ValueKind;
+use common::error::Phase;
+use common::error_code::ErrorCode;
 use std::error::Error as StdError;
 use std::fmt;
 
@@ -24,7 +26,10 @@ pub enum Error {
     /// The query returned no row.
     NoRows,
     /// A column has a value of another type than expected.
-    Conversion { column: usize, source: Box<dyn StdError + Send + Sync> },
+    Conversion {
+        column: usize,
+        source: Box<dyn StdError + Send + Sync>,
+    },
 }
 
 impl Error {
@@ -77,6 +82,19 @@ impl StdError for Error {}
 impl From<rusqlite::Error> for Error {
     fn from(error: rusqlite::Error) -> Error {
         Error::Sqlite(error)
+    }
+}
+
+/// Converts an error of the database to the error of the request. A database that cannot be used now has its own code.
+pub(crate) fn convert_error(error: Error, what: &str) -> common::error::Error {
+    let code = match &error {
+        Error::Unsuitable(_) | Error::Replaced(_) => Some(ErrorCode::DatabaseAddress),
+        error => error.is_unavailable().then_some(ErrorCode::DatabaseUnavailable),
+    };
+    let error = common::error::Error::with_source(Phase::Serve, what, error);
+    match code {
+        Some(code) => error.with_code(code),
+        None => error,
     }
 }
 

@@ -115,10 +115,7 @@ impl PostgresConnection {
     }
 
     /// Runs one call. Closes the session if the call was not answered.
-    fn call<T>(
-        &self,
-        work: impl AsyncFnOnce(&mut Session) -> Result<T, tokio_postgres::Error>,
-    ) -> Result<T> {
+    fn call<T>(&self, work: impl AsyncFnOnce(&mut Session) -> Result<T, tokio_postgres::Error>) -> Result<T> {
         let mut slot = self.session.borrow_mut();
         let Some(session) = slot.as_mut() else {
             return Err(Error::Unavailable("the session has ended".to_owned()));
@@ -145,9 +142,9 @@ impl PostgresConnection {
         self.delay.borrow().check()?;
         let opened = self.runtime.block_on(async {
             let opening = Session::open(&self.address, self.expected.borrow().clone());
-            tokio::time::timeout(CALL_DEADLINE, opening)
-                .await
-                .unwrap_or_else(|_| Err(Error::Unavailable(format!("no response within {} s", CALL_DEADLINE.as_secs()))))
+            tokio::time::timeout(CALL_DEADLINE, opening).await.unwrap_or_else(|_| {
+                Err(Error::Unavailable(format!("no response within {} s", CALL_DEADLINE.as_secs())))
+            })
         });
         match opened {
             Ok(session) => {
@@ -166,7 +163,8 @@ impl PostgresConnection {
 /// Converts an error. Also returns whether the session is lost.
 fn classify_error(error: tokio_postgres::Error) -> (Error, bool) {
     let Some(refused) = error.as_db_error() else {
-        let is_lost = error.is_closed() || std::error::Error::source(&error).is_some_and(|source| source.is::<std::io::Error>());
+        let is_lost =
+            error.is_closed() || std::error::Error::source(&error).is_some_and(|source| source.is::<std::io::Error>());
         return (if is_lost { Error::Unavailable(describe_error(&error)) } else { Error::Postgres(error) }, is_lost);
     };
     let code = refused.code();

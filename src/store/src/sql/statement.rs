@@ -47,11 +47,7 @@ impl<'c> Statement<'c> {
     ///
     /// # Errors
     /// Fails as [`Connection::query_row`] does.
-    pub fn query_row<T>(
-        &self,
-        params: impl Params,
-        map: impl FnOnce(&Row) -> Result<T>,
-    ) -> Result<T> {
+    pub fn query_row<T>(&self, params: impl Params, map: impl FnOnce(&Row) -> Result<T>) -> Result<T> {
         self.connection.query_row(&self.sql, params, map)
     }
 

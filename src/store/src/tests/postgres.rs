@@ -1,5 +1,6 @@
 //! Tests of what only PostgreSQL has: several servers on one database, and a database that becomes unavailable.
 
+use super::lossy_proxy::{Loss, LossyProxy};
 use super::*;
 use crate::store_address::PostgresAddress;
 use crate::{DATABASE, backup, database_id, store_transfer};
@@ -86,7 +87,8 @@ fn a_change_wakes_the_other_server() {
 fn a_boot_that_calls_one_server_is_active_for_the_other() {
     let Some(address) = new_database() else { return };
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-    let [a, b] = dirs.each_ref().map(|dir| ServerState::open_postgres(&address, dir.path(), Duration::from_secs(3600)).unwrap());
+    let [a, b] =
+        dirs.each_ref().map(|dir| ServerState::open_postgres(&address, dir.path(), Duration::from_secs(3600)).unwrap());
     let boot = [9; 32];
     a.heard.record_call(&boot);
     assert_eq!(b.heard.last_call(&boot), None);
@@ -128,7 +130,8 @@ fn a_backup_of_postgresql_is_restored_to_sqlite() {
     let backup = dir.path().join("backup.sqlite");
     backup::back_up_store(Some(&address), dir.path(), &backup).unwrap();
     backup::restore_database(dir.path(), &backup, false).unwrap();
-    let file = database_file::DatabaseFile::open(&dir.path().join(DATABASE), tokio::sync::watch::channel(None).0).unwrap();
+    let file =
+        database_file::DatabaseFile::open(&dir.path().join(DATABASE), tokio::sync::watch::channel(None).0).unwrap();
     let found = install_state::read_install_state(&file.connection, "m", "a").unwrap();
     assert!(found.succeeded && found.order.is_some() && !found.unconfirmed, "the backup is current: {found:?}");
 }
@@ -169,7 +172,9 @@ fn a_moved_database_no_longer_starts_and_the_move_cannot_overwrite_another() {
 fn a_missing_or_damaged_source_is_not_moved() {
     let Some(address) = new_database() else { return };
     let empty = tempfile::tempdir().unwrap();
-    assert!(store_transfer::move_to_postgres(empty.path(), &address).unwrap_err().to_string().contains("nothing to move"));
+    assert!(
+        store_transfer::move_to_postgres(empty.path(), &address).unwrap_err().to_string().contains("nothing to move")
+    );
     let dir = sqlite_directory();
     let path = dir.path().join(DATABASE);
     let mut bytes = fs::read(&path).unwrap();
@@ -270,9 +275,12 @@ fn a_session_that_ends_before_the_commit_stores_nothing() {
         transaction.query_row(end, [], |_| Ok(()))
     }));
     assert_eq!(error.code(), ErrorCode::DatabaseUnavailable, "{error}");
-    let count = |state: &ServerState| {
-        wait(state.run_job(|connection| connection.query_row("SELECT count(*) FROM former", [], |row| row.get::<_, i64>(0))))
-    };
+    let count =
+        |state: &ServerState| {
+            wait(state.run_job(|connection| {
+                connection.query_row("SELECT count(*) FROM former", [], |row| row.get::<_, i64>(0))
+            }))
+        };
     assert_eq!(count(&state), 0);
     // A failed statement whose error is ignored cannot be committed.
     let ignored = error_of(state.run_durably(|transaction| {
@@ -282,4 +290,27 @@ fn a_session_that_ends_before_the_commit_stores_nothing() {
     }));
     assert!(ignored.to_string().contains("transaction is aborted"), "{ignored}");
     assert_eq!(count(&state), 0);
+}
+
+/// The response to a commit is lost, or the commit itself: the error says in both cases that the outcome is unknown,
+/// and the next request sees the actual state.
+#[test]
+fn a_connection_that_is_lost_during_a_commit_has_an_unknown_outcome() {
+    if !postgres::is_installed() {
+        return;
+    }
+    let server = PrivatePostgres::start();
+    server.create_database("desk");
+    let proxy = LossyProxy::start(&server);
+    let dir = tempfile::tempdir().unwrap();
+    let state = open_at(&PostgresAddress::parse(&proxy.url("desk")).unwrap(), &dir);
+    for (loss, name, is_stored) in [(Loss::Response, "a", true), (Loss::Request, "b", false)] {
+        proxy.arm(loss);
+        let insert = "INSERT INTO former (former, machine) VALUES (?1, 'm')";
+        let error = error_of(state.run_durably(move |transaction| transaction.execute(insert, [name])));
+        assert!(error.to_string().contains("may or may not be stored"), "{error}");
+        assert_eq!(error.code(), ErrorCode::DatabaseUnavailable);
+        let select = "SELECT 1 FROM former WHERE former = ?1";
+        assert_eq!(wait(state.run_job(move |connection| connection.prepare(select)?.exists([name]))), is_stored);
+    }
 }

@@ -122,7 +122,9 @@ async fn read_first_row(client: &Client, sql: &str) -> Result<Vec<String>> {
 /// Checks that the database is the one that this server used before, and has not lost transactions.
 async fn check_identity(client: &Client, expected: &DatabaseIdentity) -> Result<()> {
     let row = read_first_row(client, "SELECT id, transactions FROM identity").await.map_err(|error| match error {
-        Error::Postgres(_) | Error::NoRows => Error::Replaced("the database no longer contains the server's tables".to_owned()),
+        Error::Postgres(_) | Error::NoRows => {
+            Error::Replaced("the database no longer contains the server's tables".to_owned())
+        }
         error => error,
     })?;
     let [id, transactions] = row.as_slice() else { return Err(Error::NoRows) };
