@@ -49,7 +49,7 @@ impl ServerState {
             }
             transaction.execute(
                 "INSERT INTO allocations (machine, id, created, adopted) VALUES (?1, ?2, ?3, ?3)
-                 ON CONFLICT (machine, id) DO UPDATE SET adopted = ?3, adopted_marker = waits, failure = NULL",
+                 ON CONFLICT (machine, id) DO UPDATE SET adopted = ?3, adopted_marker = allocations.waits, failure = NULL",
                 params![machine, allocation, now()],
             )?;
             Ok(AdoptOutcome::Adopted)
