@@ -67,8 +67,14 @@ pub struct ServeOptions {
     /// Create the folders of the directory, with a sample layout, without serving. Existing files are not changed.
     #[arg(long, conflicts_with = "check")]
     pub init: bool,
-    #[command(flatten)]
-    pub store: StoreOptions,
+    /// Keep the records in this PostgreSQL database, postgres://USER@HOST/DATABASE, instead of a SQLite file in the directory. A URL with a
+    /// password must be in --store-file or in the variable DROPHAMMER_STORE.
+    // Not flattened: clap does not support groups within an optional group.
+    #[arg(long, value_name = "URL", conflicts_with = "store_file")]
+    pub store: Option<String>,
+    /// Read the URL of the PostgreSQL database from this file.
+    #[arg(long, value_name = "FILE")]
+    pub store_file: Option<PathBuf>,
     /// Address and port to listen on, or only a port: 10.0.0.1:8080, localhost:8080, :8080. Port 0 selects a free port and prints it.
     #[arg(long, default_value = "0.0.0.0:8080", value_name = "ADDRESS:PORT", value_parser = parse_listen_address)]
     pub listen: SocketAddr,
@@ -187,6 +193,7 @@ impl From<ServeOptions> for ServerConfig {
         let ServeOptions {
             dir,
             store,
+            store_file,
             listen,
             operator_listen,
             proxies,
@@ -211,7 +218,7 @@ impl From<ServeOptions> for ServerConfig {
         });
         ServerConfig {
             dir,
-            store,
+            store: StoreOptions { store, store_file },
             listen,
             operator_listen,
             tls,
