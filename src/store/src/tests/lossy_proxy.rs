@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use tempfile::TempDir;
@@ -21,8 +22,6 @@ pub(super) enum Loss {
 enum ProxyState {
     Forward,
     Armed(Loss),
-    /// The commit was forwarded: the next response is lost.
-    DropResponse,
 }
 
 pub(super) struct LossyProxy {
@@ -39,10 +38,13 @@ impl LossyProxy {
         thread::spawn(move || {
             for client in listener.incoming() {
                 let (client, server) = (client.unwrap(), UnixStream::connect(&upstream).unwrap());
-                let (to_server, to_client) = (shared.clone(), shared.clone());
+                let state = shared.clone();
+                // True once the commit of this connection was forwarded, so that its response is lost.
+                let is_committed = Arc::new(AtomicBool::new(false));
+                let commits = is_committed.clone();
                 let ends = (client.try_clone().unwrap(), server.try_clone().unwrap());
-                thread::spawn(move || copy(ends.0, ends.1, |bytes| is_request_lost(&to_server, bytes)));
-                thread::spawn(move || copy(server, client, |_| is_response_lost(&to_client)));
+                thread::spawn(move || copy(ends.0, ends.1, |bytes| is_request_lost(&state, &commits, bytes)));
+                thread::spawn(move || copy(server, client, |_| is_committed.load(Ordering::SeqCst)));
             }
         });
         LossyProxy { dir, state }
@@ -58,23 +60,15 @@ impl LossyProxy {
     }
 }
 
-fn is_request_lost(state: &Mutex<ProxyState>, bytes: &[u8]) -> bool {
+fn is_request_lost(state: &Mutex<ProxyState>, commits: &AtomicBool, bytes: &[u8]) -> bool {
     let mut state = state.lock().unwrap();
     let ProxyState::Armed(loss) = *state else { return false };
     if !bytes.windows(7).any(|window| window == b"COMMIT\0") {
         return false;
     }
-    *state = if loss == Loss::Request { ProxyState::Forward } else { ProxyState::DropResponse };
+    *state = ProxyState::Forward;
+    commits.store(loss == Loss::Response, Ordering::SeqCst);
     loss == Loss::Request
-}
-
-fn is_response_lost(state: &Mutex<ProxyState>) -> bool {
-    let mut state = state.lock().unwrap();
-    let is_lost = *state == ProxyState::DropResponse;
-    if is_lost {
-        *state = ProxyState::Forward;
-    }
-    is_lost
 }
 
 /// Copies until an end is closed, or `is_lost` returns true for the bytes that were read. Closes both ends then.
