@@ -121,6 +121,8 @@ pub enum CliCommand {
         drophammer audit --follow --output json\n\n{EXIT_CODES}"
     ))]
     Audit(crate::operator_client::audit::AuditOptions),
+    /// Move the records of a server to another database.
+    Store(crate::commands::store::StoreArgs),
     /// Check a server's directory, or plan all its machines.
     Site(crate::commands::site::SiteArgs),
     /// Print what an installation would do, disk by disk, and show which stages run before the first write to a disk.

@@ -15,6 +15,7 @@ pub mod rack;
 pub(crate) mod saved_plan;
 pub(crate) mod schema;
 pub mod site;
+pub mod store;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tree;
@@ -25,6 +26,7 @@ pub use plan::run_plan;
 pub use rack::run_rack;
 pub use schema::run_schema;
 pub use site::run_site;
+pub use store::run_store;
 pub use tree::run_tree;
 
 use common::diagnostic::Diagnostic;

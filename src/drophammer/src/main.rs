@@ -31,6 +31,7 @@ fn run_command(command: CliCommand) -> Result<CommandOutcome> {
         CliCommand::Whoami(options) => operator_client::users::run_whoami(&options),
         CliCommand::Audit(options) => operator_client::audit::run_audit(&options),
         CliCommand::Site(options) => commands::run_site(options),
+        CliCommand::Store(options) => commands::run_store(&options),
         CliCommand::Rack(options) => commands::run_rack(&options),
         CliCommand::Check(options) => commands::run_check(&options),
         CliCommand::Tree(options) => commands::run_tree(&options),

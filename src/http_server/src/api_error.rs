@@ -68,7 +68,12 @@ pub fn set_retry_after(response: &mut Response) {
 
 impl From<Error> for ApiError {
     fn from(error: Error) -> ApiError {
-        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).with_error_code(error.code())
+        let status = match error.code() {
+            // The client should repeat the request.
+            ErrorCode::DatabaseUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        ApiError::new(status, error.to_string()).with_error_code(error.code())
     }
 }
 

@@ -71,12 +71,13 @@ impl<T: Clone, K: PartialEq> ProblemTracker<T, K> {
 /// Returns the problems that prevent the server from storing reports and orders.
 async fn find_failures(app: &AppState, free_space: &FreeSpace) -> Vec<ServerFailure> {
     let database = app.state.check_pulse().await.err();
+    let remedy = match app.state.is_shared() {
+        true => "machines wait until PostgreSQL is available again".to_owned(),
+        false => format!("free space, or repair the filesystem of {}", app.dir.display()),
+    };
     let database = database.map(|error| ServerFailure {
         kind: FailureKind::DatabaseUnwritable,
-        message: format!(
-            "{error}: reports and orders cannot be stored; free space, or repair the filesystem of {}",
-            app.dir.display()
-        ),
+        message: format!("{error}: reports and orders cannot be stored; {remedy}"),
     });
     let (read_space, dir) = (free_space.clone(), app.dir.clone());
     // A network filesystem may respond slowly.

@@ -22,6 +22,7 @@ mod request_guard;
 mod server_lifecycle;
 mod site_check;
 mod start_checks;
+pub mod store_options;
 mod systemd_notify;
 
 pub use options::{ServeArgs, ServeCommand, ServeOptions, ServerConfig};
@@ -48,9 +49,15 @@ pub fn run_serve(serve: ServeArgs) -> Result<CommandOutcome> {
     let done = match (serve.command, serve.options) {
         (None, Some(options)) if options.check => return report_refusal(site_check::check_site(&options.into())),
         (None, Some(options)) if options.init => return new_site::create_site(&options.into()),
-        (Some(ServeCommand::Backup(asked)), _) => store::backup::back_up_database(&asked.dir, &asked.file),
+        (Some(ServeCommand::Backup(asked)), _) => {
+            let address = asked.store.read_address();
+            address.and_then(|address| store::backup::back_up_store(address.as_ref(), &asked.dir, &asked.file))
+        }
         (Some(ServeCommand::Restore(asked)), _) => {
-            store::backup::restore_database(&asked.dir, &asked.file, asked.older)
+            let address = asked.store.read_address();
+            address.and_then(|address| {
+                store::backup::restore_store(address.as_ref(), &asked.dir, &asked.file, asked.older)
+            })
         }
         (None, Some(options)) => run_server(options.into()),
         (None, None) => Err(Error::new(Phase::Serve, "the server's directory is missing: `drophammer serve DIR`")),

@@ -1,5 +1,6 @@
 //! Command line options of `drophammer serve`.
 
+use super::store_options::StoreOptions;
 use api::audit_log::AuditRetention;
 use clap::{Args, Subcommand};
 use http_server::listen_address::parse_listen_address;
@@ -37,6 +38,8 @@ pub struct BackupOptions {
     /// File for the copy. It must not exist yet.
     #[arg(required = true)]
     pub file: PathBuf,
+    #[command(flatten)]
+    pub store: StoreOptions,
 }
 
 #[derive(Debug, Args)]
@@ -51,6 +54,8 @@ pub struct RestoreOptions {
     /// Restore even if the directory shows that the backup is outdated.
     #[arg(long)]
     pub older: bool,
+    #[command(flatten)]
+    pub store: StoreOptions,
 }
 
 #[derive(Debug, Args)]
@@ -63,6 +68,14 @@ pub struct ServeOptions {
     /// Create the folders of the directory, with a sample layout, without serving. Existing files are not changed.
     #[arg(long, conflicts_with = "check")]
     pub init: bool,
+    /// Keep the records in this PostgreSQL database, postgres://USER@HOST/DATABASE, instead of a SQLite file in the directory. A URL with a
+    /// password must be in --store-file or in the variable DROPHAMMER_STORE.
+    // Not flattened: clap does not support groups within an optional group.
+    #[arg(long, value_name = "URL", conflicts_with = "store_file")]
+    pub store: Option<String>,
+    /// Read the URL of the PostgreSQL database from this file.
+    #[arg(long, value_name = "FILE")]
+    pub store_file: Option<PathBuf>,
     /// Address and port to listen on, or only a port: 10.0.0.1:8080, localhost:8080, :8080. Port 0 selects a free port and prints it.
     #[arg(long, default_value = "0.0.0.0:8080", value_name = "ADDRESS:PORT", value_parser = parse_listen_address)]
     pub listen: SocketAddr,
@@ -152,6 +165,8 @@ pub struct TlsOptions {
 pub struct ServerConfig {
     /// Directory with `machines/`, `layouts/` and `images/`, and the database.
     pub dir: PathBuf,
+    /// PostgreSQL database that replaces the SQLite file.
+    pub store: StoreOptions,
     pub listen: SocketAddr,
     /// Address of the operator's API, if it differs from the address for machines.
     pub operator_listen: Option<SocketAddr>,
@@ -195,6 +210,8 @@ impl From<ServeOptions> for ServerConfig {
     fn from(serve: ServeOptions) -> Self {
         let ServeOptions {
             dir,
+            store,
+            store_file,
             listen,
             operator_listen,
             proxies,
@@ -222,6 +239,7 @@ impl From<ServeOptions> for ServerConfig {
         });
         ServerConfig {
             dir,
+            store: StoreOptions { store, store_file },
             listen,
             operator_listen,
             tls,

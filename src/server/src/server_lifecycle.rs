@@ -34,6 +34,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use store::boot_token::BootTokenKey;
 use store::image_digest_cache::ImageDigests;
+use store::store_address::PostgresAddress;
 use store::token::TokenHash;
 use store::{ServerState, StoreHooks};
 use tokio::sync::watch as published;
@@ -56,7 +57,7 @@ pub(super) struct ControlServer {
     pxe: Option<PxeServer>,
     health: ServerHealth,
     /// Tasks that run until the server ends.
-    tasks: [JoinHandle<()>; 3],
+    tasks: [JoinHandle<()>; 4],
     /// Lock on the server's directory, held while the server runs.
     _lock: Option<store::backup::DirectoryLock>,
 }
@@ -72,9 +73,12 @@ impl ControlServer {
         check_options(options)?;
         options.pxe.as_ref().map_or(Ok(()), |asked| pxe::check_pxe(asked, &options.boot_server()))?;
         let lock = store::backup::lock_directory(&options.dir)?;
-        refuse_lost_database(&options.dir)?;
+        let store = options.store.read_address()?;
+        if store.is_none() {
+            refuse_lost_database(&options.dir)?;
+        }
         let counters = Arc::<metrics::Metrics>::default();
-        let state = open_state(options, around.quiet, &counters)?;
+        let state = open_state(options, store.as_ref(), around.quiet, &counters)?;
         let operator = store::token::operator_token_hash(&options.dir)?;
         let metrics = store::token::token_file_hash(&options.dir, store::token::METRICS_FILE)?;
         let listeners = BoundListeners::bind_sockets(options, &watch).await?;
@@ -172,13 +176,24 @@ impl ControlServer {
 
 /// Starts the tasks that update machine files when migrations have ended, continue the steps over Redfish, and check the
 /// server itself.
-fn start_tasks(app: &Arc<AppState>, around: &HostEnvironment) -> [JoinHandle<()>; 3] {
+fn start_tasks(app: &Arc<AppState>, around: &HostEnvironment) -> [JoinHandle<()>; 4] {
     let interval = CHECK_INTERVAL.min(around.look_every * 5);
     [
         tokio::spawn(migration_requests::machine_file_update::keep_files_updated(app.clone())),
         tokio::spawn(out_of_band::continue_runs(app.clone())),
+        tokio::spawn(forward_changes(app.clone())),
         tokio::spawn(watch_health(app.clone(), interval, around.free_space.clone())),
     ]
+}
+
+/// Wakes everything that waits for a change of the database, whenever another server has committed one.
+async fn forward_changes(app: Arc<AppState>) {
+    let mut changes = app.state.changes();
+    loop {
+        app.state.wait_for_change(&mut changes).await;
+        let _ = app.wake.send(ReloadEvent::State);
+        app.runs.notify_one();
+    }
 }
 
 /// Logs the problems that do not prevent the start.
@@ -254,14 +269,19 @@ fn build_app_state(
 }
 
 /// Opens the database. A boot is considered active until the duration `quiet` has passed since its last request.
-fn open_state(options: &ServerConfig, quiet: Duration, counters: &Arc<metrics::Metrics>) -> Result<ServerState> {
+fn open_state(
+    options: &ServerConfig,
+    store: Option<&PostgresAddress>,
+    quiet: Duration,
+    counters: &Arc<metrics::Metrics>,
+) -> Result<ServerState> {
     let observed = counters.clone();
     let hooks = StoreHooks {
         current_client: request_context::current_client,
         current_audit_entry: api::access::current_audit_entry,
         observe_job: Arc::new(move |duration| observed.observe_store_job(duration)),
     };
-    let state = ServerState::open(&options.dir.join(store::DATABASE), quiet)?;
+    let state = ServerState::open_store(store, &options.dir, quiet)?;
     Ok(state.with_quiet_at_same_address(options.restart_timeout).with_hooks(hooks))
 }
 

@@ -23,6 +23,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 use store::image_digest_cache::ImageDigests;
+use store::store_address::PostgresAddress;
 use store::{DATABASE, ServerState, backup, database_file, database_id};
 
 /// Timeout for the result of a `verify` program. This timeout is longer than the time limit of the program itself.
@@ -110,14 +111,20 @@ pub(crate) fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
                 .and_then(|asked| pxe::check_pxe(asked, &options.boot_server()).err())
                 .map(|error| error.to_coded_text()),
         );
-        all.extend(refuse_lost_database(dir).err().map(|error| error.to_coded_text()));
+        let store = options.store.read_address();
+        if matches!(store, Ok(None)) {
+            all.extend(refuse_lost_database(dir).err().map(|error| error.to_coded_text()));
+        }
         all.extend(check_at_start(options));
         let copy = DatabaseCopy::create_directory()?;
-        let state = copy.open_copy(dir).unwrap_or_else(|why| {
-            all.push(why);
-            // An empty database, as for a new directory.
-            copy.open_empty()
-        });
+        let state = store
+            .map_err(|error| error.to_string())
+            .and_then(|store| copy.open_copy(store.as_ref(), dir))
+            .unwrap_or_else(|why| {
+                all.push(why);
+                // An empty database, as for a new directory.
+                copy.open_empty()
+            });
         let mut scan = load_site(dir, state?)?;
         check_controllers(&mut scan);
         seen = Some(scan);
@@ -197,12 +204,16 @@ impl DatabaseCopy {
 
     /// Copies the database and opens the copy. The outer error is the reason why the database cannot be copied. In that
     /// case, the caller uses [`DatabaseCopy::open_empty`].
-    fn open_copy(&self, dir: &Path) -> std::result::Result<Result<ServerState>, String> {
+    fn open_copy(
+        &self,
+        store: Option<&PostgresAddress>,
+        dir: &Path,
+    ) -> std::result::Result<Result<ServerState>, String> {
         let (database, copy) = (dir.join(DATABASE), self.0.join(DATABASE));
         let told = |error: common::error::Error| {
             error.to_string().replace(&self.0.display().to_string(), &dir.display().to_string())
         };
-        if !database_file::is_new_database(&database).map_err(told)? {
+        if store.is_some() || !database_file::is_new_database(&database).map_err(told)? {
             // The id file is copied first, because the server may commit transactions in between, and a database older
             // than its id file would be refused.
             let beside = database_id::id_path(&database);
@@ -212,7 +223,7 @@ impl DatabaseCopy {
                 }
                 _ => {}
             }
-            backup::copy_database(&database, &copy).map_err(told)?;
+            backup::copy_store(store, dir, &copy).map_err(told)?;
         }
         ServerState::open(&copy, store::boot_activity::QUIET).map(Ok).map_err(told)
     }

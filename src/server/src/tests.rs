@@ -195,6 +195,7 @@ fn machine_file(id: &str, name: &str, mac: &str, allocation: &str, more: &str) -
 fn options(dir: &Path) -> ServerConfig {
     ServerConfig {
         dir: dir.to_owned(),
+        store: crate::store_options::StoreOptions::default(),
         listen: "127.0.0.1:0".parse().unwrap(),
         operator_listen: None,
         tls: None,

@@ -9,9 +9,9 @@
 use super::install_state::read_install_state;
 use super::json_columns::to_json_column;
 use super::{ServerState, migration_records, now};
+use crate::sql::{self, Transaction, params};
 use common::error::Result;
 use model::install_marker::InstallMarker;
-use rusqlite::{Transaction, params};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AdoptOutcome {
@@ -49,7 +49,7 @@ impl ServerState {
             }
             transaction.execute(
                 "INSERT INTO allocations (machine, id, created, adopted) VALUES (?1, ?2, ?3, ?3)
-                 ON CONFLICT (machine, id) DO UPDATE SET adopted = ?3, adopted_marker = waits, failure = NULL",
+                 ON CONFLICT (machine, id) DO UPDATE SET adopted = ?3, adopted_marker = allocations.waits, failure = NULL",
                 params![machine, allocation, now()],
             )?;
             Ok(AdoptOutcome::Adopted)
@@ -65,7 +65,7 @@ pub(crate) fn withdraw_adoption(
     machine: &str,
     allocation: &str,
     found: Option<&InstallMarker>,
-) -> rusqlite::Result<()> {
+) -> sql::Result<()> {
     let Some(found) = found.filter(|found| found.allocation == allocation) else { return Ok(()) };
     let update =
         "UPDATE allocations SET adopted = NULL, adopted_marker = NULL, waits = ?3 WHERE machine = ?1 AND id = ?2";

@@ -4,9 +4,9 @@
 
 use crate::database_file::Durability;
 use crate::json_columns::{parse_column, to_json_column};
+use crate::sql::{self, Row, Transaction, params};
 use crate::{ServerState, now};
 use common::error::Result;
-use rusqlite::{Transaction, params};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use time::format_description::well_known::Rfc3339;
@@ -131,7 +131,7 @@ pub struct AuditRetention {
 const COLUMNS: &str = "SELECT id, time, who, token, role, address, request, method, path, action, object, outcome,
     status, committed, changes, reason FROM audit";
 
-fn read_entry(row: &rusqlite::Row) -> rusqlite::Result<AuditEntry> {
+fn read_entry(row: &Row) -> sql::Result<AuditEntry> {
     Ok(AuditEntry {
         id: row.get(0)?,
         time: row.get(1)?,
@@ -145,7 +145,7 @@ fn read_entry(row: &rusqlite::Row) -> rusqlite::Result<AuditEntry> {
         action: row.get(9)?,
         object: row.get(10)?,
         outcome: AuditOutcome::parse(&row.get::<_, String>(11)?),
-        status: row.get(12)?,
+        status: row.get::<_, Option<i64>>(12)?.and_then(|status| u16::try_from(status).ok()),
         committed: row.get(13)?,
         changes: parse_column(row, 14)?.unwrap_or_default(),
         reason: row.get(15)?,
@@ -153,7 +153,7 @@ fn read_entry(row: &rusqlite::Row) -> rusqlite::Result<AuditEntry> {
 }
 
 /// Marks an entry as committed, in the transaction that carries out its change.
-pub(crate) fn mark_committed(transaction: &Transaction, entry: i64) -> rusqlite::Result<()> {
+pub(crate) fn mark_committed(transaction: &Transaction, entry: i64) -> sql::Result<()> {
     transaction.execute("UPDATE audit SET committed = 1 WHERE id = ?1 AND outcome = 'started'", [entry])?;
     Ok(())
 }
@@ -181,7 +181,7 @@ impl ServerState {
                 entry.action,
                 entry.object,
                 entry.outcome.as_str(),
-                entry.status,
+                entry.status.map(i64::from),
                 to_json_column(&entry.changes)?,
                 entry.reason,
             ];
@@ -206,7 +206,8 @@ impl ServerState {
             let update = "UPDATE audit SET status = ?2, outcome = ?3, changes = ?4, reason = ?5
                 WHERE id = ?1 AND outcome = 'started'";
             let outcome = AuditOutcome::from_status(status).as_str();
-            let count = transaction.execute(update, params![id, status, outcome, to_json_column(&changes)?, reason])?;
+            let count = transaction
+                .execute(update, params![id, i64::from(status), outcome, to_json_column(&changes)?, reason])?;
             let select = format!("{COLUMNS} WHERE id = ?1");
             let entry = if count == 0 { None } else { Some(transaction.query_row(&select, [id], read_entry)?) };
             Ok((entry, Durability::Deferred))
@@ -222,7 +223,7 @@ impl ServerState {
         self.run_job(move |connection| {
             let order = if query.after.is_some() { "ASC" } else { "DESC" };
             let select = format!(
-                "{COLUMNS} WHERE (?1 = '' OR who = ?1) AND (?2 = '' OR object = ?2) AND (?3 = '' OR action LIKE ?4)
+                "{COLUMNS} WHERE (?1 = '' OR who = ?1) AND (?2 = '' OR object = ?2) AND (?3 = '' OR LOWER(action) LIKE LOWER(?4))
                  AND time >= ?5 AND id < ?6 AND id > ?7 ORDER BY id {order} LIMIT ?8"
             );
             let values = params![
@@ -247,7 +248,7 @@ impl ServerState {
     pub async fn trim_audit(&self, retention: AuditRetention) -> Result<()> {
         let since = OffsetDateTime::now_utc() - Duration::days(retention.days.into());
         let since = since.format(&Rfc3339).unwrap_or_else(|_| now());
-        self.run_job(move |connection| {
+        self.run_deferred(move |connection| {
             connection.execute(
                 "DELETE FROM audit WHERE time < ?1 OR id <= (SELECT id FROM audit ORDER BY id DESC LIMIT 1 OFFSET ?2)",
                 params![since, retention.entries],

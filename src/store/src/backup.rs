@@ -2,14 +2,16 @@
 //! copies.
 
 use super::restore_review;
+use super::store_transfer::{self, run_outside_runtime};
 use crate::database_id::{self, DatabaseIdentity};
+use crate::sql::Connection;
+use crate::store_address::PostgresAddress;
 use crate::{DATABASE, database_file};
 use common::error::{Context, Error, Phase, Result};
 use common::error_code::ErrorCode;
 use common::output;
 use linux::atomic_file;
 use nix::errno::Errno;
-use rusqlite::{Connection, OpenFlags};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -61,13 +63,20 @@ fn is_unsupported(error: &io::Error) -> bool {
 /// # Errors
 /// Returns an error if there is no database, it is damaged, or the copy cannot be made.
 pub fn back_up_database(dir: &Path, to: &Path) -> Result<()> {
-    let database = dir.join(DATABASE);
+    back_up_store(None, dir, to)
+}
+
+/// Copies the database `store`, or the SQLite database of `dir` if `store` is `None`, to a new file.
+///
+/// # Errors
+/// Fails as [`back_up_database`] does.
+pub fn back_up_store(store: Option<&PostgresAddress>, dir: &Path, to: &Path) -> Result<()> {
     if to.exists() {
         let message =
             format!("{} already exists: specify another file, because backups are never overwritten", to.display());
         return Err(Error::refusal(Phase::Serve, message).with_code(ErrorCode::Backup));
     }
-    let made = copy_database(&database, to)?;
+    let made = copy_store(store, dir, to)?;
     output::print_line(&format!(
         "{} contains database {} after {} transactions",
         to.display(),
@@ -77,12 +86,33 @@ pub fn back_up_database(dir: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Copies the database `store`, or the SQLite database of `dir`, to a SQLite file, and returns the identity of the
+/// database.
+///
+/// # Errors
+/// Returns an error if the database cannot be read, or the file cannot be written.
+pub fn copy_store(store: Option<&PostgresAddress>, dir: &Path, to: &Path) -> Result<DatabaseIdentity> {
+    match store {
+        Some(address) => write_copy(to, |part| run_outside_runtime(|| store_transfer::copy_to_file(address, part))),
+        None => copy_database(&dir.join(DATABASE), to),
+    }
+}
+
 /// Replaces the database with a backup. The server must not be running.
 ///
 /// # Errors
 /// Returns an error if the backup is damaged, or is a backup of another directory. Also returns an error if the backup
 /// is older than the last state of the directory, unless `older` is true.
 pub fn restore_database(dir: &Path, from: &Path, older: bool) -> Result<()> {
+    restore_store(None, dir, from, older)
+}
+
+/// Restores a backup into the database `store`, which must be empty, or replaces the SQLite database of `dir` if
+/// `store` is `None`.
+///
+/// # Errors
+/// Fails as [`restore_database`] does.
+pub fn restore_store(store: Option<&PostgresAddress>, dir: &Path, from: &Path, older: bool) -> Result<()> {
     let _lock = lock_directory(dir)?;
     let database = dir.join(DATABASE);
     let beside = database_id::id_path(&database);
@@ -105,13 +135,22 @@ pub fn restore_database(dir: &Path, from: &Path, older: bool) -> Result<()> {
             restored.transactions.max(known.map_or(0, |known| known.transactions)).saturating_add(1);
         instructions = mark_unconfirmed(&new, &restored, dir)?;
     }
-    replace_database(&new, &database)?;
+    let name = match store {
+        Some(address) => {
+            let copied = run_outside_runtime(|| store_transfer::copy_from_file(&new, address));
+            remove_if_present(&new)?;
+            copied?;
+            address.to_string()
+        }
+        None => {
+            replace_database(&new, &database)?;
+            database.display().to_string()
+        }
+    };
     database_id::write_id_file(&beside, &restored)?;
     output::print_line(&format!(
-        "{}: restored database {} after {} transactions",
-        database.display(),
-        restored.id,
-        restored.transactions
+        "{name}: restored database {} after {} transactions",
+        restored.id, restored.transactions
     ));
     output::print_text(&instructions)
 }
@@ -149,18 +188,23 @@ fn explain_contradiction(
 /// confirms the machines.
 fn mark_unconfirmed(new: &Path, identity: &DatabaseIdentity, dir: &Path) -> Result<String> {
     let what = || format!("write {}", new.display());
-    let mut connection = Connection::open(new).context(Phase::Serve, what)?;
+    let connection = Connection::open(new).context(Phase::Serve, what)?;
     database_file::store_identity(&connection, identity).context(Phase::Serve, what)?;
-    let (records, newest) = restore_review::mark_unconfirmed(&mut connection).context(Phase::Serve, what)?;
+    let (records, newest) = restore_review::mark_unconfirmed(&connection).context(Phase::Serve, what)?;
     Ok(restore_review::describe_restore(&records, newest.as_deref(), dir))
 }
 
 /// Copies the whole database, syncs the copy, and returns the identity of the database.
 pub fn copy_database(database: &Path, to: &Path) -> Result<DatabaseIdentity> {
-    let what = || format!("copy {} to {}", database.display(), to.display());
+    write_copy(to, |part| copy_into(database, part))
+}
+
+/// Writes a new file with `copy`, and syncs it before it gets its name.
+fn write_copy(to: &Path, copy: impl FnOnce(&Path) -> Result<DatabaseIdentity>) -> Result<DatabaseIdentity> {
+    let what = || format!("write {}", to.display());
     let part = to.with_extension("part");
     OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&part).context(Phase::Serve, what)?;
-    let made = copy_into(database, &part).and_then(|identity| {
+    let made = copy(&part).and_then(|identity| {
         let synced = File::open(&part).and_then(|file| file.sync_all()).and_then(|()| fs::rename(&part, to));
         synced.context(Phase::Serve, what)?;
         database_id::sync_folder(to)?;
@@ -174,12 +218,11 @@ pub fn copy_database(database: &Path, to: &Path) -> Result<DatabaseIdentity> {
 
 fn copy_into(database: &Path, part: &Path) -> Result<DatabaseIdentity> {
     let what = || format!("read {}", database.display());
-    let connection =
-        Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_WRITE).context(Phase::Serve, what)?;
+    let connection = database_file::open_existing(database).context(Phase::Serve, what)?;
     connection.execute_batch("PRAGMA busy_timeout=5000").context(Phase::Serve, what)?;
     database_file::check_integrity(&connection, database)?;
     // A single read transaction: the copy contains each concurrent write completely or not at all.
-    connection.execute("VACUUM INTO ?1", [part.to_string_lossy()]).context(Phase::Serve, what)?;
+    connection.execute("VACUUM INTO ?1", [part.to_string_lossy().as_ref()]).context(Phase::Serve, what)?;
     let copy = Connection::open(part).context(Phase::Serve, what)?;
     database_file::check_integrity(&copy, part)?;
     match database_file::read_identity(&copy).context(Phase::Serve, what)? {

@@ -3,7 +3,7 @@
 use crate::boot_token::RequestedBoot;
 use crate::token::TokenHash;
 use common::sync::lock_mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
@@ -15,6 +15,10 @@ pub const QUIET: Duration = Duration::from_secs(180);
 /// Shorter duration that applies if the next boot registers from the address of the previous boot. In this case, the
 /// machine has most likely restarted, so a single missed request suffices.
 pub const QUIET_AT_SAME_ADDRESS: Duration = Duration::from_secs(70);
+
+/// Additional time for which a boot is considered active if several servers share the database. It exceeds the interval
+/// at which they exchange the times of calls.
+const EXCHANGE_MARGIN: Duration = Duration::from_secs(15);
 
 /// Duration after which a boot that has not started an installation expires. The machine must then boot again.
 const LASTS: time::Duration = time::Duration::hours(24);
@@ -78,6 +82,9 @@ pub struct BootActivity {
     /// assumed to have sent its last request at this time.
     started: Instant,
     pub quiet: Duration,
+    /// True if other servers use the same database. They exchange the times with [`EXCHANGE_MARGIN`].
+    pub(crate) is_shared: bool,
+    unshared: Arc<Mutex<HashSet<TokenHash>>>,
     /// See [`QUIET_AT_SAME_ADDRESS`].
     pub quiet_at_same_address: Duration,
 }
@@ -88,6 +95,8 @@ impl BootActivity {
             at: Arc::default(),
             started: Instant::now(),
             quiet,
+            is_shared: false,
+            unshared: Arc::default(),
             quiet_at_same_address: QUIET_AT_SAME_ADDRESS.min(quiet),
         }
     }
@@ -95,6 +104,9 @@ impl BootActivity {
     pub fn record_call(&self, boot: &TokenHash) {
         let mut at = lock_mutex(&self.at);
         at.insert(*boot, LastCall { instant: Instant::now(), time: OffsetDateTime::now_utc() });
+        if self.is_shared {
+            lock_mutex(&self.unshared).insert(*boot);
+        }
         if at.len() > 16 << 10 {
             at.retain(|_, heard| heard.instant.elapsed() < self.quiet);
         }
@@ -131,7 +143,26 @@ impl BootActivity {
     }
 
     fn is_active_within(&self, boot: &MachineBoot, patience: Duration) -> bool {
-        boot.over.is_none() && self.time_since_call(&boot.hash) < patience
+        let margin = if self.is_shared { EXCHANGE_MARGIN } else { Duration::ZERO };
+        boot.over.is_none() && self.time_since_call(&boot.hash) < patience + margin
+    }
+
+    /// Returns the boots that have called since the last exchange, with the time since their last call.
+    pub(crate) fn take_unshared(&self) -> Vec<(TokenHash, Duration)> {
+        let boots = std::mem::take(&mut *lock_mutex(&self.unshared));
+        let at = lock_mutex(&self.at);
+        boots.into_iter().filter_map(|boot| at.get(&boot).map(|heard| (boot, heard.instant.elapsed()))).collect()
+    }
+
+    /// Records the calls that other servers have received, each with the time since then.
+    pub(crate) fn record_shared(&self, calls: impl Iterator<Item = (TokenHash, Duration)>) {
+        let mut at = lock_mutex(&self.at);
+        for (boot, age) in calls {
+            let Some(instant) = Instant::now().checked_sub(age) else { continue };
+            if at.get(&boot).is_none_or(|heard| heard.instant < instant) {
+                at.insert(boot, LastCall { instant, time: OffsetDateTime::now_utc() - age });
+            }
+        }
     }
 }
 

@@ -1,18 +1,14 @@
 //! Allocations that a machine must no longer boot from its disks after a migration.
 
-use rusqlite::{Connection, Transaction, params};
+use crate::sql::{self, Connection, Transaction, params};
 
 /// Bars the machine from booting this allocation, and all other allocations that are recorded for the machine, from its
 /// disks. Called when the machine's disks contain the system of this allocation, or a part of that system.
-pub(crate) fn bar_allocations(
-    transaction: &Transaction,
-    machine: &str,
-    allocation: &str,
-    by: &str,
-) -> rusqlite::Result<()> {
+pub(crate) fn bar_allocations(transaction: &Transaction, machine: &str, allocation: &str, by: &str) -> sql::Result<()> {
     transaction.execute(
-        "INSERT OR IGNORE INTO barred (machine, allocation, move)
-         SELECT ?1, ?2, ?3 UNION SELECT ?1, id, ?3 FROM allocations WHERE machine = ?1",
+        "INSERT INTO barred (machine, allocation, move)
+         SELECT ?1, ?2, ?3 UNION SELECT ?1, id, ?3 FROM allocations WHERE machine = ?1
+         ON CONFLICT DO NOTHING",
         [machine, allocation, by],
     )?;
     Ok(())
@@ -20,14 +16,14 @@ pub(crate) fn bar_allocations(
 
 /// Lifts the bar for one allocation, or for all allocations if `allocation` is `None`. Called when the machine owns the
 /// allocation again, or has been reinstalled.
-pub fn lift_bar(transaction: &Transaction, machine: &str, allocation: Option<&str>) -> rusqlite::Result<()> {
+pub fn lift_bar(transaction: &Transaction, machine: &str, allocation: Option<&str>) -> sql::Result<()> {
     let delete = "DELETE FROM barred WHERE machine = ?1 AND (?2 IS NULL OR allocation = ?2)";
     transaction.execute(delete, params![machine, allocation]).map(drop)
 }
 
 /// Returns whether the machine must not boot this allocation from its disks.
-pub fn is_barred(connection: &Connection, machine: &str, allocation: &str) -> rusqlite::Result<bool> {
-    let mut select = connection.prepare_cached("SELECT 1 FROM barred WHERE machine = ?1 AND allocation = ?2")?;
+pub fn is_barred(connection: &Connection, machine: &str, allocation: &str) -> sql::Result<bool> {
+    let select = connection.prepare_cached("SELECT 1 FROM barred WHERE machine = ?1 AND allocation = ?2")?;
     select.exists([machine, allocation])
 }
 

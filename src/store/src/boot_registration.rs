@@ -8,8 +8,8 @@ use super::database_file::Durability;
 use super::migration_boot::migration_boot;
 use super::next_boot::{decide_boot, durability_since};
 use super::{ServerState, unknown_machines};
+use crate::sql::{self, Transaction, params};
 use common::error::Result;
-use rusqlite::{Transaction, params};
 
 /// Properties of the client that registers a boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,7 +87,7 @@ fn re_enroll(
     boot: &MachineBoot,
     address: &str,
     heard: &BootActivity,
-) -> rusqlite::Result<EnrollOutcome> {
+) -> sql::Result<EnrollOutcome> {
     let before = boot.address.clone().filter(|before| before != address);
     let Some(before) = before else { return Ok(EnrollOutcome::Yes(None)) };
     if heard.is_active(boot) {

@@ -8,8 +8,8 @@
 
 use super::boot_activity::MachineBoot;
 use super::{ServerState, TokenHash, freed_machines, registrations};
+use crate::sql::{self, Connection, OptionalExtension, Row, Transaction, params};
 use common::error::Result;
-use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
 impl ServerState {
     /// Returns the registered boot with this token. If no boot has registered with the token, returns `requested`, or
@@ -47,14 +47,14 @@ impl ServerState {
     /// # Errors
     /// Returns an error if the database cannot be read or written.
     pub async fn record_boot_end(&self, hash: TokenHash, success: bool) -> Result<()> {
-        let update = "UPDATE boots SET over = ?2 WHERE hash = ?1 AND over IS NOT 1";
+        let update = "UPDATE boots SET over = ?2 WHERE hash = ?1 AND over IS DISTINCT FROM 1";
         self.run_durably(move |transaction| transaction.execute(update, params![hash, success]).map(drop)).await
     }
 }
 
 /// Returns whether the token of a requested boot is revoked. That is the case if a boot that was requested later has
 /// registered, or if the machine was freed after the request.
-pub(crate) fn is_revoked(connection: &Connection, boot: &MachineBoot) -> rusqlite::Result<bool> {
+pub(crate) fn is_revoked(connection: &Connection, boot: &MachineBoot) -> sql::Result<bool> {
     let current = current_boot(connection, &boot.machine)?;
     let freed = freed_machines::last_freed(connection, &boot.machine)?;
     let times = [current.map(|current| current.created), freed];
@@ -62,11 +62,11 @@ pub(crate) fn is_revoked(connection: &Connection, boot: &MachineBoot) -> rusqlit
 }
 
 /// Replaces the machine's registered boot with `boot`, which registers from `address`.
-pub fn replace_boot(transaction: &Transaction, boot: &MachineBoot, address: &str) -> rusqlite::Result<()> {
-    transaction.execute("DELETE FROM boots WHERE machine = ?1", [&boot.machine])?;
+pub fn replace_boot(transaction: &Transaction, boot: &MachineBoot, address: &str) -> sql::Result<()> {
     let MachineBoot { machine, hash, created, while_active, .. } = boot;
+    transaction.execute("DELETE FROM boots WHERE machine = ?1 OR hash = ?2", params![machine, hash])?;
     transaction.execute(
-        "INSERT OR REPLACE INTO boots (hash, machine, created, asked_by, while_heard, address)
+        "INSERT INTO boots (hash, machine, created, asked_by, while_heard, address)
          VALUES (?1, ?2, ?3, '', ?4, ?5)",
         params![hash, machine, created, while_active, address],
     )?;
@@ -75,7 +75,7 @@ pub fn replace_boot(transaction: &Transaction, boot: &MachineBoot, address: &str
 
 const COLUMNS: &str = "machine, hash, created, while_heard, address, begun, over";
 
-fn read_row(row: &Row) -> rusqlite::Result<MachineBoot> {
+fn read_row(row: &Row) -> sql::Result<MachineBoot> {
     Ok(MachineBoot {
         machine: row.get(0)?,
         hash: row.get(1)?,
@@ -88,13 +88,13 @@ fn read_row(row: &Row) -> rusqlite::Result<MachineBoot> {
 }
 
 /// Returns the machine's boot that registered last.
-pub(crate) fn current_boot(connection: &Connection, machine: &str) -> rusqlite::Result<Option<MachineBoot>> {
+pub(crate) fn current_boot(connection: &Connection, machine: &str) -> sql::Result<Option<MachineBoot>> {
     let select = format!("SELECT {COLUMNS} FROM boots WHERE machine = ?1 AND address IS NOT NULL");
     connection.query_row(&select, [machine], read_row).optional()
 }
 
 /// Returns the hash of the token of the machine's current boot.
-pub(crate) fn current_token(connection: &Connection, machine: &str) -> rusqlite::Result<Option<TokenHash>> {
+pub(crate) fn current_token(connection: &Connection, machine: &str) -> sql::Result<Option<TokenHash>> {
     Ok(current_boot(connection, machine)?.map(|boot| boot.hash))
 }
 

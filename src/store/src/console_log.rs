@@ -1,9 +1,9 @@
 //! Console logs of machines, in chunks.
 
 use super::ServerState;
+use crate::sql::{self, Row, params};
 use crate::token::TokenHash;
 use common::error::Result;
-use rusqlite::{Row, params};
 
 /// Maximum size of a machine's stored log, in bytes. The log of the last installation and the end of the previous
 /// installation's log fit into this size. Each chunk is counted as [`PART`] bytes longer than its text, so that the
@@ -42,20 +42,23 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub async fn store_log_chunk(&self, machine: &str, part: LogChunk) -> Result<()> {
         let machine = machine.to_owned();
-        self.run_job(move |connection| {
+        self.run_deferred(move |transaction| {
             let LogChunk { boot, start, bytes, time, text, .. } = part;
-            let transaction = connection.transaction()?;
+            // A replaced chunk gets a new number.
+            let replaced = "DELETE FROM log WHERE machine = ?1 AND boot = ?2 AND start = ?3";
+            transaction.execute(replaced, params![machine, boot, to_signed(start)])?;
             transaction.execute(
-                "INSERT OR REPLACE INTO log (machine, boot, start, bytes, time, text) SELECT ?1, ?2, ?3, ?4, ?5, ?6
+                "INSERT INTO log (machine, boot, start, bytes, time, text) SELECT ?1, ?2, ?3, ?4, ?5, ?6
                  WHERE NOT EXISTS (SELECT 1 FROM machines WHERE id = ?1 AND stranger IS NOT NULL)",
                 params![machine, boot, to_signed(start), to_signed(bytes), time, text],
             )?;
             transaction.execute(
                 "DELETE FROM log WHERE machine = ?1 AND id IN (SELECT id FROM (SELECT id,
-                 sum(length(CAST(text AS BLOB)) + ?3) OVER (ORDER BY id DESC) AS newer FROM log WHERE machine = ?1) WHERE newer > ?2)",
+                 sum(octet_length(text) + ?3) OVER (ORDER BY id DESC) AS newer FROM log WHERE machine = ?1) sizes
+                 WHERE newer > ?2)",
                 params![machine, KEPT, PART],
             )?;
-            transaction.commit()
+            Ok(())
         })
         .await
     }
@@ -74,7 +77,7 @@ impl ServerState {
     }
 }
 
-fn read_chunk(row: &Row) -> rusqlite::Result<LogChunk> {
+fn read_chunk(row: &Row) -> sql::Result<LogChunk> {
     let number = |value: i64| u64::try_from(value).unwrap_or_default();
     let (start, bytes) = (number(row.get(1)?), number(row.get(2)?));
     Ok(LogChunk { boot: row.get(0)?, start, bytes, time: row.get(3)?, text: row.get(4)?, number: row.get(5)? })

@@ -7,10 +7,12 @@
 //! contains all of these transactions.
 
 use super::database_id::{self, DatabaseIdentity};
-use super::{lost_database, schema};
+use super::moved_database::refuse_moved_database;
+use super::sql::{self, Connection, OptionalExtension, Row, Transaction, TransactionKind, convert_error, params};
+use super::{change_listener, lost_database, schema};
 use common::error::{Context, Error, Phase, Result};
-use common::error_code;
-use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, TransactionBehavior};
+use common::error_code::ErrorCode;
+use rusqlite::OpenFlags;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -28,12 +30,13 @@ pub(crate) enum Durability {
 
 pub(crate) struct DatabaseFile {
     pub connection: Connection,
-    path: PathBuf,
-    /// Device number and inode number of the file that was opened.
-    file: (u64, u64),
-    identity: DatabaseIdentity,
+    /// Path of the SQLite file. On PostgreSQL, the path that such a file would have, next to the id file.
+    pub(crate) path: PathBuf,
+    /// Device number and inode number of the file that was opened; `None` on PostgreSQL.
+    pub(crate) file: Option<(u64, u64)>,
+    pub(crate) identity: DatabaseIdentity,
     /// Reason why the server must stop.
-    gone: watch::Sender<Option<String>>,
+    pub(crate) gone: watch::Sender<Option<String>>,
 }
 
 impl DatabaseFile {
@@ -42,17 +45,27 @@ impl DatabaseFile {
     /// # Errors
     /// Returns an error if the file cannot be created, is not a database of this server, is damaged, or does not belong to the directory.
     pub fn open(path: &Path, gone: watch::Sender<Option<String>>) -> Result<DatabaseFile> {
+        let file = DatabaseFile::open_even_if_moved(path, gone)?;
+        refuse_moved_database(&file.connection, path)?;
+        Ok(file)
+    }
+
+    /// Opens or creates the database, even if its content was moved to PostgreSQL.
+    ///
+    /// # Errors
+    /// Fails as [`DatabaseFile::open`] does.
+    pub(crate) fn open_even_if_moved(path: &Path, gone: watch::Sender<Option<String>>) -> Result<DatabaseFile> {
         let what = || format!("open the database {}", path.display());
         let is_new = is_new_database(path)?;
         OpenOptions::new().create(true).append(true).mode(0o600).open(path).context(Phase::Serve, what)?;
-        let mut connection = Connection::open(path).context(Phase::Serve, what)?;
+        let connection = Connection::open(path).context(Phase::Serve, what)?;
         let settings = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=5000;";
         connection.execute_batch(settings).context(Phase::Serve, what)?;
         check_integrity(&connection, path)?;
         let own = read_identity(&connection).context(Phase::Serve, what)?;
         let replaces_lost = is_new && database_id::had_transactions(path);
-        let identity = check_identity(path, is_new, own.clone())?;
-        schema::upgrade_schema(&mut connection).context(Phase::Serve, what)?;
+        let identity = check_identity(path, &path.display().to_string(), is_new, own.clone())?;
+        schema::upgrade_schema(&connection).context(Phase::Serve, what)?;
         if own.is_none() {
             store_identity(&connection, &identity).context(Phase::Serve, what)?;
         }
@@ -60,7 +73,7 @@ impl DatabaseFile {
             lost_database::record_loss(&connection).context(Phase::Serve, what)?;
         }
         checkpoint_log(&connection).context(Phase::Serve, what)?;
-        let file = read_inode(path).context(Phase::Serve, what)?;
+        let file = Some(read_inode(path).context(Phase::Serve, what)?);
         Ok(DatabaseFile { connection, path: path.to_owned(), file, identity, gone })
     }
 
@@ -73,11 +86,10 @@ impl DatabaseFile {
         let what = || format!("open the database {}", path.display());
         if is_new_database(path)? {
             let message = format!("{} does not exist: no server has run in that directory", path.display());
-            return Err(Error::refusal(Phase::Serve, message).with_code(error_code::ErrorCode::DatabaseMissing));
+            return Err(Error::refusal(Phase::Serve, message).with_code(ErrorCode::DatabaseMissing));
         }
         // A write-ahead log can be read only together with its shared-memory file, which readers write.
-        let connection =
-            Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).context(Phase::Serve, what)?;
+        let connection = open_existing(path).context(Phase::Serve, what)?;
         let settings = "PRAGMA busy_timeout=5000; PRAGMA query_only=ON;";
         connection.execute_batch(settings).context(Phase::Serve, what)?;
         let own = read_identity(&connection).context(Phase::Serve, what)?;
@@ -89,7 +101,7 @@ impl DatabaseFile {
             );
             return Err(Error::refusal(Phase::Serve, message));
         };
-        let file = read_inode(path).context(Phase::Serve, what)?;
+        let file = Some(read_inode(path).context(Phase::Serve, what)?);
         Ok(DatabaseFile { connection, path: path.to_owned(), file, identity, gone })
     }
 
@@ -100,39 +112,58 @@ impl DatabaseFile {
     /// Returns an error if the database cannot be read or written. If the file is missing, the server stops.
     pub(crate) fn run_as_durable_as_needed<T>(
         &mut self,
-        work: impl FnOnce(&Transaction) -> rusqlite::Result<(T, Durability)>,
+        work: impl FnOnce(&Transaction) -> sql::Result<(T, Durability)>,
     ) -> Result<T> {
         self.check_file()?;
+        if self.file.is_none() {
+            return self.run_counted(|transaction| {
+                work(transaction).map(|(value, durability)| (value, durability == Durability::Synced))
+            });
+        }
         let done = (|| {
-            let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let transaction = self.connection.transaction()?;
             let done = work(&transaction)?;
             transaction.commit().map(|()| done)
         })();
-        let (value, durability) = done.context(Phase::Serve, || "the database")?;
+        let (value, durability) = self.add_context(done)?;
         if durability == Durability::Synced {
             self.sync_log()?;
         }
         Ok(value)
     }
 
-    /// Runs one transaction that is on disk when this function returns, but is not counted as a durable one. A backup
-    /// without the result of such a transaction is not outdated.
+    /// Runs one transaction whose result a power failure may undo.
     ///
     /// # Errors
-    /// Returns an error if the database cannot be read or written. If the file is missing, the server stops.
-    pub(crate) fn run_synced_uncounted<T>(
-        &mut self,
-        work: impl FnOnce(&Transaction) -> rusqlite::Result<T>,
-    ) -> Result<T> {
-        self.check_file()?;
+    /// Returns an error if the database cannot be read or written.
+    pub(crate) fn run_deferred<T>(&mut self, work: impl FnOnce(&Transaction) -> sql::Result<T>) -> Result<T> {
         let done = (|| {
-            self.connection.pragma_update(None, "synchronous", "FULL")?;
-            let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let done = work(&transaction).and_then(|value| transaction.commit().map(|()| value));
-            self.connection.pragma_update(None, "synchronous", "NORMAL")?;
-            done
+            let transaction = self.connection.transaction()?;
+            let value = work(&transaction)?;
+            transaction.commit_deferred().map(|()| value)
         })();
-        done.context(Phase::Serve, || "the database")
+        self.add_context(done)
+    }
+
+    /// Reads in one transaction, which sees the same state throughout.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read.
+    pub(crate) fn read<T>(&mut self, work: impl FnOnce(&Connection) -> sql::Result<T>) -> Result<T> {
+        let done = (|| {
+            let transaction = self.connection.begin(TransactionKind::Read)?;
+            let value = work(&transaction)?;
+            transaction.commit().map(|()| value)
+        })();
+        self.add_context(done)
+    }
+
+    /// Adds the context to an error. If the database was replaced, the server stops.
+    pub(crate) fn add_context<T>(&self, result: sql::Result<T>) -> Result<T> {
+        result.map_err(|error| match error {
+            sql::Error::Replaced(why) => self.stop_server(why),
+            error => convert_error(error, "the database"),
+        })
     }
 
     /// Syncs all previous transactions.
@@ -146,7 +177,7 @@ impl DatabaseFile {
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written. If the file is missing, the server stops.
-    pub(crate) fn run_durably<T>(&mut self, work: impl FnOnce(&Transaction) -> rusqlite::Result<T>) -> Result<T> {
+    pub(crate) fn run_durably<T>(&mut self, work: impl FnOnce(&Transaction) -> sql::Result<T>) -> Result<T> {
         self.run_counted(|transaction| {
             let before = transaction.total_changes();
             let value = work(transaction)?;
@@ -156,13 +187,17 @@ impl DatabaseFile {
 
     /// Runs one transaction. If `work` returns true, adds one to the number of durable transactions, and syncs the
     /// transaction.
-    fn run_counted<T>(&mut self, work: impl FnOnce(&Transaction) -> rusqlite::Result<(T, bool)>) -> Result<T> {
+    fn run_counted<T>(&mut self, work: impl FnOnce(&Transaction) -> sql::Result<(T, bool)>) -> Result<T> {
         self.check_file()?;
-        let (value, transactions) = self.commit_counted(work).context(Phase::Serve, || "the database")?;
+        let committed = self.commit_counted(work);
+        let (value, transactions) = self.add_context(committed)?;
         // If the file was deleted or replaced in the meantime, the transaction is lost with it.
         self.check_file()?;
         let Some(transactions) = transactions else { return Ok(value) };
         self.identity.transactions = transactions;
+        if let Some(postgres) = self.connection.as_postgres() {
+            postgres.expect_identity(&self.identity);
+        }
         let counted = database_id::update_count(&database_id::id_path(&self.path), &self.identity);
         counted.map_err(|error| self.stop_server(error.to_string()))?;
         Ok(value)
@@ -171,22 +206,34 @@ impl DatabaseFile {
     /// Commits a transaction. If the transaction is a durable one, returns the new number of durable transactions.
     fn commit_counted<T>(
         &mut self,
-        work: impl FnOnce(&Transaction) -> rusqlite::Result<(T, bool)>,
-    ) -> rusqlite::Result<(T, Option<i64>)> {
-        self.connection.pragma_update(None, "synchronous", "FULL")?;
-        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        work: impl FnOnce(&Transaction) -> sql::Result<(T, bool)>,
+    ) -> sql::Result<(T, Option<i64>)> {
+        self.set_synchronous("FULL")?;
+        let transaction = self.connection.transaction()?;
         let result = work(&transaction).and_then(|(value, is_counted)| {
             let count = "UPDATE identity SET transactions = transactions + 1 RETURNING transactions";
             let count = || transaction.query_row(count, [], |row| row.get(0));
             let transactions = is_counted.then(count).transpose()?;
-            transaction.commit().map(|()| (value, transactions))
+            if is_counted && transaction.as_postgres().is_some() {
+                transaction.execute("SELECT pg_notify(?1, '')", [change_listener::CHANNEL])?;
+            }
+            if is_counted { transaction.commit() } else { transaction.commit_deferred() }?;
+            Ok((value, transactions))
         });
-        self.connection.pragma_update(None, "synchronous", "NORMAL")?;
+        self.set_synchronous("NORMAL")?;
         let (value, transactions) = result?;
         if transactions.is_some() {
             checkpoint_log(&self.connection)?;
         }
         Ok((value, transactions))
+    }
+
+    /// Sets how SQLite syncs commits. On PostgreSQL, the commit itself specifies this.
+    fn set_synchronous(&self, mode: &str) -> sql::Result<()> {
+        match self.connection.as_sqlite() {
+            Some(connection) => Ok(connection.pragma_update(None, "synchronous", mode)?),
+            None => Ok(()),
+        }
     }
 
     /// Reads and writes one row, to check that the database works.
@@ -195,7 +242,7 @@ impl DatabaseFile {
     /// Returns an error if the database cannot be read or written.
     pub fn check_pulse(&mut self) -> Result<()> {
         let update = "UPDATE identity SET transactions = transactions";
-        self.connection.execute(update, []).map(drop).context(Phase::Serve, || "the database")
+        self.run_deferred(|transaction| transaction.execute(update, []).map(drop))
     }
 
     /// Checks that the file at the path is still the one that was opened.
@@ -203,8 +250,9 @@ impl DatabaseFile {
     /// # Errors
     /// Returns an error if the file is missing or has been replaced. The server then stops.
     pub fn check_file(&self) -> Result<()> {
+        let Some(opened) = self.file else { return Ok(()) };
         match read_inode(&self.path) {
-            Ok(file) if file == self.file => Ok(()),
+            Ok(file) if file == opened => Ok(()),
             Ok(_) => Err(self.stop_server(format!("{} is no longer the file that was opened", self.path.display()))),
             Err(error) => Err(self.stop_server(format!("{} is missing: {error}", self.path.display()))),
         }
@@ -223,8 +271,17 @@ impl DatabaseFile {
 /// Moves the content of the write-ahead log into the database file, and syncs the file. While a backup reads the
 /// database, the synced log remains until the next transaction. In this case, the result is durable in the log instead
 /// of the database file.
-fn checkpoint_log(connection: &Connection) -> rusqlite::Result<()> {
-    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+fn checkpoint_log(connection: &Connection) -> sql::Result<()> {
+    match connection.as_sqlite() {
+        Some(connection) => Ok(connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?),
+        None => Ok(()),
+    }
+}
+
+/// Opens a SQLite file that exists.
+pub(crate) fn open_existing(path: &Path) -> sql::Result<Connection> {
+    let connection = rusqlite::Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    Ok(Connection::from_sqlite(connection))
 }
 
 fn read_inode(path: &Path) -> std::io::Result<(u64, u64)> {
@@ -240,15 +297,13 @@ pub fn is_new_database(path: &Path) -> Result<bool> {
         return Ok(true);
     }
     let what = || format!("open the database {}", path.display());
-    let connection =
-        Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).context(Phase::Serve, what)?;
-    let select = "SELECT 1 FROM sqlite_master WHERE name = 'allocations'";
-    match connection.query_row(select, [], |_| Ok(())).optional() {
+    let connection = open_existing(path).context(Phase::Serve, what)?;
+    match schema::has_table(&connection, "allocations") {
         // The table of all tables is damaged.
-        Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt) => {
+        Err(sql::Error::Sqlite(error)) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseCorrupt) => {
             Err(damaged_error(path, &error.to_string()))
         }
-        there => Ok(there.context(Phase::Serve, what)?.is_none()),
+        there => Ok(!there.context(Phase::Serve, what)?),
     }
 }
 
@@ -257,7 +312,7 @@ pub fn is_new_database(path: &Path) -> Result<bool> {
 /// # Errors
 /// Returns an error if the database is damaged.
 pub(crate) fn check_integrity(connection: &Connection, path: &Path) -> Result<()> {
-    let said: rusqlite::Result<String> = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0));
+    let said: sql::Result<String> = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0));
     let said = said.unwrap_or_else(|error| error.to_string());
     match said.as_str() {
         "ok" => Ok(()),
@@ -272,28 +327,33 @@ fn damaged_error(path: &Path, damage: &str) -> Error {
 }
 
 /// Returns the identity that is stored in the database, or `None` in a database of an earlier version.
-pub(crate) fn read_identity(connection: &Connection) -> rusqlite::Result<Option<DatabaseIdentity>> {
-    let select = "SELECT 1 FROM sqlite_master WHERE name = 'identity'";
-    if connection.query_row(select, [], |_| Ok(())).optional()?.is_none() {
+pub(crate) fn read_identity(connection: &Connection) -> sql::Result<Option<DatabaseIdentity>> {
+    if !schema::has_table(connection, "identity")? {
         return Ok(None);
     }
-    let read = |row: &rusqlite::Row| Ok(DatabaseIdentity { id: row.get(0)?, transactions: row.get(1)? });
+    let read = |row: &Row| Ok(DatabaseIdentity { id: row.get(0)?, transactions: row.get(1)? });
     connection.query_row("SELECT id, transactions FROM identity", [], read).optional()
 }
 
 /// Stores the identity in the database.
-pub(crate) fn store_identity(connection: &Connection, identity: &DatabaseIdentity) -> rusqlite::Result<()> {
+pub(crate) fn store_identity(connection: &Connection, identity: &DatabaseIdentity) -> sql::Result<()> {
     connection.execute(
         "INSERT INTO identity (one, id, transactions) VALUES (1, ?1, ?2)
          ON CONFLICT (one) DO UPDATE SET id = ?1, transactions = ?2",
-        rusqlite::params![identity.id, identity.transactions],
+        params![identity.id, identity.transactions],
     )?;
     Ok(())
 }
 
 /// Checks that the database belongs to the id file next to it, and returns its identity. A database without an identity
 /// gets a new identity.
-fn check_identity(database: &Path, is_new: bool, own: Option<DatabaseIdentity>) -> Result<DatabaseIdentity> {
+/// `name` describes the database in the error.
+pub(crate) fn check_identity(
+    database: &Path,
+    name: &str,
+    is_new: bool,
+    own: Option<DatabaseIdentity>,
+) -> Result<DatabaseIdentity> {
     let file = database_id::id_path(database);
     let beside = if is_new { None } else { database_id::read_id_file(&file)? };
     let what = match (own, beside) {
@@ -322,8 +382,7 @@ fn check_identity(database: &Path, is_new: bool, own: Option<DatabaseIdentity>) 
         }
     };
     let message = format!(
-        "{} {what}. The server does not start: machines whose installation is not in the database would be installed again, and their preserved data would be lost. Restore the correct database with `drophammer serve restore`, which rejects a wrong database",
-        database.display()
+        "{name} {what}. The server does not start: machines whose installation is not in the database would be installed again, and their preserved data would be lost. Restore the correct database with `drophammer serve restore`, which rejects a wrong database"
     );
     Err(Error::new(Phase::Serve, message))
 }

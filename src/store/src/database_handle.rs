@@ -1,18 +1,20 @@
 //! Handle on the database, and the thread that owns the connection. Also stores machines and digests, which have no
 //! module of their own.
 
-use crate::audit;
+use crate::audit_transactions::mark_audited;
 use crate::boot_activity::BootActivity;
+use crate::change_listener;
 use crate::database_file::{DatabaseFile, Durability};
 use crate::fair_queue::{self, JobSender};
+use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
+use crate::store_address::PostgresAddress;
 use common::error::{Context, Error, Phase, Result};
 use common::timestamp::now;
 use model::install_report::ProgressEvent;
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
 
@@ -57,6 +59,8 @@ pub struct ServerState {
     pub heard: BootActivity,
     hooks: StoreHooks,
     gone: watch::Receiver<Option<String>>,
+    /// Number that changes when another server may have changed the database.
+    changes: watch::Receiver<u64>,
 }
 
 /// Stamp that identifies the content of a file at the time when its digest was computed.
@@ -76,8 +80,36 @@ impl ServerState {
     /// # Errors
     /// Fails as [`DatabaseFile::open`] does.
     pub fn open(path: &Path, quiet: Duration) -> Result<ServerState> {
-        let (say_gone, gone) = watch::channel(None);
-        ServerState::start_thread(DatabaseFile::open(path, say_gone)?, quiet, gone)
+        #[cfg(test)]
+        if let Some((address, dir)) = crate::tests::engine::postgres_database(path)? {
+            return ServerState::open_postgres(&address, &dir, quiet);
+        }
+        let path = path.to_owned();
+        ServerState::start_thread(move |gone| DatabaseFile::open(&path, gone), quiet, watch::channel(0).1)
+    }
+
+    /// Opens the PostgreSQL database of the server in the directory `dir`.
+    ///
+    /// # Errors
+    /// Returns an error if the database is unreachable or unsuitable, or does not belong to the directory.
+    pub fn open_postgres(address: &PostgresAddress, dir: &Path, quiet: Duration) -> Result<ServerState> {
+        let (path, changes) = (dir.join(DATABASE), change_listener::start_listener(address.clone())?);
+        let address = address.clone();
+        let open = move |gone| DatabaseFile::open_postgres(&address, &path, gone);
+        let mut state = ServerState::start_thread(open, quiet, changes)?;
+        state.heard.is_shared = true;
+        Ok(state)
+    }
+
+    /// Opens the database that `store` specifies, or the SQLite file in the directory if `store` is `None`.
+    ///
+    /// # Errors
+    /// Fails as [`ServerState::open`] and [`ServerState::open_postgres`] do.
+    pub fn open_store(store: Option<&PostgresAddress>, dir: &Path, quiet: Duration) -> Result<ServerState> {
+        match store {
+            Some(address) => ServerState::open_postgres(address, dir, quiet),
+            None => ServerState::open(&dir.join(DATABASE), quiet),
+        }
     }
 
     /// Opens the database of a server for reading. The server may be running.
@@ -85,17 +117,25 @@ impl ServerState {
     /// # Errors
     /// Fails as [`DatabaseFile::open_to_read`] does.
     pub fn open_to_read(path: &Path) -> Result<ServerState> {
-        let (say_gone, gone) = watch::channel(None);
-        ServerState::start_thread(DatabaseFile::open_to_read(path, say_gone)?, Duration::ZERO, gone)
+        let path = path.to_owned();
+        let open = move |gone| DatabaseFile::open_to_read(&path, gone);
+        ServerState::start_thread(open, Duration::ZERO, watch::channel(0).1)
     }
 
     fn start_thread(
-        mut store: DatabaseFile,
+        open: impl FnOnce(watch::Sender<Option<String>>) -> Result<DatabaseFile> + Send + 'static,
         quiet: Duration,
-        gone: watch::Receiver<Option<String>>,
+        changes: watch::Receiver<u64>,
     ) -> Result<ServerState> {
         let (jobs, queue) = fair_queue::create_queue::<DatabaseJob>();
+        let (say_gone, gone) = watch::channel(None);
+        let (opened, is_open) = mpsc::channel();
         let run = move || {
+            let mut store = match open(say_gone) {
+                Ok(store) => store,
+                Err(error) => return drop(opened.send(Err(error))),
+            };
+            drop(opened.send(Ok(())));
             while let Some(job) = queue.receive() {
                 match job {
                     // A panic ends one call only: its transaction is rolled back, and its caller gets an error.
@@ -110,7 +150,8 @@ impl ServerState {
         };
         let what = || "start the database thread";
         std::thread::Builder::new().name("state".to_owned()).spawn(run).context(Phase::Serve, what)?;
-        Ok(ServerState { jobs, heard: BootActivity::new(quiet), hooks: StoreHooks::default(), gone })
+        is_open.recv().context(Phase::Serve, || "open the database")??;
+        Ok(ServerState { jobs, heard: BootActivity::new(quiet), hooks: StoreHooks::default(), gone, changes })
     }
 
     /// Sets how long a boot must be silent before another boot may register from the same address. A value above the
@@ -144,6 +185,24 @@ impl ServerState {
         }
     }
 
+    /// Returns whether other servers may use the same database.
+    pub fn is_shared(&self) -> bool {
+        self.heard.is_shared
+    }
+
+    /// Waits until another server may have changed the database. Never returns for a SQLite file, which belongs to one
+    /// server.
+    pub async fn wait_for_change(&self, seen: &mut watch::Receiver<u64>) {
+        if seen.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// Returns the channel for [`ServerState::wait_for_change`].
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.clone()
+    }
+
     /// Checks that the database file still exists at its path. If it does not, [`ServerState::wait_until_gone`] returns.
     pub fn check_file(&self) {
         self.jobs.send(None, DatabaseJob::Work(Box::new(|store| drop(store.check_file()))));
@@ -166,42 +225,52 @@ impl ServerState {
         receiver
     }
 
+    /// Reads with [`DatabaseFile::read`].
     pub(crate) async fn run_job<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
+        work: impl FnOnce(&Connection) -> sql::Result<T> + Send + 'static,
     ) -> Result<T> {
-        flatten_answer(self.submit_job(|store| add_database_context(work(&mut store.connection))).await)
+        flatten_answer(self.submit_job(|store| store.read(work)).await)
     }
 
+    /// Blocking variant of [`ServerState::run_job`].
     pub(crate) fn run_job_blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
+        work: impl FnOnce(&Connection) -> sql::Result<T> + Send + 'static,
     ) -> Result<T> {
-        flatten_answer(self.submit_job(|store| add_database_context(work(&mut store.connection))).blocking_recv())
+        flatten_answer(self.submit_job(|store| store.read(work)).blocking_recv())
+    }
+
+    /// Runs a transaction whose result a power failure may undo.
+    pub(crate) async fn run_deferred<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Transaction) -> sql::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        flatten_answer(self.submit_job(|store| store.run_deferred(work)).await)
+    }
+
+    /// Blocking variant of [`ServerState::run_deferred`].
+    pub(crate) fn run_deferred_blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Transaction) -> sql::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        flatten_answer(self.submit_job(|store| store.run_deferred(work)).blocking_recv())
     }
 
     /// Runs a transaction with [`DatabaseFile::run_durably`].
     pub(crate) async fn run_durably<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Transaction) -> rusqlite::Result<T> + Send + 'static,
+        work: impl FnOnce(&Transaction) -> sql::Result<T> + Send + 'static,
     ) -> Result<T> {
         let entry = (self.hooks.current_audit_entry)();
         let work = move |transaction: &Transaction| mark_audited(transaction, entry, work);
         flatten_answer(self.submit_job(|store| store.run_durably(work)).await)
     }
 
-    /// Runs a transaction with [`DatabaseFile::run_synced_uncounted`].
-    pub(crate) async fn run_synced_uncounted<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Transaction) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T> {
-        flatten_answer(self.submit_job(|store| store.run_synced_uncounted(work)).await)
-    }
-
     /// Runs a transaction with [`DatabaseFile::run_as_durable_as_needed`].
     pub(crate) async fn run_as_durable_as_needed<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Transaction) -> rusqlite::Result<(T, Durability)> + Send + 'static,
+        work: impl FnOnce(&Transaction) -> sql::Result<(T, Durability)> + Send + 'static,
     ) -> Result<T> {
         flatten_answer(self.submit_job(|store| store.run_as_durable_as_needed(work)).await)
     }
@@ -211,7 +280,12 @@ impl ServerState {
     /// # Errors
     /// Returns an error if the database cannot be read or written.
     pub async fn check_pulse(&self) -> Result<()> {
-        flatten_answer(self.submit_job(DatabaseFile::check_pulse).await)
+        let heard = self.heard.clone();
+        let check = move |store: &mut DatabaseFile| {
+            store.check_pulse()?;
+            store.exchange_calls(&heard)
+        };
+        flatten_answer(self.submit_job(check).await)
     }
 
     /// Blocks the database's thread until the sender of the channel is dropped.
@@ -280,15 +354,12 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub async fn store_event(&self, machine: &str, event: &ProgressEvent, is_late: bool) -> Result<()> {
         let (machine, text) = (machine.to_owned(), to_json(event)?);
-        self.run_job(move |connection| {
+        self.run_deferred(move |transaction| {
             let time = now();
-            let transaction = connection.transaction()?;
-            let kept = transaction.execute(
-                "INSERT INTO events (machine, time, event) SELECT ?1, ?2, ?3
-                 WHERE NOT EXISTS (SELECT 1 FROM machines WHERE id = ?1 AND stranger IS NOT NULL)",
-                params![machine, time, text],
-            )?;
-            if kept > 0 && transaction.last_insert_rowid() % TRIM_EVERY == 0 {
+            let insert = "INSERT INTO events (machine, time, event) SELECT ?1, ?2, ?3
+                 WHERE NOT EXISTS (SELECT 1 FROM machines WHERE id = ?1 AND stranger IS NOT NULL) RETURNING id";
+            let stored = transaction.query_row(insert, params![machine, time, text], |row| row.get::<_, i64>(0));
+            if stored.optional()?.is_some_and(|number| number % TRIM_EVERY == 0) {
                 transaction.execute(
                     "DELETE FROM events WHERE machine = ?1 AND id <= (SELECT id FROM events WHERE machine = ?1
                      ORDER BY id DESC LIMIT 1 OFFSET ?2)",
@@ -298,65 +369,13 @@ impl ServerState {
             transaction.execute(
                 "INSERT INTO machines (id, last_seen, last_event) VALUES (?1, ?2, ?3)
                  ON CONFLICT (id) DO UPDATE SET last_seen = ?2, last_event = ?3,
-                 reported = CASE WHEN ?4 THEN reported END",
+                 reported = CASE WHEN ?4 = 1 THEN machines.reported END",
                 params![machine, time, text, is_late],
             )?;
-            transaction.commit()
+            Ok(())
         })
         .await
     }
-
-    /// Returns the stored digest of a file, unless the file has changed since the digest was computed.
-    ///
-    /// # Errors
-    /// Returns an error if the database cannot be read or written.
-    pub(crate) fn find_digest(&self, file: &FileStamp) -> Result<Option<String>> {
-        let file = file.clone();
-        self.run_job_blocking(move |connection| {
-            connection
-                .query_row(
-                    "SELECT digest FROM digests WHERE path = ?1 AND size = ?2 AND mtime = ?3",
-                    params![file.path, file.size, file.mtime],
-                    |row| row.get(0),
-                )
-                .optional()
-        })
-    }
-
-    /// Stores the digest of a file.
-    ///
-    /// # Errors
-    /// Returns an error if the database cannot be read or written.
-    pub(crate) fn store_digest(&self, file: &FileStamp, digest: &str) -> Result<()> {
-        let (file, digest) = (file.clone(), digest.to_owned());
-        self.run_job_blocking(move |connection| {
-            connection.execute(
-                "INSERT OR REPLACE INTO digests (path, size, mtime, digest) VALUES (?1, ?2, ?3, ?4)",
-                params![file.path, file.size, file.mtime, digest],
-            )
-        })
-        .map(drop)
-    }
-}
-
-/// Does the work of a transaction. If the work changes the database, marks the entry of the audit log as committed.
-fn mark_audited<T>(
-    transaction: &Transaction,
-    entry: Option<i64>,
-    work: impl FnOnce(&Transaction) -> rusqlite::Result<T>,
-) -> rusqlite::Result<T> {
-    let before = transaction.total_changes();
-    let value = work(transaction)?;
-    match entry {
-        Some(entry) if transaction.total_changes() > before => {
-            audit::mark_committed(transaction, entry).map(|()| value)
-        }
-        _ => Ok(value),
-    }
-}
-
-pub(crate) fn add_database_context<T>(result: rusqlite::Result<T>) -> Result<T> {
-    result.context(Phase::Serve, || "the database")
 }
 
 pub(crate) fn flatten_answer<T>(answer: Result<Result<T>, oneshot::error::RecvError>) -> Result<T> {

@@ -7,9 +7,8 @@
 //! install markers on machines' disks never change the counter.
 
 use super::json_columns::{parse_column, to_json_column};
+use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use model::install_marker::FencingToken;
-use rusqlite::types::Type;
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use uuid::Uuid;
 
 /// State of the epoch.
@@ -22,8 +21,8 @@ pub(crate) struct Epoch {
 }
 
 /// Reads the epoch. A missing epoch is an error, so that a restored database cannot be mistaken for one that was not restored.
-pub(crate) fn read_epoch(connection: &Connection) -> rusqlite::Result<Epoch> {
-    let mut select = connection.prepare_cached("SELECT id, restored FROM epoch")?;
+pub(crate) fn read_epoch(connection: &Connection) -> sql::Result<Epoch> {
+    let select = connection.prepare_cached("SELECT id, restored FROM epoch")?;
     select.query_row([], |row| Ok(Epoch { id: row.get(0)?, restored: row.get(1)? }))
 }
 
@@ -31,22 +30,22 @@ pub(crate) fn read_epoch(connection: &Connection) -> rusqlite::Result<Epoch> {
 ///
 /// # Errors
 /// Returns an error if the database cannot be written, or all numbers of the epoch are used.
-pub fn issue_token(transaction: &Transaction) -> rusqlite::Result<FencingToken> {
+pub fn issue_token(transaction: &Transaction) -> sql::Result<FencingToken> {
     let update = "UPDATE epoch SET sequence = sequence + 1 WHERE sequence < ?1 RETURNING id, sequence";
     transaction.query_row(update, [i64::MAX], |row| {
         let sequence: i64 = row.get(1)?;
-        let out_of_range = |error| rusqlite::Error::FromSqlConversionFailure(1, Type::Integer, Box::new(error));
+        let out_of_range = |error: std::num::TryFromIntError| sql::Error::conversion(1, error);
         Ok(FencingToken { database: row.get(0)?, sequence: u64::try_from(sequence).map_err(out_of_range)? })
     })
 }
 
 /// Starts the first epoch of a database without an epoch, and issues tokens for open reinstall orders that have none.
 /// Databases of earlier versions have neither epochs nor tokens.
-pub(crate) fn complete_epoch(transaction: &Transaction) -> rusqlite::Result<()> {
-    let insert = "INSERT OR IGNORE INTO epoch (one, id, sequence) VALUES (1, ?1, 0)";
+pub(crate) fn complete_epoch(transaction: &Transaction) -> sql::Result<()> {
+    let insert = "INSERT INTO epoch (one, id, sequence) VALUES (1, ?1, 0) ON CONFLICT DO NOTHING";
     transaction.execute(insert, [Uuid::new_v4().to_string()])?;
-    let mut orders = transaction.prepare("SELECT rowid FROM orders WHERE fencing IS NULL ORDER BY created, rowid")?;
-    let orders: Vec<i64> = orders.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    let orders = transaction.prepare("SELECT rowid FROM orders WHERE fencing IS NULL ORDER BY created, rowid")?;
+    let orders: Vec<i64> = orders.query_map([], |row| row.get(0))?.collect::<sql::Result<_>>()?;
     for order in orders {
         let token = to_json_column(&issue_token(transaction)?)?;
         transaction.execute("UPDATE orders SET fencing = ?2 WHERE rowid = ?1", params![order, token])?;
@@ -55,7 +54,7 @@ pub(crate) fn complete_epoch(transaction: &Transaction) -> rusqlite::Result<()> 
 }
 
 /// Starts a new epoch after a restore. Every machine then needs confirmation.
-pub(crate) fn start_restored_epoch(transaction: &Transaction, now: &str) -> rusqlite::Result<()> {
+pub(crate) fn start_restored_epoch(transaction: &Transaction, now: &str) -> sql::Result<()> {
     let update = "UPDATE epoch SET id = ?1, sequence = 0, restored = ?2";
     transaction.execute(update, [&Uuid::new_v4().to_string(), now])?;
     transaction.execute("DELETE FROM confirmed", []).map(drop)
@@ -66,7 +65,7 @@ pub(crate) fn find_or_issue_token(
     transaction: &Transaction,
     machine: &str,
     allocation: &str,
-) -> rusqlite::Result<Option<FencingToken>> {
+) -> sql::Result<Option<FencingToken>> {
     let select = "SELECT fencing, succeeded FROM allocations WHERE machine = ?1 AND id = ?2";
     let row = transaction.query_row(select, [machine, allocation], |row| Ok((parse_column(row, 0)?, row.get(1)?)));
     let (token, is_installed): (Option<FencingToken>, bool) = row.optional()?.unwrap_or_default();
@@ -87,14 +86,14 @@ mod tests {
     use std::cmp::Ordering;
 
     fn database() -> Connection {
-        let mut connection = Connection::open_in_memory().unwrap();
-        schema::upgrade_schema(&mut connection).unwrap();
+        let connection = Connection::open_in_memory().unwrap();
+        schema::upgrade_schema(&connection).unwrap();
         connection
     }
 
     #[test]
     fn tokens_rise_within_an_epoch_and_a_restored_database_starts_another_one() {
-        let mut connection = database();
+        let connection = database();
         let transaction = connection.transaction().unwrap();
         let [one, two] = [(); 2].map(|()| issue_token(&transaction).unwrap());
         assert_eq!((one.sequence, two.compare_age(&one)), (1, Some(Ordering::Greater)));
@@ -109,7 +108,7 @@ mod tests {
 
     #[test]
     fn the_last_number_is_issued_once_and_then_it_is_an_error() {
-        let mut connection = database();
+        let connection = database();
         let transaction = connection.transaction().unwrap();
         transaction.execute("UPDATE epoch SET sequence = ?1", [i64::MAX - 1]).unwrap();
         let last = issue_token(&transaction).unwrap();

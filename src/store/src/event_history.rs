@@ -4,9 +4,9 @@
 use super::json_columns::to_json_column;
 use super::order_records::ReinstallOrder;
 use super::{ServerState, now};
+use crate::sql::{self, OptionalExtension, Transaction, params};
 use common::error::Result;
 use control::api_types::InstallReport;
-use rusqlite::{OptionalExtension, Transaction, params};
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of entries stored per machine.
@@ -77,7 +77,7 @@ impl HistoryEntry {
 }
 
 /// Adds an entry to the history of the machine, and deletes its oldest entries above the limit.
-pub(crate) fn insert_entry(transaction: &Transaction, machine: &str, entry: &HistoryEntry) -> rusqlite::Result<()> {
+pub(crate) fn insert_entry(transaction: &Transaction, machine: &str, entry: &HistoryEntry) -> sql::Result<()> {
     transaction.execute(
         "INSERT INTO history (machine, time, entry) VALUES (?1, ?2, ?3)",
         params![machine, entry.time, to_json_column(entry)?],
@@ -99,9 +99,9 @@ impl ServerState {
         let machine = machine.to_owned();
         self.run_job(move |connection| {
             let select = "SELECT time, event FROM events WHERE machine = ?1 ORDER BY id DESC LIMIT ?2";
-            let mut select = connection.prepare_cached(select)?;
+            let select = connection.prepare_cached(select)?;
             let rows = select.query_map(params![machine, most], |row| Ok((row.get(0)?, row.get(1)?)))?;
-            let mut events = rows.collect::<rusqlite::Result<Vec<_>>>()?;
+            let mut events = rows.collect::<sql::Result<Vec<_>>>()?;
             events.reverse();
             Ok(events)
         })
@@ -117,8 +117,8 @@ impl ServerState {
         let machine = machine.to_owned();
         let rows = self.run_job(move |connection| {
             let select = "SELECT entry FROM history WHERE machine = ?1 ORDER BY id";
-            let mut select = connection.prepare_cached(select)?;
-            select.query_map([machine], |row| row.get::<_, String>(0))?.collect::<rusqlite::Result<Vec<_>>>()
+            let select = connection.prepare_cached(select)?;
+            select.query_map([machine], |row| row.get::<_, String>(0))?.collect::<sql::Result<Vec<_>>>()
         });
         Ok(rows.await?.iter().filter_map(|entry| serde_json::from_str(entry).ok()).collect())
     }

@@ -9,10 +9,10 @@ use super::install_state::{FirstInstall, InstallState, read_install_state};
 use super::installed_allocation::start_record;
 use super::json_columns::to_json_column;
 use super::{ServerState, migration_records, restore_confirmation};
+use crate::sql::{self, OptionalExtension, Transaction, params};
 use common::error::Result;
 use control::api_types::InstallReport;
 use model::install_marker::RecordedDisk;
-use rusqlite::{OptionalExtension, Transaction, params};
 
 /// Response to a boot that requests permission to pass the point of no return of a first installation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,7 +98,7 @@ pub(crate) fn record_failure(
     allocation: &str,
     first: Option<FirstInstall>,
     report: &InstallReport,
-) -> rusqlite::Result<()> {
+) -> sql::Result<()> {
     let token = current_token(transaction, machine)?;
     let Some(first) = first.filter(|first| token == Some(first.by)) else { return Ok(()) };
     let begun = match report.untouched && first.only {
@@ -110,11 +110,7 @@ pub(crate) fn record_failure(
 }
 
 /// Returns the id of the image that was specified when the allocation was last served to the machine.
-pub(crate) fn served_image(
-    transaction: &Transaction,
-    machine: &str,
-    allocation: &str,
-) -> rusqlite::Result<Option<String>> {
+pub(crate) fn served_image(transaction: &Transaction, machine: &str, allocation: &str) -> sql::Result<Option<String>> {
     let select = "SELECT image FROM layouts WHERE machine = ?1 AND allocation = ?2";
     Ok(transaction.query_row(select, [machine, allocation], |row| row.get(0)).optional()?.flatten())
 }

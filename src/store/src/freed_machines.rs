@@ -1,13 +1,13 @@
 //! Machines that the operator has freed. The system of the previous tenant may still run on such a machine.
 
 use super::{ServerState, now, out_of_band};
+use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use common::error::Result;
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 /// SQL query that returns a row if the system of a previous tenant may run: an allocation other than the one in the
 /// machine file is installed. Returns no row if the allocation in the machine file is installed, or its installation
 /// has started. Returns no row either if a boot of the machine has registered and has not ended.
-const NOT_CLEAN: &str = "SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.id IS NOT ?2
+const NOT_CLEAN: &str = "SELECT 1 FROM allocations a WHERE a.machine = ?1 AND a.id IS DISTINCT FROM ?2
          AND (a.succeeded = 1 OR a.adopted IS NOT NULL)
          AND NOT EXISTS (SELECT 1 FROM allocations b WHERE b.machine = ?1 AND b.id = ?2
              AND (b.succeeded = 1 OR b.adopted IS NOT NULL OR b.begun IS NOT NULL))
@@ -38,13 +38,13 @@ impl ServerState {
     }
 }
 
-fn record_freed(transaction: &Transaction, machine: &str) -> rusqlite::Result<()> {
+fn record_freed(transaction: &Transaction, machine: &str) -> sql::Result<()> {
     let upsert = "INSERT INTO machines (id, freed) VALUES (?1, ?2) ON CONFLICT (id) DO UPDATE SET freed = ?2";
     transaction.execute(upsert, params![machine, now()]).map(drop)
 }
 
 /// Returns the time at which the machine was last freed, as RFC 3339; `None` if it was never freed.
-pub(crate) fn last_freed(connection: &Connection, machine: &str) -> rusqlite::Result<Option<String>> {
+pub(crate) fn last_freed(connection: &Connection, machine: &str) -> sql::Result<Option<String>> {
     let select = "SELECT freed FROM machines WHERE id = ?1";
     connection.query_row(select, [machine], |row| row.get(0)).optional().map(Option::flatten)
 }

@@ -1,7 +1,9 @@
 //! Digests of the images that this server serves. They are computed in a separate thread, and cached in the database.
 
+use crate::sql::{OptionalExtension, params};
 use crate::{FileStamp, ServerState};
 use common::encoding::hash_reader;
+use common::error::Result;
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -12,17 +14,52 @@ use std::time::{Duration, Instant};
 /// Duration after which the server tries again to read a file that could not be read.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
+impl ServerState {
+    /// Returns the stored digest of a file, unless the file has changed since the digest was computed.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read or written.
+    pub(crate) fn find_digest(&self, file: &FileStamp) -> Result<Option<String>> {
+        let file = file.clone();
+        self.run_job_blocking(move |connection| {
+            connection
+                .query_row(
+                    "SELECT digest FROM digests WHERE path = ?1 AND size = ?2 AND mtime = ?3",
+                    params![file.path, file.size, file.mtime],
+                    |row| row.get(0),
+                )
+                .optional()
+        })
+    }
+
+    /// Stores the digest of a file.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read or written.
+    pub(crate) fn store_digest(&self, file: &FileStamp, digest: &str) -> Result<()> {
+        let (file, digest) = (file.clone(), digest.to_owned());
+        self.run_deferred_blocking(move |transaction| {
+            transaction.execute(
+                "INSERT INTO digests (path, size, mtime, digest) VALUES (?1, ?2, ?3, ?4)
+                 ON CONFLICT (path) DO UPDATE SET size = ?2, mtime = ?3, digest = ?4",
+                params![file.path, file.size, file.mtime, digest],
+            )
+        })
+        .map(drop)
+    }
+}
+
 /// Result of computing the digest of a file.
 pub struct DigestResult {
     file: FileStamp,
-    digest: Result<String, String>,
+    digest: std::result::Result<String, String>,
 }
 
 /// Cache of file digests. Also contains the files whose digests are being computed.
 pub struct ImageDigests {
     state: ServerState,
     /// Digests by file; `None` while a digest is being computed.
-    known: HashMap<FileStamp, Option<Result<String, String>>>,
+    known: HashMap<FileStamp, Option<std::result::Result<String, String>>>,
     /// Time of the last failure to read a file.
     failed: Option<Instant>,
     queue: mpsc::Sender<FileStamp>,
@@ -55,7 +92,7 @@ impl ImageDigests {
     ///
     /// # Errors
     /// Returns an error if the file cannot be read.
-    pub fn digest_of(&mut self, path: &Path) -> Result<Option<String>, String> {
+    pub fn digest_of(&mut self, path: &Path) -> std::result::Result<Option<String>, String> {
         let file = file_stamp(path).map_err(|error| error.to_string())?;
         if let Some(known) = self.known.get(&file) {
             return known.clone().transpose();

@@ -10,11 +10,11 @@ use super::plan_approval::Approval;
 use super::{
     ServerState, TokenHash, boot_prohibitions, epoch, lost_database, now, restore_confirmation, unknown_machines,
 };
+use crate::sql::{self, Connection, OptionalExtension, params};
 use common::error::Result;
 use model::install_marker::{AttemptRecord, FencingToken, InstallMarker, RecordedDisk};
 use model::install_report::PreparedVolume;
 use model::layout::Layout;
-use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;
@@ -214,11 +214,7 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub fn read_install_state_blocking(&self, machine: &str, allocation: &str) -> Result<InstallState> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
-        // Reads a consistent state, even if another process writes.
-        self.run_job_blocking(move |connection| {
-            let moment = connection.transaction()?;
-            read_install_state(&moment, &machine, &allocation)
-        })
+        self.run_job_blocking(move |connection| read_install_state(connection, &machine, &allocation))
     }
 
     /// Records the layout and image that are being served to the machine.
@@ -238,12 +234,14 @@ impl ServerState {
         // loses power in between.
         self.run_durably(move |transaction| {
             transaction.execute(
-                "INSERT OR REPLACE INTO layouts (machine, allocation, layout, document, image, for_order, fields)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                "INSERT INTO layouts (machine, allocation, layout, document, image, for_order, fields)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+                 ON CONFLICT (machine, allocation) DO UPDATE SET layout = ?3, document = ?4, image = ?5, for_order = ?6,
+                     fields = ?7",
                 params![machine, allocation, id, document, image, order, to_json_column(&fields)?],
             )?;
             transaction.execute(
-                "INSERT OR IGNORE INTO allocations (machine, id, created) VALUES (?1, ?2, ?3)",
+                "INSERT INTO allocations (machine, id, created) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
                 params![machine, allocation, now()],
             )?;
             // The machine file may have been added while the machine waited.
@@ -259,8 +257,8 @@ impl ServerState {
 
 const ELSEWHERE: &str = "SELECT machine FROM allocations WHERE id = ?2 AND machine <> ?1 AND succeeded = 1 LIMIT 1";
 
-/// Reads the state of an allocation. The result is consistent, since the caller has exclusive use of the connection.
-pub fn read_install_state(connection: &Connection, machine: &str, allocation: &str) -> rusqlite::Result<InstallState> {
+/// Reads the state of an allocation. The result is consistent if the caller reads it in a transaction.
+pub fn read_install_state(connection: &Connection, machine: &str, allocation: &str) -> sql::Result<InstallState> {
     let key = [machine, allocation];
     let select = "SELECT created, succeeded, a.image, a.layout, l.layout, marker, outcome, begun, document, for_order,
          adopted IS NOT NULL, waits, volumes, fencing, adopted_marker, a.fields, failure
@@ -299,7 +297,7 @@ pub fn read_install_state(connection: &Connection, machine: &str, allocation: &s
     standing.unremembered = lost_database::is_unremembered(connection, machine)?;
     standing.barred = boot_prohibitions::is_barred(connection, machine, allocation)?;
     standing.unconfirmed = restore_confirmation::needs_confirmation(connection, machine)?;
-    let mut former = connection.prepare_cached("SELECT former FROM former WHERE machine = ?1 ORDER BY former")?;
+    let former = connection.prepare_cached("SELECT former FROM former WHERE machine = ?1 ORDER BY former")?;
     standing.former = former.query_map([machine], |row| row.get(0))?.collect::<Result<_, _>>()?;
     standing.order = read_order(connection, machine, allocation)?;
     Ok(standing)
@@ -313,8 +311,8 @@ mod tests {
     /// Of a rack of ten thousand it is asked ten thousand times.
     #[test]
     fn no_allocation_is_looked_for_in_the_whole_table() {
-        let mut connection = Connection::open_in_memory().unwrap();
-        schema::upgrade_schema(&mut connection).unwrap();
+        let connection = Connection::open_in_memory().unwrap();
+        schema::upgrade_schema(&connection).unwrap();
         let explain = format!("EXPLAIN QUERY PLAN {ELSEWHERE}");
         let how: String = connection.query_row(&explain, ["m", "a"], |row| row.get(3)).unwrap();
         assert_eq!(how, "SEARCH allocations USING INDEX allocations_by_id (id=?)");

@@ -8,9 +8,9 @@
 
 use super::ServerState;
 use super::json_columns::to_json_column;
+use crate::sql::{self, OptionalExtension, Transaction, params};
 use common::encoding::encode_hex;
 use common::error::Result;
-use rusqlite::{OptionalExtension, Transaction, params};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -112,7 +112,7 @@ impl ServerState {
 
 /// Copies the record of the served allocation to the attempt that passes its point of no return. In a database of an
 /// earlier version, the record of the served allocation is missing.
-pub(crate) fn start_record(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<()> {
+pub(crate) fn start_record(transaction: &Transaction, machine: &str, allocation: &str) -> sql::Result<()> {
     let update = "UPDATE allocations SET started_fields =
              (SELECT fields FROM layouts WHERE layouts.machine = ?1 AND layouts.allocation = ?2)
          WHERE machine = ?1 AND id = ?2";
@@ -121,7 +121,7 @@ pub(crate) fn start_record(transaction: &Transaction, machine: &str, allocation:
 
 /// Makes the record of the last attempt the record of the installation. The caller has verified that this attempt
 /// succeeded.
-pub(crate) fn complete_record(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<()> {
+pub(crate) fn complete_record(transaction: &Transaction, machine: &str, allocation: &str) -> sql::Result<()> {
     let update = "UPDATE allocations SET fields = started_fields, started_fields = NULL WHERE machine = ?1 AND id = ?2";
     transaction.execute(update, [machine, allocation]).map(drop)
 }

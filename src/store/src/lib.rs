@@ -1,5 +1,5 @@
-//! State of the server in a SQLite database. One thread owns the connection. All other threads send it jobs, which
-//! `fair_queue` schedules fairly between clients.
+//! State of the server in a SQLite or PostgreSQL database. One thread owns the connection. All other threads send it
+//! jobs, which `fair_queue` schedules fairly between clients. Several servers may share a PostgreSQL database.
 //!
 //! Each change of state is decided within the transaction that stores it, and is on disk before it is acknowledged. The
 //! crate does not depend on HTTP or on the operator's files.
@@ -7,7 +7,9 @@
 //! The crate has three layers. Each layer uses only the layers above it in this list, and no two modules use each
 //! other:
 //!
-//! * **Database.** `database_handle` is the handle on the database, and contains machines and digests. `database_file`
+//! * **Database.** `sql` is the interface to both engines, and `store_address` the address of a PostgreSQL database.
+//!   `postgres_database` opens such a database, `change_listener` receives the changes of other servers, and
+//!   `store_transfer`, `table_copy` and `moved_database` copy records between the engines. `database_handle` is the handle on the database, and contains machines and digests. `database_file`
 //!   opens the file, `database_id` distinguishes the file from others, and `schema` defines its tables. `lost_database`
 //!   records that the database replaced a lost database. `epoch` issues fencing tokens, `json_columns` reads and writes
 //!   columns of JSON, and `token` and `boot_token` contain tokens.
@@ -23,7 +25,8 @@
 //!   boot after a migration. `plan_approval` defines the files with approved plans. `restore_confirmation` withholds the
 //!   installations and migrations of a restored database until its records are confirmed, and `install_state` combines
 //!   all records of an allocation. `users` stores users with their roles, `user_tokens` stores the hashes of their
-//!   tokens, and `audit` stores the audit log.
+//!   tokens, and `audit` stores the audit log. `audit_transactions` marks the entries whose request has changed the
+//!   database.
 //! * **Decisions.** `success_proof` decides whether a reported success is valid. `first_install` handles the start of a
 //!   first installation, and `orders` handles reinstalls. `out_of_band` handles the steps that run through management
 //!   controllers before an installation, `migration_transactions` handles migrations, and `adoption` handles installations that the
@@ -34,6 +37,7 @@
 mod adoption;
 mod attempt_failure;
 pub mod audit;
+mod audit_transactions;
 pub mod backup;
 pub mod boot_activity;
 mod boot_prohibitions;
@@ -41,6 +45,7 @@ mod boot_registration;
 mod boot_target;
 pub mod boot_token;
 pub mod boots;
+mod change_listener;
 mod console_log;
 pub mod database_file;
 mod database_handle;
@@ -64,16 +69,22 @@ mod machine_rename;
 mod migration_boot;
 mod migration_records;
 mod migration_transactions;
+mod moved_database;
 mod next_boot;
 mod order_records;
 mod orders;
 mod out_of_band;
 pub mod plan_approval;
+mod postgres_database;
 mod registrations;
 pub mod restore_confirmation;
 pub(crate) mod restore_review;
 pub mod schema;
+pub mod sql;
+pub mod store_address;
+pub mod store_transfer;
 mod success_proof;
+mod table_copy;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use super::boots::current_boot;
 use super::{MachineBoot, ServerState};
+use crate::sql::OptionalExtension;
 use common::error::Result;
-use rusqlite::OptionalExtension;
 use time::format_description::well_known::Rfc3339;
 
 /// Last contact of a machine with the server.

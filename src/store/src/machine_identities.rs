@@ -1,10 +1,10 @@
 //! UUIDs and MAC addresses with which machines have registered.
 
 use super::ServerState;
+use crate::sql::{self, Connection, OptionalExtension};
 use common::error::Result;
 use control::api_types::RegisterRequest;
 use model::machine_identity::{RegisteredIdentity, parse_usable_uuid, usable_mac};
-use rusqlite::{Connection, OptionalExtension};
 
 impl ServerState {
     /// Reads the UUID and the MACs with which the machine registered last. Returns an empty identity if it has never
@@ -24,7 +24,8 @@ impl ServerState {
     pub async fn find_machines_with_mac(&self, mac: &str) -> Result<Vec<String>> {
         let listed = format!("%\"{mac}\"%");
         self.run_job(move |connection| {
-            let mut select = connection.prepare_cached("SELECT id FROM machines WHERE macs LIKE ?1 ORDER BY id")?;
+            let select =
+                connection.prepare_cached("SELECT id FROM machines WHERE lower(macs) LIKE lower(?1) ORDER BY id")?;
             select.query_map([listed], |row| row.get(0))?.collect()
         })
         .await
@@ -37,7 +38,7 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub async fn list_registration_versions(&self) -> Result<Vec<(String, String)>> {
         self.run_job(|connection| {
-            let mut select = connection.prepare_cached(
+            let select = connection.prepare_cached(
                 "SELECT id, coalesce(registered_at, '') || ' ' || length(registered) FROM machines
                  WHERE registered IS NOT NULL",
             )?;
@@ -50,7 +51,7 @@ impl ServerState {
 /// Reads the identity from the machine's last registration. After the machine was renamed, the UUID column is empty,
 /// since the firmware may no longer report the UUID of the old id. Databases of earlier versions contain the UUID only
 /// in the registration.
-fn read_identity(connection: &Connection, machine: &str) -> rusqlite::Result<RegisteredIdentity> {
+fn read_identity(connection: &Connection, machine: &str) -> sql::Result<RegisteredIdentity> {
     let select = "SELECT macs, registered, smbios_uuid FROM machines WHERE id = ?1 AND registered IS NOT NULL";
     let row = connection.query_row(select, [machine], |row| {
         Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, Option<String>>(2)?))

@@ -2,8 +2,8 @@
 //! transferred to its new id.
 
 use super::{ServerState, migration_records, out_of_band, restore_confirmation};
+use crate::sql::{self, OptionalExtension, Transaction};
 use common::error::Result;
-use rusqlite::{OptionalExtension, Transaction, params};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RenameOutcome {
@@ -25,7 +25,7 @@ impl ServerState {
                     return Ok(RenameOutcome::Refused(why));
                 }
             }
-            let has = |machine: &str, which: &str| -> rusqlite::Result<Option<String>> {
+            let has = |machine: &str, which: &str| -> sql::Result<Option<String>> {
                 let select = format!("SELECT id FROM allocations WHERE machine = ?1 AND {which} LIMIT 1");
                 transaction.query_row(&select, [machine], |row| row.get(0)).optional()
             };
@@ -43,7 +43,7 @@ impl ServerState {
     }
 }
 
-fn rename_rows(transaction: &Transaction, old: &str, new: &str) -> rusqlite::Result<()> {
+fn rename_rows(transaction: &Transaction, old: &str, new: &str) -> sql::Result<()> {
     // Installations that were served to the new id have never started: they are dropped.
     for table in ["allocations", "layouts", "orders"] {
         transaction.execute(&format!("DELETE FROM {table} WHERE machine = ?1"), [new])?;
@@ -51,14 +51,21 @@ fn rename_rows(transaction: &Transaction, old: &str, new: &str) -> rusqlite::Res
     }
     restore_confirmation::rename_confirmation(transaction, old, new)?;
     out_of_band::rename_run(transaction, old, new)?;
-    transaction.execute("UPDATE OR REPLACE barred SET machine = ?2 WHERE machine = ?1", [old, new])?;
+    let replaced =
+        "DELETE FROM barred WHERE machine = ?2 AND allocation IN (SELECT allocation FROM barred WHERE machine = ?1)";
+    transaction.execute(replaced, [old, new])?;
+    transaction.execute("UPDATE barred SET machine = ?2 WHERE machine = ?1", [old, new])?;
     for table in ["events", "history"] {
         transaction.execute(&format!("UPDATE {table} SET machine = ?2 WHERE machine = ?1"), [old, new])?;
     }
-    transaction.execute("UPDATE OR REPLACE log SET machine = ?2 WHERE machine = ?1", [old, new])?;
+    let replaced = "DELETE FROM log WHERE machine = ?2 AND EXISTS (SELECT 1 FROM log other
+         WHERE other.machine = ?1 AND other.boot = log.boot AND other.start = log.start)";
+    transaction.execute(replaced, [old, new])?;
+    transaction.execute("UPDATE log SET machine = ?2 WHERE machine = ?1", [old, new])?;
     // Data that the machine has reported under its new id is newer, and preserved. A boot of the new id is preserved as
     // well.
-    let moved = transaction.execute("UPDATE OR IGNORE machines SET id = ?2 WHERE id = ?1", [old, new])?;
+    let rename = "UPDATE machines SET id = ?2 WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM machines WHERE id = ?2)";
+    let moved = transaction.execute(rename, [old, new])?;
     if moved > 0 {
         // The mainboard was replaced: the UUID of the old mainboard is no longer expected.
         transaction.execute("UPDATE machines SET smbios_uuid = '' WHERE id = ?1", [new])?;
@@ -72,6 +79,7 @@ fn rename_rows(transaction: &Transaction, old: &str, new: &str) -> rusqlite::Res
     transaction.execute("DELETE FROM boots WHERE machine = ?1", [old])?;
     transaction.execute("UPDATE former SET machine = ?2 WHERE machine = ?1", [old, new])?;
     transaction.execute("DELETE FROM former WHERE former = ?1", [new])?;
-    transaction.execute("INSERT OR REPLACE INTO former (former, machine) VALUES (?1, ?2)", params![old, new])?;
+    let insert = "INSERT INTO former (former, machine) VALUES (?1, ?2) ON CONFLICT (former) DO UPDATE SET machine = ?2";
+    transaction.execute(insert, [old, new])?;
     Ok(())
 }

@@ -5,8 +5,8 @@ use super::boot_prohibitions::{NOTHING_OF_ITS_OWN, is_barred};
 use super::boot_target::{BootTarget, FileAllocation};
 use super::machine_migration::MigrationBoot;
 use super::migration_records::find_live;
+use crate::sql::{self, Connection, params};
 use common::error::Result;
-use rusqlite::{Connection, params};
 
 /// SQL query that returns a row if the machine has barred allocations, and all of its installed allocations are barred.
 /// If the machine file contains an allocation, the query considers only this allocation.
@@ -41,11 +41,7 @@ impl ServerState {
 
 /// Returns the content of the operator's files about a machine. If the files do not reflect the machine's migration
 /// yet, returns the content that the files will have once they are updated.
-pub fn effective_files(
-    connection: &Connection,
-    machine: &str,
-    files: FileAllocation,
-) -> rusqlite::Result<FileAllocation> {
+pub fn effective_files(connection: &Connection, machine: &str, files: FileAllocation) -> sql::Result<FileAllocation> {
     let ended = find_live(connection, machine)?
         .filter(|is| !is.state.is_open() && is.role_of(machine) == is.state.owner_role());
     Ok(ended.map_or(files, |is| FileAllocation::Allocated(is.allocation)))
@@ -57,7 +53,7 @@ pub(crate) fn migration_boot(
     connection: &Connection,
     machine: &str,
     files: &FileAllocation,
-) -> rusqlite::Result<Option<BootTarget>> {
+) -> sql::Result<Option<BootTarget>> {
     if let Some(is) = find_live(connection, machine)? {
         match is.boot_target(machine) {
             MigrationBoot::Ramdisk => return Ok(Some(BootTarget::Moving(is.role_of(machine), is.state))),

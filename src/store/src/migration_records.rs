@@ -4,8 +4,8 @@ use super::ServerState;
 use super::boots::current_boot;
 use super::json_columns::{parse_column, to_json_column};
 use super::machine_migration::{CurrentBoots, Migration, MigrationState};
+use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use common::error::Result;
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 impl ServerState {
     /// Returns the migration that currently affects this machine, or `None`.
@@ -93,35 +93,34 @@ pub fn explain_migration_block(machine: &str, is: &Migration) -> String {
 
 /// Returns the reason why nothing can be ordered for the machine now, or `None` if the machine is not part of a
 /// migration.
-pub(crate) fn explain_block(connection: &Connection, machine: &str) -> rusqlite::Result<Option<String>> {
+pub(crate) fn explain_block(connection: &Connection, machine: &str) -> sql::Result<Option<String>> {
     Ok(find_live(connection, machine)?.map(|is| explain_migration_block(machine, &is)))
 }
 
-pub fn find_live(connection: &Connection, machine: &str) -> rusqlite::Result<Option<Migration>> {
+pub fn find_live(connection: &Connection, machine: &str) -> sql::Result<Option<Migration>> {
     let select = "SELECT document FROM moves WHERE live = 1 AND (a = ?1 OR b = ?1) LIMIT 1";
     let found = connection.prepare_cached(select)?.query_row([machine], |row| parse_column(row, 0)).optional()?;
     Ok(found.flatten())
 }
 
-pub fn find_last(connection: &Connection, machine: &str) -> rusqlite::Result<Option<Migration>> {
+pub fn find_last(connection: &Connection, machine: &str) -> sql::Result<Option<Migration>> {
     let select = "SELECT document FROM moves WHERE a = ?1 OR b = ?1 ORDER BY live DESC, rowid DESC LIMIT 1";
     let found = connection.prepare_cached(select)?.query_row([machine], |row| parse_column(row, 0)).optional()?;
     Ok(found.flatten())
 }
 
-pub fn list_live(connection: &Connection) -> rusqlite::Result<Vec<Migration>> {
-    let mut all = connection.prepare("SELECT document FROM moves WHERE live = 1 ORDER BY rowid")?;
-    let all: Vec<Option<Migration>> =
-        all.query_map([], |row| parse_column(row, 0))?.collect::<rusqlite::Result<_>>()?;
+pub fn list_live(connection: &Connection) -> sql::Result<Vec<Migration>> {
+    let all = connection.prepare("SELECT document FROM moves WHERE live = 1 ORDER BY rowid")?;
+    let all: Vec<Option<Migration>> = all.query_map([], |row| parse_column(row, 0))?.collect::<sql::Result<_>>()?;
     Ok(all.into_iter().flatten().collect())
 }
 
-pub fn read_current_boots(connection: &Connection, a: &str, b: &str) -> rusqlite::Result<CurrentBoots> {
+pub fn read_current_boots(connection: &Connection, a: &str, b: &str) -> sql::Result<CurrentBoots> {
     let [a, b] = [current_boot(connection, a)?, current_boot(connection, b)?];
     Ok(CurrentBoots { a: a.map(|boot| boot.hash), b: b.map(|boot| boot.hash) })
 }
 
-pub fn store_migration(transaction: &Transaction, is: &Migration) -> rusqlite::Result<()> {
+pub fn store_migration(transaction: &Transaction, is: &Migration) -> sql::Result<()> {
     transaction.execute(
         "INSERT INTO moves (id, a, b, allocation, state, live, created, document) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
          ON CONFLICT (id) DO UPDATE SET state = ?5, live = ?6, document = ?8",

@@ -11,8 +11,8 @@ use super::json_columns::to_json_column;
 use super::machine_migration::{Migration, MigrationEvent, MigrationState};
 use super::migration_records::{explain_migration_block, find_live, read_current_boots, store_migration};
 use super::{ServerState, epoch, restore_confirmation};
+use crate::sql::{self, OptionalExtension, Transaction, params};
 use common::error::Result;
-use rusqlite::{OptionalExtension, Transaction, params};
 
 /// Result of ordering a migration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl ServerState {
     }
 }
 
-pub fn insert_migration(transaction: &Transaction, new: &Migration) -> rusqlite::Result<MigrationPlacement> {
+pub fn insert_migration(transaction: &Transaction, new: &Migration) -> sql::Result<MigrationPlacement> {
     let no = |why: String| Ok(MigrationPlacement::Rejected(why));
     if let Some(why) = restore_confirmation::explain_first_unconfirmed(transaction, [new.a.as_str(), &new.b])? {
         return no(why);
@@ -113,7 +113,7 @@ pub fn apply_event(
     transaction: &Transaction,
     is: &Migration,
     word: &MigrationEvent,
-) -> rusqlite::Result<Result<MigrationUpdate, String>> {
+) -> sql::Result<Result<MigrationUpdate, String>> {
     let after = match is.apply_event(word) {
         Ok(after) => after,
         Err(why) => return Ok(Err(why)),
@@ -132,7 +132,7 @@ pub fn apply_event(
 
 /// Applies the effects of a state change to the rows of the allocation, and to the bars that prevent machines from
 /// booting from their disks.
-fn apply_transition(transaction: &Transaction, before: &Migration, after: &Migration) -> rusqlite::Result<()> {
+fn apply_transition(transaction: &Transaction, before: &Migration, after: &Migration) -> sql::Result<()> {
     let Migration { id, a, b, allocation, .. } = after;
     match (before.state, after.state) {
         (before, after) if before == after => Ok(()),
@@ -159,7 +159,7 @@ fn apply_transition(transaction: &Transaction, before: &Migration, after: &Migra
 
 /// Transfers all rows of the allocation to another machine, and replaces the rows that the other machine already has
 /// for this allocation.
-fn transfer_allocation(transaction: &Transaction, allocation: &str, from: &str, to: &str) -> rusqlite::Result<()> {
+fn transfer_allocation(transaction: &Transaction, allocation: &str, from: &str, to: &str) -> sql::Result<()> {
     for (table, column) in [("allocations", "id"), ("layouts", "allocation"), ("orders", "allocation")] {
         let delete = format!("DELETE FROM {table} WHERE machine = ?1 AND {column} = ?2");
         transaction.execute(&delete, [to, allocation])?;

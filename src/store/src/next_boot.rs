@@ -10,8 +10,8 @@ use super::install_state::read_install_state;
 use super::migration_boot::{effective_files, migration_boot};
 use super::order_records::{ReinstallOrder, ReinstallOutcome, delete_order, store_order, store_outcome};
 use super::{ServerState, now, out_of_band, unknown_machines};
+use crate::sql::{self, OptionalExtension, Transaction};
 use common::error::Result;
-use rusqlite::{OptionalExtension, Transaction};
 use std::time::Duration;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -76,7 +76,7 @@ pub fn choose_boot(
     files: &FileAllocation,
     is_heard: bool,
     quiet: Duration,
-) -> rusqlite::Result<BootTarget> {
+) -> sql::Result<BootTarget> {
     if let Some(next) = migration_boot(transaction, machine, files)? {
         return Ok(next);
     }
@@ -89,7 +89,7 @@ pub fn choose_boot(
 }
 
 /// Returns the target that the machine would boot. Neither counts an attempt nor abandons the reinstall order.
-fn preview_boot(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<BootTarget> {
+fn preview_boot(transaction: &Transaction, machine: &str, allocation: &str) -> sql::Result<BootTarget> {
     let standing = read_install_state(transaction, machine, allocation)?;
     Ok(match (standing.elsewhere, standing.succeeded, standing.order) {
         (Some(other), _, _) => BootTarget::Elsewhere(other),
@@ -112,7 +112,7 @@ pub(crate) fn decide_boot(
     machine: &str,
     allocation: &str,
     quiet: Duration,
-) -> rusqlite::Result<BootTarget> {
+) -> sql::Result<BootTarget> {
     let standing = read_install_state(transaction, machine, allocation)?;
     if let Some(other) = standing.elsewhere {
         return Ok(BootTarget::Elsewhere(other));
@@ -154,7 +154,7 @@ pub(crate) fn decide_boot(
 /// Returns the boot target of a machine that has no machine file. An installed machine boots from its disk until its
 /// machine file is back. If a reinstall has started, the disk does not contain a complete system, so the machine boots
 /// the ramdisk and waits for its machine file. No attempt is counted.
-fn decide_without_file(transaction: &Transaction, machine: &str) -> rusqlite::Result<BootTarget> {
+fn decide_without_file(transaction: &Transaction, machine: &str) -> sql::Result<BootTarget> {
     let select = "SELECT o.begun FROM allocations a LEFT JOIN orders o ON o.machine = a.machine AND o.allocation = a.id
          WHERE a.machine = ?1 AND a.succeeded = 1 ORDER BY coalesce(o.begun, 0) DESC LIMIT 1";
     let installed = transaction.query_row(select, [machine], |row| row.get::<_, Option<u32>>(0)).optional()?;

@@ -4,9 +4,9 @@
 use super::install_attempt::StartedAttempt;
 use super::json_columns::{parse_column, to_json_column};
 use super::restore_confirmation;
+use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use common::timestamp::now;
 use model::install_marker::{FencingToken, RecordedDisk};
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use serde::{Deserialize, Serialize};
 
 /// Options with which the operator permits a reinstall that would otherwise be refused.
@@ -98,7 +98,7 @@ pub(crate) fn read_order(
     connection: &Connection,
     machine: &str,
     allocation: &str,
-) -> rusqlite::Result<Option<ReinstallOrder>> {
+) -> sql::Result<Option<ReinstallOrder>> {
     let select = "SELECT id, image, created, attempts, begun, without_marker, given_up, disks, words, handed, fencing,
              attempt
          FROM orders WHERE machine = ?1 AND allocation = ?2";
@@ -135,7 +135,7 @@ pub(crate) fn store_order(
     machine: &str,
     allocation: &str,
     order: &ReinstallOrder,
-) -> rusqlite::Result<()> {
+) -> sql::Result<()> {
     let ReinstallOrder { id, image, created, attempts, begun, without_marker, change_promise, give_up, .. } = order;
     let ReinstallOrder { disks, attempt, given_up, handed, replace_newer, apply_allocation, fencing, .. } = order;
     let words = ReinstallOverrides {
@@ -149,10 +149,12 @@ pub(crate) fn store_order(
     let fencing = fencing.as_ref().map(to_json_column).transpose()?;
     let attempt = attempt.as_ref().map(to_json_column).transpose()?;
     transaction.execute(
-        "INSERT OR REPLACE INTO orders
+        "INSERT INTO orders
          (machine, allocation, id, image, created, attempts, begun, without_marker, given_up, disks, words, handed,
              fencing, attempt)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
+         ON CONFLICT (machine, allocation) DO UPDATE SET id = ?3, image = ?4, created = ?5, attempts = ?6, begun = ?7,
+             without_marker = ?8, given_up = ?9, disks = ?10, words = ?11, handed = ?12, fencing = ?13, attempt = ?14",
         params![
             machine,
             allocation,
@@ -173,7 +175,7 @@ pub(crate) fn store_order(
     Ok(())
 }
 
-pub(crate) fn delete_order(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<()> {
+pub(crate) fn delete_order(transaction: &Transaction, machine: &str, allocation: &str) -> sql::Result<()> {
     transaction.execute("DELETE FROM orders WHERE machine = ?1 AND allocation = ?2", [machine, allocation])?;
     Ok(())
 }
@@ -183,7 +185,7 @@ pub(crate) fn store_outcome(
     machine: &str,
     allocation: &str,
     outcome: &ReinstallOutcome,
-) -> rusqlite::Result<()> {
+) -> sql::Result<()> {
     let text = to_json_column(outcome)?;
     transaction.execute(
         "UPDATE allocations SET outcome = ?3 WHERE machine = ?1 AND id = ?2",

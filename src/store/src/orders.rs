@@ -15,8 +15,8 @@ use super::install_state::read_install_state;
 use super::installed_allocation::start_record;
 use super::order_records::{ReinstallOrder, ReinstallOverrides, delete_order, store_order};
 use super::{ServerState, epoch, migration_records, now, restore_confirmation};
+use crate::sql::{self, Transaction};
 use common::error::Result;
-use rusqlite::Transaction;
 
 /// Result of placing a reinstall order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -161,14 +161,14 @@ impl ServerState {
 }
 
 /// Discards the failure of the last attempt, which is not about the new order.
-fn clear_failure(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<()> {
+fn clear_failure(transaction: &Transaction, machine: &str, allocation: &str) -> sql::Result<()> {
     let update = "UPDATE allocations SET failure = NULL WHERE machine = ?1 AND id = ?2";
     transaction.execute(update, [machine, allocation]).map(drop)
 }
 
 /// Returns the reason why no reinstall order of the machine may be placed or carried out now, or `None` if reinstall
 /// orders are permitted.
-fn explain_block(transaction: &Transaction, machine: &str) -> rusqlite::Result<Option<String>> {
+fn explain_block(transaction: &Transaction, machine: &str) -> sql::Result<Option<String>> {
     match restore_confirmation::explain_first_unconfirmed(transaction, [machine])? {
         Some(why) => Ok(Some(why)),
         None => migration_records::explain_block(transaction, machine),

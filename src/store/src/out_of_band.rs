@@ -11,10 +11,10 @@ use super::database_file::Durability;
 use super::install_attempt::ATTEMPTS;
 use super::json_columns::{parse_column, to_json_column};
 use super::{ServerState, TokenHash};
+use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use common::error::Result;
 use common::timestamp::now;
 use model::deploy_steps::OutOfBandStep;
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use serde::{Deserialize, Serialize};
 
 /// Phase of the step that runs now.
@@ -183,8 +183,8 @@ impl ServerState {
     /// Returns an error if the database cannot be read.
     pub async fn list_active_runs(&self) -> Result<Vec<(OutOfBandRun, Option<MachineBoot>)>> {
         self.run_job(|connection| {
-            let mut select = connection.prepare_cached("SELECT document FROM out_of_band WHERE active = 1")?;
-            let runs = select.query_map([], |row| parse_column(row, 0))?.collect::<rusqlite::Result<Vec<_>>>()?;
+            let select = connection.prepare_cached("SELECT document FROM out_of_band WHERE active = 1")?;
+            let runs = select.query_map([], |row| parse_column(row, 0))?.collect::<sql::Result<Vec<_>>>()?;
             let with_boot = |run: OutOfBandRun| {
                 let boot = current_boot(connection, &run.machine)?;
                 Ok((run, boot))
@@ -231,35 +231,36 @@ impl ServerState {
     }
 }
 
-fn is_current(connection: &Connection, machine: &str, hash: TokenHash) -> rusqlite::Result<bool> {
+fn is_current(connection: &Connection, machine: &str, hash: TokenHash) -> sql::Result<bool> {
     Ok(current_boot(connection, machine)?.is_some_and(|boot| boot.hash == hash))
 }
 
-fn read_run(connection: &Connection, machine: &str) -> rusqlite::Result<Option<OutOfBandRun>> {
+fn read_run(connection: &Connection, machine: &str) -> sql::Result<Option<OutOfBandRun>> {
     let select = "SELECT document FROM out_of_band WHERE machine = ?1";
     connection.query_row(select, [machine], |row| parse_column(row, 0)).optional().map(Option::flatten)
 }
 
-fn store_run(transaction: &Transaction, run: &OutOfBandRun) -> rusqlite::Result<()> {
-    let insert = "INSERT OR REPLACE INTO out_of_band (machine, active, document) VALUES (?1, ?2, ?3)";
+fn store_run(transaction: &Transaction, run: &OutOfBandRun) -> sql::Result<()> {
+    let insert = "INSERT INTO out_of_band (machine, active, document) VALUES (?1, ?2, ?3)
+         ON CONFLICT (machine) DO UPDATE SET active = ?2, document = ?3";
     transaction.execute(insert, params![run.machine, run.is_active(), to_json_column(run)?]).map(drop)
 }
 
 /// Returns whether the steps of this reinstall order were started and are not completed. Boots that these steps cause
 /// are not attempts of the reinstall order.
-pub(crate) fn is_unfinished(connection: &Connection, machine: &str, order: &str) -> rusqlite::Result<bool> {
+pub(crate) fn is_unfinished(connection: &Connection, machine: &str, order: &str) -> sql::Result<bool> {
     Ok(read_run(connection, machine)?.is_some_and(|run| run.order == order && run.phase != RunPhase::Done))
 }
 
 /// Transfers the run of a machine to the machine's new id.
-pub(crate) fn rename_run(transaction: &Transaction, old: &str, new: &str) -> rusqlite::Result<()> {
+pub(crate) fn rename_run(transaction: &Transaction, old: &str, new: &str) -> sql::Result<()> {
     let run = read_run(transaction, old)?;
     transaction.execute("DELETE FROM out_of_band WHERE machine IN (?1, ?2)", [old, new])?;
     run.map_or(Ok(()), |run| store_run(transaction, &OutOfBandRun { machine: new.to_owned(), ..run }))
 }
 
 /// Deletes the run of a freed machine, so that a later installation does not count its steps as completed.
-pub(crate) fn delete_run(transaction: &Transaction, machine: &str) -> rusqlite::Result<()> {
+pub(crate) fn delete_run(transaction: &Transaction, machine: &str) -> sql::Result<()> {
     transaction.execute("DELETE FROM out_of_band WHERE machine = ?1", [machine]).map(drop)
 }
 

@@ -2,11 +2,11 @@
 //! disks since then.
 
 use super::{ServerState, TokenHash, now, to_json};
+use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use common::error::Result;
 use control::api_types::RegisterRequest;
 use model::inventory::Inventory;
 use model::machine_identity::parse_usable_uuid;
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 /// Stored registration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,13 +30,16 @@ impl ServerState {
         let uuid = register.inventory.as_ref().and_then(|inventory| inventory.system.uuid.as_deref());
         let uuid = uuid.and_then(parse_usable_uuid).map(|uuid| uuid.to_string());
         let (macs, text) = (to_json(&macs)?, to_json(register)?);
-        self.run_job(move |connection| {
-            connection.execute(
+        self.run_deferred(move |transaction| {
+            let uuid = match uuid {
+                Some(uuid) => Some(uuid),
+                None => read_earlier_uuid(transaction, &machine)?,
+            };
+            transaction.execute(
                 "INSERT INTO machines (id, macs, name, registered, registered_at, last_seen, smbios_uuid)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6)
                  ON CONFLICT (id) DO UPDATE SET macs = ?2, name = ?3, registered = ?4, registered_at = ?5, last_seen = ?5,
-                 begun_since = NULL, smbios_uuid = coalesce(?6, smbios_uuid,
-                     CASE WHEN json_valid(registered) THEN json_extract(registered, '$.inventory.system.uuid') END)",
+                 begun_since = NULL, smbios_uuid = ?6",
                 params![machine, macs, name, text, now(), uuid],
             )
         })
@@ -68,7 +71,7 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub fn list_reports_blocking(&self) -> Result<Vec<(String, String)>> {
         self.run_job_blocking(|connection| {
-            let mut all = connection.prepare("SELECT machine, report FROM allocations WHERE report IS NOT NULL")?;
+            let all = connection.prepare("SELECT machine, report FROM allocations WHERE report IS NOT NULL")?;
             all.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
         })
     }
@@ -93,7 +96,20 @@ impl StoredRegistration {
     }
 }
 
-fn read_registration(connection: &Connection, machine: &str) -> rusqlite::Result<Option<StoredRegistration>> {
+/// Returns the UUID that the machine reported last. Databases of earlier versions contain the UUID only in the
+/// registration.
+fn read_earlier_uuid(transaction: &Transaction, machine: &str) -> sql::Result<Option<String>> {
+    let select = "SELECT smbios_uuid, registered FROM machines WHERE id = ?1";
+    let row = transaction.query_row(select, [machine], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+    let (uuid, registered): (Option<String>, Option<String>) = row.unwrap_or_default();
+    let reported = || {
+        let document: serde_json::Value = serde_json::from_str(&registered?).ok()?;
+        document.pointer("/inventory/system/uuid")?.as_str().map(str::to_owned)
+    };
+    Ok(uuid.or_else(reported))
+}
+
+fn read_registration(connection: &Connection, machine: &str) -> sql::Result<Option<StoredRegistration>> {
     let select = "SELECT registered, registered_at, begun_since IS NOT NULL FROM machines
          WHERE id = ?1 AND registered IS NOT NULL";
     let registered = connection.query_row(select, [machine], |row| {
@@ -104,7 +120,7 @@ fn read_registration(connection: &Connection, machine: &str) -> rusqlite::Result
 
 /// Records that the machine has started to erase disks in this boot, so that its registered inventory is treated as
 /// outdated. Removes the install marker that waits for the operator's confirmation.
-pub(crate) fn record_erase_start(transaction: &Transaction, boot: TokenHash) -> rusqlite::Result<()> {
+pub(crate) fn record_erase_start(transaction: &Transaction, boot: TokenHash) -> sql::Result<()> {
     let of_boot = "(SELECT machine FROM boots WHERE hash = ?1)";
     let update = format!("UPDATE machines SET begun_since = ?2 WHERE id = {of_boot}");
     transaction.execute(&update, params![boot, now()])?;

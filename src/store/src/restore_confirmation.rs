@@ -4,8 +4,8 @@
 //! database has recorded for the machine.
 
 use super::{ServerState, epoch, now};
+use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use common::error::Result;
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 /// Source of a machine's confirmation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,25 +76,21 @@ impl ServerState {
 }
 
 /// Returns whether the machine needs confirmation.
-pub(crate) fn needs_confirmation(connection: &Connection, machine: &str) -> rusqlite::Result<bool> {
+pub(crate) fn needs_confirmation(connection: &Connection, machine: &str) -> sql::Result<bool> {
     Ok(epoch::read_epoch(connection)?.restored.is_some() && read_source(connection, machine)?.is_none())
 }
 
 /// Returns whether a reinstall order was placed or confirmed after the last restore. `database` is the epoch of the
 /// database in which the reinstall order was placed.
-pub(crate) fn is_confirmed_order(
-    connection: &Connection,
-    machine: &str,
-    database: Option<&str>,
-) -> rusqlite::Result<bool> {
+pub(crate) fn is_confirmed_order(connection: &Connection, machine: &str, database: Option<&str>) -> sql::Result<bool> {
     let current = epoch::read_epoch(connection)?;
     let is_placed_since = database == Some(current.id.as_str());
     let is_by_operator = || Ok(read_source(connection, machine)?.as_deref() == Some(ConfirmedBy::Operator.name()));
     if current.restored.is_none() || is_placed_since { Ok(true) } else { is_by_operator() }
 }
 
-fn read_source(connection: &Connection, machine: &str) -> rusqlite::Result<Option<String>> {
-    let mut select = connection.prepare_cached("SELECT by FROM confirmed WHERE machine = ?1")?;
+fn read_source(connection: &Connection, machine: &str) -> sql::Result<Option<String>> {
+    let select = connection.prepare_cached("SELECT by FROM confirmed WHERE machine = ?1")?;
     select.query_row([machine], |row| row.get(0)).optional()
 }
 
@@ -103,7 +99,7 @@ fn read_source(connection: &Connection, machine: &str) -> rusqlite::Result<Optio
 pub(crate) fn explain_first_unconfirmed<'a>(
     connection: &Connection,
     machines: impl IntoIterator<Item = &'a str>,
-) -> rusqlite::Result<Option<String>> {
+) -> sql::Result<Option<String>> {
     for machine in machines {
         if needs_confirmation(connection, machine)? {
             return Ok(Some(explain_confirmation(machine)));
@@ -120,7 +116,7 @@ pub fn explain_confirmation(machine: &str) -> String {
 }
 
 /// Records the confirmation of a machine.
-pub(crate) fn insert_confirmation(transaction: &Transaction, machine: &str, by: ConfirmedBy) -> rusqlite::Result<()> {
+pub(crate) fn insert_confirmation(transaction: &Transaction, machine: &str, by: ConfirmedBy) -> sql::Result<()> {
     let upsert = "INSERT INTO confirmed (machine, by, time) VALUES (?1, ?2, ?3)
          ON CONFLICT (machine) DO UPDATE SET by = ?2, time = ?3";
     transaction.execute(upsert, params![machine, by.name(), now()]).map(drop)
@@ -128,7 +124,7 @@ pub(crate) fn insert_confirmation(transaction: &Transaction, machine: &str, by: 
 
 /// Transfers the confirmation of a machine from its old id to its new id. If the old id is not confirmed, the new id is
 /// not confirmed either.
-pub(crate) fn rename_confirmation(transaction: &Transaction, old: &str, new: &str) -> rusqlite::Result<()> {
+pub(crate) fn rename_confirmation(transaction: &Transaction, old: &str, new: &str) -> sql::Result<()> {
     transaction.execute("DELETE FROM confirmed WHERE machine = ?1", [new])?;
     transaction.execute("UPDATE confirmed SET machine = ?2 WHERE machine = ?1", [old, new]).map(drop)
 }

@@ -1,9 +1,9 @@
 //! First steps after a restore from a backup: marks all machines as unconfirmed, and prints instructions for the
 //! operator.
 
+use crate::sql::{self, Connection};
 use crate::{epoch, now, schema};
 use common::format;
-use rusqlite::{Connection, TransactionBehavior};
 use std::path::Path;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -22,17 +22,17 @@ pub(crate) struct RestoredRecord {
 
 /// Upgrades the database to the current schema, and starts a new epoch. Returns all records, and the time of the newest
 /// entry.
-pub(crate) fn mark_unconfirmed(connection: &mut Connection) -> rusqlite::Result<(Vec<RestoredRecord>, Option<String>)> {
+pub(crate) fn mark_unconfirmed(connection: &Connection) -> sql::Result<(Vec<RestoredRecord>, Option<String>)> {
     schema::upgrade_schema(connection)?;
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let transaction = connection.transaction()?;
     epoch::start_restored_epoch(&transaction, &now())?;
     let (records, newest) = (read_records(&transaction)?, find_newest_entry(&transaction)?);
     transaction.commit()?;
     Ok((records, newest))
 }
 
-fn read_records(connection: &Connection) -> rusqlite::Result<Vec<RestoredRecord>> {
-    let mut all = connection.prepare(
+fn read_records(connection: &Connection) -> sql::Result<Vec<RestoredRecord>> {
+    let all = connection.prepare(
         "SELECT a.machine, coalesce(m.name, ''), a.id, a.succeeded, coalesce(a.image, ''), a.adopted IS NOT NULL,
              a.begun IS NOT NULL, coalesce(o.image, ''), coalesce(o.begun, 0), o.id IS NOT NULL,
              coalesce((SELECT v.state FROM moves v WHERE v.live = 1 AND v.allocation = a.id LIMIT 1), '')
@@ -65,11 +65,11 @@ fn read_records(connection: &Connection) -> rusqlite::Result<Vec<RestoredRecord>
 
 /// Returns the time of the newest database entry that has a timestamp, as RFC 3339 in UTC. Times in this form can be
 /// compared as text.
-fn find_newest_entry(connection: &Connection) -> rusqlite::Result<Option<String>> {
+fn find_newest_entry(connection: &Connection) -> sql::Result<Option<String>> {
     let select = "SELECT max(time) FROM (
          SELECT max(last_seen) AS time FROM machines UNION ALL SELECT max(created) FROM allocations
          UNION ALL SELECT max(created) FROM orders UNION ALL SELECT max(created) FROM moves
-         UNION ALL SELECT max(time) FROM events)";
+         UNION ALL SELECT max(time) FROM events) times";
     connection.query_row(select, [], |row| row.get(0))
 }
 

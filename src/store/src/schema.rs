@@ -1,7 +1,7 @@
 //! Tables of the database, and the columns that are added to databases of earlier versions.
 
 use super::epoch;
-use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
+use crate::sql::{self, Connection, OptionalExtension, Transaction, ValueKind};
 
 const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS machines (
@@ -114,40 +114,171 @@ const LATER: [(&str, &str); 31] = [
     ("machines", "reported"),
 ];
 
+/// Version of the schema. It grows with each change of the tables that an earlier version would misread. Columns that
+/// an earlier version ignores do not change it.
+const VERSION: i64 = 1;
+
 /// Creates the tables, or adds the tables and columns that a database of an earlier version lacks.
-pub fn upgrade_schema(connection: &mut Connection) -> rusqlite::Result<()> {
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    transaction.execute_batch(TABLES)?;
-    for (table, column) in LATER {
-        let select = "SELECT 1 FROM pragma_table_info(?1) WHERE name = ?2";
-        let there = transaction.query_row(select, [table, column], |_| Ok(())).optional()?;
-        if there.is_none() {
-            transaction.execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {column} TEXT"))?;
-        }
-    }
+///
+/// # Errors
+/// Returns an error if the database was written by a newer version, or cannot be written.
+pub fn upgrade_schema(connection: &Connection) -> sql::Result<()> {
+    let transaction = connection.transaction()?;
+    create_tables(&transaction)?;
     convert_tokens(&transaction)?;
     epoch::complete_epoch(&transaction)?;
     transaction.commit()
 }
 
-/// Returns whether the database has all columns, so that [`upgrade_schema`] would not add any.
-pub(crate) fn is_current_schema(connection: &Connection) -> rusqlite::Result<bool> {
-    let mut find = connection.prepare("SELECT 1 FROM pragma_table_info(?1) WHERE name = ?2")?;
+/// Creates the tables and columns that are missing.
+pub(crate) fn create_tables(transaction: &Transaction) -> sql::Result<()> {
+    check_version(transaction)?;
+    match transaction.as_postgres() {
+        Some(_) => transaction.execute_batch(&postgres_tables())?,
+        None => transaction.execute_batch(TABLES)?,
+    }
     for (table, column) in LATER {
-        if !find.exists([table, column])? {
+        if !has_column(transaction, table, column)? {
+            transaction
+                .execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {column} {}", text_type(transaction)))?;
+        }
+    }
+    Ok(())
+}
+
+/// Tables that only one of the engines has, and that are not copied.
+const OWN_TABLES: [&str; 3] = ["boot_calls", "schema_version", "moved_to"];
+
+/// Returns the tables that both engines have.
+pub(crate) fn list_tables(connection: &Connection) -> sql::Result<Vec<String>> {
+    let select = match connection.as_postgres() {
+        Some(_) => "SELECT CAST(tablename AS TEXT) FROM pg_tables WHERE schemaname = current_schema() ORDER BY 1",
+        None => "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY 1",
+    };
+    let tables: Vec<String> =
+        connection.prepare(select)?.query_map([], |row| row.get(0))?.collect::<sql::Result<_>>()?;
+    Ok(tables.into_iter().filter(|table| !OWN_TABLES.contains(&table.as_str())).collect())
+}
+
+/// Returns the names of a table's columns.
+pub(crate) fn list_columns(connection: &Connection, table: &str) -> sql::Result<Vec<String>> {
+    let select = match connection.as_postgres() {
+        Some(_) => {
+            "SELECT CAST(column_name AS TEXT) FROM information_schema.columns
+             WHERE table_schema = current_schema() AND table_name = ?1 ORDER BY ordinal_position"
+        }
+        None => "SELECT name FROM pragma_table_info(?1) ORDER BY cid",
+    };
+    connection.prepare(select)?.query_map([table], |row| row.get(0))?.collect()
+}
+
+/// Returns the types of columns. SQLite does not need the type of a missing value, so text is returned for all.
+pub(crate) fn column_kinds(connection: &Connection, table: &str, columns: &[String]) -> sql::Result<Vec<ValueKind>> {
+    if connection.as_postgres().is_none() {
+        return Ok(vec![ValueKind::Text; columns.len()]);
+    }
+    let select = "SELECT CAST(data_type AS TEXT) FROM information_schema.columns
+         WHERE table_schema = current_schema() AND table_name = ?1 AND column_name = ?2";
+    let select = connection.prepare(select)?;
+    let kind = |column: &String| {
+        let name: String = select.query_row([table, column], |row| row.get(0))?;
+        Ok(match name.as_str() {
+            "bigint" => ValueKind::Integer,
+            "bytea" => ValueKind::Blob,
+            "double precision" => ValueKind::Real,
+            _ => ValueKind::Text,
+        })
+    };
+    columns.iter().map(kind).collect()
+}
+
+/// Returns whether the database has all columns, so that [`upgrade_schema`] would not add any.
+pub(crate) fn is_current_schema(connection: &Connection) -> sql::Result<bool> {
+    for (table, column) in LATER {
+        if !has_column(connection, table, column)? {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
+/// Returns the statements that create the tables on PostgreSQL. Text is compared by its bytes, as in SQLite, and tables
+/// whose rows are ordered by SQLite's `rowid` get a column of this name.
+fn postgres_tables() -> String {
+    // Times of boots' last requests, which servers that share the database exchange.
+    let calls = "CREATE TABLE IF NOT EXISTS boot_calls (boot BYTEA PRIMARY KEY, called BIGINT NOT NULL);";
+    let ordered = |table: &str| format!("CREATE TABLE IF NOT EXISTS {table} (");
+    let mut tables = TABLES
+        .replace(") STRICT;", ");")
+        .replace("INTEGER PRIMARY KEY", "BIGINT GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY")
+        .replace(" INTEGER", " BIGINT")
+        .replace(" BLOB", " BYTEA")
+        .replace(" TEXT", &format!(" {POSTGRES_TEXT}"));
+    for table in ROWID_TABLES {
+        let with_number = format!("{}rowid BIGINT GENERATED BY DEFAULT AS IDENTITY,", ordered(table));
+        tables = tables.replace(&ordered(table), &with_number);
+    }
+    tables + calls
+}
+
+/// Tables whose rows are ordered by `rowid`.
+pub(crate) const ROWID_TABLES: [&str; 2] = ["orders", "moves"];
+const POSTGRES_TEXT: &str = "TEXT COLLATE \"C\"";
+
+fn text_type(connection: &Connection) -> &'static str {
+    if connection.as_postgres().is_some() { POSTGRES_TEXT } else { "TEXT" }
+}
+
+/// Returns whether the table exists.
+pub(crate) fn has_table(connection: &Connection, table: &str) -> sql::Result<bool> {
+    let select = match connection.as_postgres() {
+        Some(_) => "SELECT 1 FROM pg_tables WHERE schemaname = current_schema() AND tablename = ?1",
+        None => "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?1",
+    };
+    connection.prepare(select)?.exists([table])
+}
+
+fn has_column(connection: &Connection, table: &str, column: &str) -> sql::Result<bool> {
+    let select = match connection.as_postgres() {
+        Some(_) => {
+            "SELECT 1 FROM information_schema.columns
+             WHERE table_schema = current_schema() AND table_name = ?1 AND column_name = ?2"
+        }
+        None => "SELECT 1 FROM pragma_table_info(?1) WHERE name = ?2",
+    };
+    connection.prepare(select)?.exists([table, column])
+}
+
+/// Records the version of the schema on PostgreSQL, and refuses a newer version. Servers of several versions may share
+/// such a database. A SQLite file belongs to one server, which [`LATER`] upgrades.
+fn check_version(transaction: &Transaction) -> sql::Result<()> {
+    if transaction.as_postgres().is_none() {
+        return Ok(());
+    }
+    let create =
+        "CREATE TABLE IF NOT EXISTS schema_version (one BIGINT PRIMARY KEY CHECK (one = 1), version BIGINT NOT NULL)";
+    transaction.execute_batch(create)?;
+    let select = "SELECT version FROM schema_version";
+    match transaction.query_row(select, [], |row| row.get::<_, i64>(0)).optional()? {
+        Some(version) if version > VERSION => Err(sql::Error::Unsuitable(format!(
+            "the database has schema version {version}, but this program supports versions up to {VERSION}: install the \
+             newer version of drophammer"
+        ))),
+        Some(VERSION) => Ok(()),
+        _ => {
+            let insert = "INSERT INTO schema_version (one, version) VALUES (1, ?1)
+                 ON CONFLICT (one) DO UPDATE SET version = ?1";
+            transaction.execute(insert, [VERSION]).map(drop)
+        }
+    }
+}
+
 /// Converts the machine tokens of earlier versions to boots. These boots must register again.
-fn convert_tokens(transaction: &Transaction) -> rusqlite::Result<()> {
-    let select = "SELECT 1 FROM sqlite_master WHERE name = 'tokens'";
-    if transaction.query_row(select, [], |_| Ok(())).optional()?.is_some() {
+fn convert_tokens(transaction: &Transaction) -> sql::Result<()> {
+    if has_table(transaction, "tokens")? {
         transaction.execute_batch(
-            "INSERT OR IGNORE INTO boots (hash, machine, created, asked_by, while_heard)
-                 SELECT hash, machine, created, '', 0 FROM tokens;
+            "INSERT INTO boots (hash, machine, created, asked_by, while_heard)
+                 SELECT hash, machine, created, '', 0 FROM tokens WHERE true ON CONFLICT DO NOTHING;
              DROP TABLE tokens;",
         )?;
     }

@@ -4,8 +4,8 @@
 use super::boot_activity::BootActivity;
 use super::boots::current_boot;
 use super::{ServerState, now};
+use crate::sql::{self, OptionalExtension, Transaction, params};
 use common::error::Result;
-use rusqlite::{OptionalExtension, Transaction, params};
 use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime};
 
@@ -22,7 +22,7 @@ const ALL: &str =
 
 /// Records an unknown machine. Deletes the records of outdated unknown machines and, if the limit is reached, of
 /// inactive ones. Returns false if the limit is reached and all unknown machines are active.
-pub(crate) fn admit_machine(transaction: &Transaction, machine: &str, heard: &BootActivity) -> rusqlite::Result<bool> {
+pub(crate) fn admit_machine(transaction: &Transaction, machine: &str, heard: &BootActivity) -> sql::Result<bool> {
     let there = transaction.query_row("SELECT 1 FROM machines WHERE id = ?1", [machine], |_| Ok(())).optional()?;
     if there.is_none() && !make_room(transaction, heard)? {
         return Ok(false);
@@ -36,7 +36,7 @@ pub(crate) fn admit_machine(transaction: &Transaction, machine: &str, heard: &Bo
 }
 
 /// Records that the machine has a machine file.
-pub(crate) fn mark_known(transaction: &Transaction, machine: &str) -> rusqlite::Result<()> {
+pub(crate) fn mark_known(transaction: &Transaction, machine: &str) -> sql::Result<()> {
     transaction.execute("UPDATE machines SET stranger = NULL WHERE id = ?1", [machine]).map(drop)
 }
 
@@ -63,12 +63,12 @@ impl ServerState {
     }
 }
 
-fn make_room(transaction: &Transaction, heard: &BootActivity) -> rusqlite::Result<bool> {
+fn make_room(transaction: &Transaction, heard: &BootActivity) -> sql::Result<bool> {
     let long_ago = (OffsetDateTime::now_utc() - KEPT).format(&Rfc3339).unwrap_or_default();
     let select = format!("SELECT id, coalesce(last_seen, '') FROM machines WHERE {ALL} ORDER BY last_seen");
-    let mut select = transaction.prepare(&select)?;
+    let select = transaction.prepare(&select)?;
     let all: Vec<(String, String)> =
-        select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<rusqlite::Result<_>>()?;
+        select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<sql::Result<_>>()?;
     let mut left = all.len();
     for (id, seen) in all {
         let is_old = seen < long_ago;
@@ -83,7 +83,7 @@ fn make_room(transaction: &Transaction, heard: &BootActivity) -> rusqlite::Resul
     Ok(left < MOST as usize)
 }
 
-fn delete_machine(transaction: &Transaction, machine: &str) -> rusqlite::Result<()> {
+fn delete_machine(transaction: &Transaction, machine: &str) -> sql::Result<()> {
     transaction.execute("DELETE FROM machines WHERE id = ?1", [machine])?;
     for table in ["boots", "events", "log", "history"] {
         transaction.execute(&format!("DELETE FROM {table} WHERE machine = ?1"), [machine])?;

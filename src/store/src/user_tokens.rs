@@ -1,5 +1,6 @@
 //! Tokens of users. A token has 256 random bits and a recognizable prefix. Only its hash is stored.
 
+use crate::sql::{self, Connection, OptionalExtension, Row, params};
 use crate::token::{TokenHash, hash_token, hashes_equal, random_bytes};
 use crate::users::{
     Identity, IdentitySource, UserOutcome, accepts_token_file, check_name, explain_last_admin, find_user,
@@ -7,7 +8,6 @@ use crate::users::{
 use crate::{ServerState, now};
 use common::encoding::encode_hex;
 use common::error::Result;
-use rusqlite::{OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime};
@@ -56,7 +56,7 @@ fn format_time(time: OffsetDateTime) -> String {
     time.format(&Rfc3339).unwrap_or_default()
 }
 
-fn read_token(row: &rusqlite::Row) -> rusqlite::Result<UserToken> {
+fn read_token(row: &Row) -> sql::Result<UserToken> {
     Ok(UserToken {
         name: row.get(0)?,
         created: row.get(1)?,
@@ -78,13 +78,13 @@ struct FoundToken {
     hash: String,
 }
 
-fn find_token(connection: &rusqlite::Connection, hash: &str) -> rusqlite::Result<Option<FoundToken>> {
+fn find_token(connection: &Connection, hash: &str) -> sql::Result<Option<FoundToken>> {
     let select = "SELECT name, created, expires, last_used, revoked, user_name, hash FROM user_tokens WHERE hash = ?1";
-    let read = |row: &rusqlite::Row| Ok(FoundToken { token: read_token(row)?, user: row.get(5)?, hash: row.get(6)? });
+    let read = |row: &Row| Ok(FoundToken { token: read_token(row)?, user: row.get(5)?, hash: row.get(6)? });
     connection.query_row(select, [hash], read).optional()
 }
 
-fn judge_token(connection: &rusqlite::Connection, found: &FoundToken) -> rusqlite::Result<TokenVerdict> {
+fn judge_token(connection: &Connection, found: &FoundToken) -> sql::Result<TokenVerdict> {
     let FoundToken { user, token, .. } = found;
     let refuse = |reason| Ok(TokenVerdict::Refused { user: user.clone(), token: token.name.clone(), reason });
     let Some(record) = find_user(connection, user)? else { return Ok(TokenVerdict::Unknown) };
@@ -106,6 +106,29 @@ fn judge_token(connection: &rusqlite::Connection, found: &FoundToken) -> rusqlit
     }))
 }
 
+/// Determines the user of the operator's token file.
+fn judge_file_token(connection: &Connection) -> sql::Result<TokenVerdict> {
+    if accepts_token_file(connection)? {
+        return Ok(TokenVerdict::Valid(Identity::from_token_file()));
+    }
+    let Identity { user, token, .. } = Identity::from_token_file();
+    Ok(TokenVerdict::Refused { user, token, reason: "the user is disabled" })
+}
+
+/// Determines the user of a token by its hash. Also returns the hash of a valid token if no use within the last minutes
+/// is on record.
+fn judge_hash(connection: &Connection, hash: String) -> sql::Result<(TokenVerdict, Option<String>)> {
+    // The hash of an attacker's token is not predictable, so the lookup reveals nothing about stored hashes.
+    let Some(found) = find_token(connection, &hash)?.filter(|found| found.hash == hash) else {
+        return Ok((TokenVerdict::Unknown, None));
+    };
+    let verdict = judge_token(connection, &found)?;
+    let since = format_time(OffsetDateTime::now_utc() - LAST_USED_EVERY);
+    let is_recorded = found.token.last_used.is_some_and(|used| used > since);
+    let unrecorded = (matches!(verdict, TokenVerdict::Valid(_)) && !is_recorded).then_some(hash);
+    Ok((verdict, unrecorded))
+}
+
 impl ServerState {
     /// Determines the user of a token. `file` is the hash of the operator's token file. Records the use of the token
     /// unless a use within the last minutes is on record.
@@ -114,31 +137,20 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub async fn verify_user_token(&self, given: TokenHash, file: TokenHash) -> Result<TokenVerdict> {
         let is_file = hashes_equal(&given, &file);
-        self.run_job(move |connection| {
-            if is_file {
-                return Ok(match accepts_token_file(connection)? {
-                    true => TokenVerdict::Valid(Identity::from_token_file()),
-                    false => {
-                        let Identity { user, token, .. } = Identity::from_token_file();
-                        TokenVerdict::Refused { user, token, reason: "the user is disabled" }
-                    }
-                });
-            }
-            let hash = encode_hex(given);
-            // The hash of an attacker's token is not predictable, so the lookup reveals nothing about stored hashes.
-            let Some(found) = find_token(connection, &hash)?.filter(|found| found.hash == hash) else {
-                return Ok(TokenVerdict::Unknown);
-            };
-            let verdict = judge_token(connection, &found)?;
-            let since = format_time(OffsetDateTime::now_utc() - LAST_USED_EVERY);
-            let is_recorded = found.token.last_used.is_some_and(|used| used > since);
-            if matches!(verdict, TokenVerdict::Valid(_)) && !is_recorded {
-                let update = "UPDATE user_tokens SET last_used = ?2 WHERE hash = ?1";
-                connection.execute(update, params![hash, now()])?;
-            }
-            Ok(verdict)
-        })
-        .await
+        let (verdict, unrecorded) = self
+            .run_job(move |connection| {
+                if is_file {
+                    Ok((judge_file_token(connection)?, None))
+                } else {
+                    judge_hash(connection, encode_hex(given))
+                }
+            })
+            .await?;
+        if let Some(hash) = unrecorded {
+            let update = "UPDATE user_tokens SET last_used = ?2 WHERE hash = ?1";
+            self.run_deferred(move |transaction| transaction.execute(update, params![hash, now()])).await?;
+        }
+        Ok(verdict)
     }
 
     /// Creates a token for a user, and returns the token, which cannot be retrieved later. `days` is its validity;

@@ -5,9 +5,9 @@
 //! expires while the built-in administrator is disabled, the built-in administrator is accepted again.
 
 use crate::json_columns::{parse_column, to_json_column};
+use crate::sql::{self, Connection, OptionalExtension, Row, Transaction, params};
 use crate::{ServerState, now};
 use common::error::Result;
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -152,7 +152,7 @@ fn check_values(role: UserRole, projects: &[String]) -> std::result::Result<(), 
     }
 }
 
-fn read_row(row: &rusqlite::Row) -> rusqlite::Result<UserRecord> {
+fn read_row(row: &Row) -> sql::Result<UserRecord> {
     let role: String = row.get(1)?;
     let name: String = row.get(0)?;
     let source = if name == FILE_USER { IdentitySource::TokenFile } else { IdentitySource::Token };
@@ -170,7 +170,7 @@ fn read_row(row: &rusqlite::Row) -> rusqlite::Result<UserRecord> {
 const COLUMNS: &str = "SELECT name, role, projects, disabled, created FROM users";
 
 /// Returns the user with this name. The built-in administrator exists even without a row.
-pub(crate) fn find_user(connection: &Connection, name: &str) -> rusqlite::Result<Option<UserRecord>> {
+pub(crate) fn find_user(connection: &Connection, name: &str) -> sql::Result<Option<UserRecord>> {
     let select = format!("{COLUMNS} WHERE name = ?1");
     let found = connection.query_row(&select, [name], read_row).optional()?;
     Ok(found.or_else(|| (name == FILE_USER).then(file_user)))
@@ -187,7 +187,7 @@ fn file_user() -> UserRecord {
     }
 }
 
-fn store_user(transaction: &Transaction, user: &UserRecord) -> rusqlite::Result<()> {
+fn store_user(transaction: &Transaction, user: &UserRecord) -> sql::Result<()> {
     transaction.execute(
         "INSERT INTO users (name, role, projects, disabled, created) VALUES (?1, ?2, ?3, ?4, ?5)
          ON CONFLICT (name) DO UPDATE SET role = ?2, projects = ?3, disabled = ?4",
@@ -198,7 +198,7 @@ fn store_user(transaction: &Transaction, user: &UserRecord) -> rusqlite::Result<
 
 /// Returns whether an enabled administrator other than the user `without` has a valid token other than the token
 /// `without_token` of this user.
-fn has_named_admin(connection: &Connection, without: &str, without_token: Option<&str>) -> rusqlite::Result<bool> {
+fn has_named_admin(connection: &Connection, without: &str, without_token: Option<&str>) -> sql::Result<bool> {
     let select = "SELECT COUNT(*) FROM users JOIN user_tokens ON user_tokens.user_name = users.name
          WHERE users.role = 'admin' AND users.disabled = 0 AND user_tokens.revoked IS NULL
          AND (user_tokens.expires IS NULL OR user_tokens.expires > ?1)
@@ -208,7 +208,7 @@ fn has_named_admin(connection: &Connection, without: &str, without_token: Option
 }
 
 /// Returns whether the operator's token file is accepted: its user is enabled, or no other administrator can log in.
-pub(crate) fn accepts_token_file(connection: &Connection) -> rusqlite::Result<bool> {
+pub(crate) fn accepts_token_file(connection: &Connection) -> sql::Result<bool> {
     let is_disabled = find_user(connection, FILE_USER)?.is_some_and(|user| user.disabled);
     Ok(!is_disabled || !has_named_admin(connection, "", None)?)
 }
@@ -219,7 +219,7 @@ pub(crate) fn explain_last_admin(
     connection: &Connection,
     user: &str,
     token: Option<&str>,
-) -> rusqlite::Result<Option<String>> {
+) -> sql::Result<Option<String>> {
     let uses_file = !find_user(connection, FILE_USER)?.is_some_and(|user| user.disabled);
     if (uses_file && user != FILE_USER) || has_named_admin(connection, user, token)? {
         return Ok(None);
@@ -244,8 +244,8 @@ impl ServerState {
     /// Returns an error if the database cannot be read.
     pub async fn list_users(&self) -> Result<Vec<UserRecord>> {
         self.run_job(|connection| {
-            let mut select = connection.prepare_cached(&format!("{COLUMNS} ORDER BY name"))?;
-            let mut users = select.query_map([], read_row)?.collect::<rusqlite::Result<Vec<_>>>()?;
+            let select = connection.prepare_cached(&format!("{COLUMNS} ORDER BY name"))?;
+            let mut users = select.query_map([], read_row)?.collect::<sql::Result<Vec<_>>>()?;
             if !users.iter().any(|user| user.name == FILE_USER) {
                 users.insert(0, file_user());
             }

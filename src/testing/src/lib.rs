@@ -5,6 +5,7 @@ pub mod executables;
 pub mod fuzzing;
 pub mod http;
 pub mod images;
+pub mod postgres;
 pub mod reference_implementation;
 mod sandboxed_workers;
 pub mod sources;

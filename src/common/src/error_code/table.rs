@@ -156,6 +156,9 @@ error_codes! {
     714 ServerProblem "A problem of the server";
     715 Backup "A backup cannot be written or restored";
     716 AccessDenied "The user lacks a permission";
+    720 DatabaseUnavailable "The database is unavailable";
+    721 DatabaseMoved "The database was moved";
+    722 DatabaseAddress "The PostgreSQL database cannot be used";
 
     800 Migration "A migration fails";
     801 MigrationSource "The machine cannot be migrated";

@@ -10,7 +10,6 @@ use control::api_types::InstallReport;
 use model::install_marker::InstallMarker;
 use model::machine_migration::MigrationSide;
 use proptest::prelude::*;
-use rusqlite::{Connection, Transaction, params};
 use site::allocation_resolution::{SiteObjects, image_without_location};
 use site::migrated_allocations::AllocationOwners;
 use site::operator_files::{self, MachineSpec};
@@ -18,6 +17,7 @@ use steps::{Step, any_step, way};
 use store::machine_migration::testing::{carried as has, end, ordered, start};
 use store::machine_migration::{Migration, MigrationEvent};
 use store::schema;
+use store::sql::{self, Connection, Transaction, params};
 use store::testing::*;
 use store::token::TokenHash;
 
@@ -81,8 +81,8 @@ fn file(machine: &str, allocation: Option<&str>) -> MachineSpec {
 
 impl World {
     fn new() -> World {
-        let mut database = Connection::open_in_memory().unwrap();
-        schema::upgrade_schema(&mut database).unwrap();
+        let database = Connection::open_in_memory().unwrap();
+        schema::upgrade_schema(&database).unwrap();
         let text = "id: default\ndisks: [{device: /dev/sda, wipe: true, partitions: [{number: 1, label: root, size: 0, type: GPTLinux}]}]
 filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
         let layout = model::layout::read_yaml(text).unwrap().layout;
@@ -115,7 +115,7 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4, label: root}]\n";
         }
     }
 
-    fn transact<T>(&mut self, work: impl FnOnce(&Transaction) -> rusqlite::Result<T>) -> T {
+    fn transact<T>(&mut self, work: impl FnOnce(&Transaction) -> sql::Result<T>) -> T {
         let transaction = self.database.transaction().unwrap();
         let value = work(&transaction).unwrap();
         transaction.commit().unwrap();

@@ -5,10 +5,10 @@ use crate::boot_prohibitions::bar_allocations;
 use crate::json_columns::{parse_column, to_json_column};
 use crate::machine_migration::{Migration, MigrationEvent, MigrationState};
 use crate::migration_records::{find_live, read_current_boots};
+use crate::sql::{self, OptionalExtension, Transaction, params};
 use crate::{ServerState, TokenHash, to_json};
 use common::error::Result;
 use control::api_types::InstallReport;
-use rusqlite::{OptionalExtension, Transaction, params};
 
 impl ServerState {
     /// Stores a report of a machine in a migration, with all its effects. Returns `None` if the report is not about a migration. The inner
@@ -34,7 +34,7 @@ pub fn handle_report(
     boot: TokenHash,
     report: &InstallReport,
     text: &str,
-) -> rusqlite::Result<Option<Result<MigrationUpdate, String>>> {
+) -> sql::Result<Option<Result<MigrationUpdate, String>>> {
     let of = find_live(transaction, machine)?.filter(|is| is.allocation == report.allocationuuid);
     // A migration that has ended no longer affects its machines, except for a repeated report of success.
     let Some(is) = of else { return handle_repeated_report(transaction, machine, boot, report) };
@@ -65,7 +65,7 @@ fn success_event(
     part: model::machine_migration::MigrationSide,
     boot: TokenHash,
     report: &InstallReport,
-) -> rusqlite::Result<MigrationEvent> {
+) -> sql::Result<MigrationEvent> {
     let received_from = report.marker.as_ref().and_then(|marker| marker.received_from.clone());
     Ok(MigrationEvent::Succeeded { part, boot, received_from, now: read_current_boots(transaction, &is.a, &is.b)? })
 }
@@ -77,7 +77,7 @@ fn handle_repeated_report(
     machine: &str,
     boot: TokenHash,
     report: &InstallReport,
-) -> rusqlite::Result<Option<Result<MigrationUpdate, String>>> {
+) -> sql::Result<Option<Result<MigrationUpdate, String>>> {
     let select = "SELECT document FROM moves WHERE (a = ?1 OR b = ?1) AND allocation = ?2 ORDER BY rowid DESC LIMIT 1";
     let key = [machine, report.allocationuuid.as_str()];
     let is: Option<Migration> = transaction.query_row(select, key, |row| parse_column(row, 0)).optional()?.flatten();

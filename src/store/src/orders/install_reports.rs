@@ -10,6 +10,7 @@ use crate::installed_allocation::complete_record;
 use crate::json_columns::to_json_column;
 use crate::order_records::{ReinstallOrder, ReinstallOutcome, delete_order, store_order, store_outcome};
 use crate::restore_confirmation::{ConfirmedBy, insert_confirmation};
+use crate::sql::{self, OptionalExtension, Transaction, params};
 use crate::success_proof::{self, SuccessEffect, UnprovenReason};
 use crate::wipe_policy_check::find_contradiction;
 use crate::{ServerState, TokenHash, adoption, first_install, migration_records, now, to_json};
@@ -17,7 +18,6 @@ use common::error::Result;
 use control::api_types::InstallReport;
 use model::install_marker::InstallMarker;
 use operations::{FailureState, StageName};
-use rusqlite::{OptionalExtension, Transaction, params};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReportOutcome {
@@ -75,7 +75,8 @@ impl ServerState {
                 store_failure(transaction, (&machine, &allocation), &report)?;
             }
             transaction.execute("UPDATE machines SET reported = ?2 WHERE id = ?1", params![machine, now()])?;
-            let is_same = "UPDATE allocations SET report = ?3 WHERE machine = ?1 AND id = ?2 AND report IS NOT ?3";
+            let is_same =
+                "UPDATE allocations SET report = ?3 WHERE machine = ?1 AND id = ?2 AND report IS DISTINCT FROM ?3";
             let other_text = transaction.execute(is_same, params![machine, allocation, text])? > 0;
             let after = read_install_state(transaction, &machine, &allocation)?;
             let news = other_text || before.succeeded != after.succeeded || before.order != after.order;
@@ -102,7 +103,7 @@ fn is_late_failure(
     boot: TokenHash,
     report: &InstallReport,
     text: &str,
-) -> rusqlite::Result<bool> {
+) -> sql::Result<bool> {
     let select = "SELECT count(*) FROM boots WHERE hash = ?1 AND over IS NOT NULL";
     let has_ended = transaction.query_row(select, params![boot], |row| row.get::<_, i64>(0))? > 0;
     if report.success || !has_ended {
@@ -122,7 +123,7 @@ fn store_failure(
     transaction: &Transaction,
     (machine, allocation): (&str, &str),
     report: &InstallReport,
-) -> rusqlite::Result<()> {
+) -> sql::Result<()> {
     let failure = AttemptFailure::from_report(report);
     let failure = failure.as_ref().map(to_json_column).transpose()?;
     let update = "UPDATE allocations SET failure = ?3 WHERE machine = ?1 AND id = ?2";
@@ -136,9 +137,9 @@ fn record_effect(
     before: &InstallState,
     effect: Option<SuccessEffect>,
     report: &InstallReport,
-) -> rusqlite::Result<ReportOutcome> {
+) -> sql::Result<ReportOutcome> {
     transaction.execute(
-        "INSERT OR IGNORE INTO allocations (machine, id, created) VALUES (?1, ?2, ?3)",
+        "INSERT INTO allocations (machine, id, created) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
         params![machine, allocation, now()],
     )?;
     let order = before.order.clone().filter(|order| report.order.as_ref() == Some(&order.id));
@@ -165,7 +166,7 @@ fn record_success(
     before: &InstallState,
     effect: SuccessEffect,
     report: &InstallReport,
-) -> rusqlite::Result<()> {
+) -> sql::Result<()> {
     let is_moved = before.barred || migration_records::explain_block(transaction, machine)?.is_some();
     match effect {
         SuccessEffect::Order(order) => complete_order(transaction, machine, allocation, &order, report),
@@ -188,7 +189,7 @@ fn confirm_by_report(
     machine: &str,
     allocation: &str,
     report: &InstallReport,
-) -> rusqlite::Result<()> {
+) -> sql::Result<()> {
     let InstallState { succeeded, marker, unconfirmed, .. } = read_install_state(transaction, machine, allocation)?;
     let agrees = succeeded && report.success && marker.is_some() && marker == report.marker;
     if unconfirmed && agrees && migration_records::find_live(transaction, machine)?.is_none() {
@@ -218,7 +219,7 @@ fn complete_order(
     allocation: &str,
     order: &ReinstallOrder,
     report: &InstallReport,
-) -> rusqlite::Result<()> {
+) -> sql::Result<()> {
     record_installed(transaction, machine, allocation, report, Some(&order.image))?;
     complete_record(transaction, machine, allocation)?;
     end_adoption(transaction, machine, allocation)?;
@@ -232,7 +233,7 @@ fn complete_order(
 }
 
 /// Ends an adoption. The installation is proven, so it is no longer known only from the adopted marker.
-fn end_adoption(transaction: &Transaction, machine: &str, allocation: &str) -> rusqlite::Result<()> {
+fn end_adoption(transaction: &Transaction, machine: &str, allocation: &str) -> sql::Result<()> {
     let update = "UPDATE allocations SET adopted = NULL, adopted_marker = NULL WHERE machine = ?1 AND id = ?2";
     transaction.execute(update, [machine, allocation]).map(drop)
 }
@@ -245,7 +246,7 @@ fn record_installed(
     allocation: &str,
     report: &InstallReport,
     ordered: Option<&str>,
-) -> rusqlite::Result<()> {
+) -> sql::Result<()> {
     let select = "SELECT document, image FROM layouts WHERE machine = ?1 AND allocation = ?2";
     let handed_out = transaction.query_row(select, [machine, allocation], |row| Ok((row.get(0)?, row.get(1)?)));
     let (layout, handed_out): (Option<String>, Option<String>) = handed_out.optional()?.unwrap_or_default();
@@ -278,7 +279,7 @@ fn record_failed_attempt(
     allocation: &str,
     mut order: ReinstallOrder,
     report: &InstallReport,
-) -> rusqlite::Result<ReportOutcome> {
+) -> sql::Result<ReportOutcome> {
     let step = report.step.as_deref().map(|step| format!("{step}: ")).unwrap_or_default();
     let reason = report.reason();
     store_outcome(

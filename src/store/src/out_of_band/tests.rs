@@ -147,8 +147,8 @@ fn a_run_survives_a_restart_of_the_server_and_ends_with_its_installation() {
 
 #[test]
 fn boots_that_the_steps_cause_are_not_attempts_of_the_order() {
-    let mut connection = rusqlite::Connection::open_in_memory().unwrap();
-    schema::upgrade_schema(&mut connection).unwrap();
+    let connection = crate::sql::Connection::open_in_memory().unwrap();
+    schema::upgrade_schema(&connection).unwrap();
     let transaction = connection.transaction().unwrap();
     let insert = "INSERT INTO allocations (machine, id, created, succeeded) VALUES ('m', 'a', '', 1)";
     transaction.execute(insert, []).unwrap();

@@ -1,0 +1,58 @@
+//! Notifications about changes that other servers have committed to a shared PostgreSQL database.
+
+use crate::sql::postgres::session::connect;
+use crate::store_address::PostgresAddress;
+use common::error::{Context, Phase, Result};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Builder;
+use tokio::sync::watch;
+use tokio_postgres::AsyncMessage;
+
+/// Channel of `NOTIFY`.
+pub(crate) const CHANNEL: &str = "drophammer";
+/// Delay before the connection is opened again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Starts the thread that listens. The number in the channel changes with each notification, and with each connection,
+/// since notifications may have been missed before it. The thread ends when all receivers are dropped.
+///
+/// # Errors
+/// Returns an error if the thread cannot be started.
+pub(crate) fn start_listener(address: PostgresAddress) -> Result<watch::Receiver<u64>> {
+    let (changes, receiver) = watch::channel(0);
+    let changes = Arc::new(changes);
+    let what = || "start the thread that listens for changes of the database";
+    let runtime = Builder::new_current_thread().enable_all().build().context(Phase::Serve, what)?;
+    let run = move || {
+        runtime.block_on(async {
+            tokio::select! {
+                () = changes.closed() => {}
+                () = listen_forever(&address, &changes) => {}
+            }
+        });
+    };
+    std::thread::Builder::new().name("state-changes".to_owned()).spawn(run).context(Phase::Serve, what)?;
+    Ok(receiver)
+}
+
+async fn listen_forever(address: &PostgresAddress, changes: &Arc<watch::Sender<u64>>) {
+    loop {
+        let told = changes.clone();
+        let on_message = move |message| {
+            if matches!(message, AsyncMessage::Notification(_)) {
+                told.send_modify(|number| *number += 1);
+            }
+        };
+        if let Ok(client) = connect(address, on_message).await
+            && client.batch_execute(&format!("LISTEN {CHANNEL}")).await.is_ok()
+        {
+            changes.send_modify(|number| *number += 1);
+            // A lost connection ends the task that reads it, and a silent one is detected by keepalives.
+            while !client.is_closed() {
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}

@@ -1,0 +1,187 @@
+//! Statements on PostgreSQL, through one session that is opened again after it was lost.
+//!
+//! * Transactions that write exclude each other across all processes: each acquires the same advisory lock first.
+//! * Each call has a deadline. A session whose call exceeds the deadline is closed.
+//! * If the session is lost before a commit, PostgreSQL rolls the transaction back, and nothing was changed. If it is
+//!   lost during a commit, the outcome is unknown. The caller gets an error in both cases, and nothing is repeated.
+//! * After a failed connection, calls fail immediately until the next attempt is due.
+
+mod retry_delay;
+pub(crate) mod session;
+mod values;
+
+use super::{Error, Result, Row, TransactionKind, Value};
+use crate::database_id::DatabaseIdentity;
+use crate::store_address::PostgresAddress;
+use retry_delay::RetryDelay;
+use session::Session;
+use std::cell::RefCell;
+use std::time::Duration;
+use tokio::runtime::{Builder, Runtime};
+use tokio_postgres::error::SqlState;
+
+/// Duration after which a call is abandoned. Longer than the timeouts of the session, whose errors are more precise.
+const CALL_DEADLINE: Duration = Duration::from_secs(20);
+
+/// Key of the advisory lock that transactions hold while they write. Advisory locks belong to one database.
+const WRITE_LOCK: i64 = 0x6472_6f70_6861_6d6d;
+
+pub(crate) struct PostgresConnection {
+    address: PostgresAddress,
+    runtime: Runtime,
+    session: RefCell<Option<Session>>,
+    delay: RefCell<RetryDelay>,
+    /// Identity that the database must have after the session was opened again.
+    expected: RefCell<Option<DatabaseIdentity>>,
+}
+
+impl PostgresConnection {
+    /// Connects to the database. Must be called on the thread that uses the connection, outside of any runtime.
+    pub(crate) fn connect(address: PostgresAddress) -> Result<PostgresConnection> {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| Error::Unavailable(error.to_string()))?;
+        let connection = PostgresConnection {
+            address,
+            runtime,
+            session: RefCell::default(),
+            delay: RefCell::default(),
+            expected: RefCell::default(),
+        };
+        connection.open_session()?;
+        Ok(connection)
+    }
+
+    /// Sets the identity that the database must have, or exceed in its number of transactions, in later sessions.
+    pub(crate) fn expect_identity(&self, identity: &DatabaseIdentity) {
+        self.expected.replace(Some(identity.clone()));
+    }
+
+    pub(super) fn begin(&self, kind: TransactionKind) -> Result<()> {
+        let begin = match kind {
+            TransactionKind::Read => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY".to_owned(),
+            // After the lock, each statement sees everything that other processes have committed.
+            TransactionKind::Write => {
+                format!("BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_advisory_xact_lock({WRITE_LOCK})")
+            }
+        };
+        let was_open = self.session.borrow().is_some();
+        if !was_open {
+            self.open_session()?;
+        }
+        match self.execute_batch(&begin) {
+            // The session was lost while it was idle: nothing has been sent in this transaction.
+            Err(Error::Unavailable(_)) if was_open && self.session.borrow().is_none() => {
+                self.open_session()?;
+                self.execute_batch(&begin)
+            }
+            begun => begun,
+        }
+        .inspect_err(|_| self.roll_back())
+    }
+
+    pub(super) fn execute(&self, sql: &str, values: &[Value]) -> Result<usize> {
+        let changed = self.call(async |session| session.execute(sql, values).await)?;
+        Ok(usize::try_from(changed).unwrap_or(usize::MAX))
+    }
+
+    pub(super) fn query(&self, sql: &str, values: &[Value]) -> Result<Vec<Row>> {
+        let rows = self.call(async |session| session.query(sql, values).await)?;
+        rows.iter().map(values::read_row).collect()
+    }
+
+    pub(super) fn execute_batch(&self, sql: &str) -> Result<()> {
+        self.call(async |session| session.execute_batch(sql).await)
+    }
+
+    pub(super) fn commit(&self, is_synced: bool) -> Result<()> {
+        if self.session.borrow().as_ref().is_some_and(|session| session.has_failed) {
+            // PostgreSQL would acknowledge the commit of a failed transaction, although it rolls it back.
+            self.roll_back();
+            return Err(Error::Unavailable("a statement of the transaction has failed".to_owned()));
+        }
+        let commit = if is_synced { "COMMIT" } else { "SET LOCAL synchronous_commit TO off; COMMIT" };
+        let was_open = self.session.borrow().is_some();
+        self.execute_batch(commit).map_err(|error| match error {
+            Error::Unavailable(why) if was_open && self.session.borrow().is_none() => Error::UnknownOutcome(why),
+            error => error,
+        })
+    }
+
+    pub(super) fn roll_back(&self) {
+        if self.session.borrow().is_some() && self.execute_batch("ROLLBACK").is_err() {
+            // PostgreSQL rolls the transaction back at the end of the session.
+            self.session.replace(None);
+        }
+    }
+
+    /// Runs one call. Closes the session if the call was not answered.
+    fn call<T>(&self, work: impl AsyncFnOnce(&mut Session) -> Result<T, tokio_postgres::Error>) -> Result<T> {
+        let mut slot = self.session.borrow_mut();
+        let Some(session) = slot.as_mut() else {
+            return Err(Error::Unavailable("the session has ended".to_owned()));
+        };
+        let done = self.runtime.block_on(async { tokio::time::timeout(CALL_DEADLINE, work(session)).await });
+        match done {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) => {
+                let (error, is_lost) = classify_error(error);
+                session.has_failed = true;
+                if is_lost {
+                    *slot = None;
+                }
+                Err(error)
+            }
+            Err(_) => {
+                *slot = None;
+                Err(Error::Unavailable(format!("no response within {} s", CALL_DEADLINE.as_secs())))
+            }
+        }
+    }
+
+    fn open_session(&self) -> Result<()> {
+        self.delay.borrow().check()?;
+        let opened = self.runtime.block_on(async {
+            let opening = Session::open(&self.address, self.expected.borrow().clone());
+            tokio::time::timeout(CALL_DEADLINE, opening).await.unwrap_or_else(|_| {
+                Err(Error::Unavailable(format!("no response within {} s", CALL_DEADLINE.as_secs())))
+            })
+        });
+        match opened {
+            Ok(session) => {
+                self.session.replace(Some(session));
+                self.delay.borrow_mut().reset();
+                Ok(())
+            }
+            Err(error) => {
+                self.delay.borrow_mut().postpone(&error);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Converts an error. Also returns whether the session is lost.
+fn classify_error(error: tokio_postgres::Error) -> (Error, bool) {
+    let Some(refused) = error.as_db_error() else {
+        let is_lost =
+            error.is_closed() || std::error::Error::source(&error).is_some_and(|source| source.is::<std::io::Error>());
+        return (if is_lost { Error::Unavailable(describe_error(&error)) } else { Error::Postgres(error) }, is_lost);
+    };
+    let code = refused.code();
+    // Class 08: connection exception. 57P01 to 57P05: PostgreSQL ends the session.
+    let is_lost = code.code().starts_with("08") || code.code().starts_with("57P");
+    // Class 53: insufficient resources, such as a full disk or too many connections. Class 58: I/O error.
+    let is_passing = code.code().starts_with("53")
+        || code.code().starts_with("58")
+        || [SqlState::QUERY_CANCELED, SqlState::LOCK_NOT_AVAILABLE].contains(code);
+    let message = format!("{} ({})", refused.message(), code.code());
+    (if is_lost || is_passing { Error::Unavailable(message) } else { Error::Postgres(error) }, is_lost)
+}
+
+/// Returns the message of an error and its source, without the text of the connection's parameters.
+fn describe_error(error: &tokio_postgres::Error) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}").replace(&format!(": {source}: {source}"), &format!(": {source}")),
+        None => error.to_string(),
+    }
+}

@@ -1,0 +1,142 @@
+//! Private PostgreSQL server for the tests of one process.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+
+/// Directory of Debian's PostgreSQL 15.
+const PROGRAMS: &str = "/usr/lib/postgresql/15/bin";
+/// Unprivileged user that runs the server if the test runs as root.
+const USER: &str = "postgres";
+
+/// Returns whether PostgreSQL is installed.
+pub fn is_installed() -> bool {
+    Path::new(PROGRAMS).join("initdb").exists()
+}
+
+/// Running server in a temporary directory, which only listens on a UNIX socket in this directory.
+pub struct PrivatePostgres {
+    dir: PathBuf,
+    keeper: Mutex<Option<Child>>,
+}
+
+impl PrivatePostgres {
+    /// Creates and starts a server. It ends with the process, or when the value is dropped.
+    ///
+    /// # Panics
+    /// Panics if the server does not start.
+    pub fn start() -> PrivatePostgres {
+        let dir = tempfile::Builder::new().prefix("pg-").tempdir_in("/tmp").unwrap().keep();
+        let is_root = nix::unistd::geteuid().is_root();
+        if is_root {
+            run(Command::new("chown").arg(format!("{USER}:")).arg(&dir));
+        }
+        let initdb = ["-D", "data", "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"];
+        run(as_user(is_root, "initdb").args(initdb).current_dir(&dir));
+        let server = PrivatePostgres { dir, keeper: Mutex::default() };
+        server.resume();
+        server
+    }
+
+    /// Starts the server again after [`PrivatePostgres::stop`], and waits until it accepts connections.
+    ///
+    /// # Panics
+    /// Panics if the server does not start.
+    pub fn resume(&self) {
+        let is_root = nix::unistd::geteuid().is_root();
+        let mut server = as_user(is_root, "postgres");
+        server.args(["-D", "data", "-k"]).arg(&self.dir).args(["-c", "listen_addresses=", "-c", "fsync=off"]);
+        server.args(["-c", "max_connections=300", "-c", "full_page_writes=off", "-c", "log_min_messages=error"]);
+        let command: Vec<String> = std::iter::once(server.get_program())
+            .chain(server.get_args())
+            .map(|argument| argument.to_string_lossy().into_owned())
+            .collect();
+        // The shell ends the server when its standard input is closed, which also happens when the test is killed.
+        let script = "\"$@\" >>log 2>&1 </dev/null & server=$!; read -r word; \
+            kill -QUIT \"$(head -n1 data/postmaster.pid 2>/dev/null || echo $server)\"; wait $server; \
+            [ \"$word\" = stop ] || rm -rf \"$PWD\"";
+        let mut keeper = Command::new("sh");
+        keeper.args(["-c", script, "sh"]).args(command).current_dir(&self.dir).stdin(Stdio::piped());
+        *self.keeper.lock().unwrap() = Some(keeper.spawn().unwrap());
+        for _ in 0..600 {
+            let ready = as_user(is_root, "pg_isready").arg("-q").arg("-h").arg(&self.dir).status();
+            if ready.is_ok_and(|status| status.success()) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        panic!("PostgreSQL does not start: {}", std::fs::read_to_string(self.dir.join("log")).unwrap_or_default());
+    }
+
+    /// Stops the server immediately, as a crash does.
+    ///
+    /// # Panics
+    /// Panics if the server is not running.
+    pub fn stop(&self) {
+        let mut keeper = self.keeper.lock().unwrap().take().unwrap();
+        std::io::Write::write_all(&mut keeper.stdin.take().unwrap(), b"stop\n").unwrap();
+        keeper.wait().unwrap();
+    }
+
+    /// Creates an empty database, and returns its URL.
+    ///
+    /// # Panics
+    /// Panics if the database cannot be created.
+    pub fn create_database(&self, name: &str) -> String {
+        self.run_sql("postgres", &format!("CREATE DATABASE \"{name}\" TEMPLATE template0"));
+        self.url(name)
+    }
+
+    /// Returns the URL of a database.
+    pub fn url(&self, name: &str) -> String {
+        format!("postgres:///{name}?host={}&user={USER}", self.dir.display())
+    }
+
+    /// Returns the path of the socket.
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join(".s.PGSQL.5432")
+    }
+
+    /// Runs statements with psql, and returns its output without headers.
+    ///
+    /// # Panics
+    /// Panics if a statement fails.
+    pub fn run_sql(&self, database: &str, sql: &str) -> String {
+        let mut psql = as_user(nix::unistd::geteuid().is_root(), "psql");
+        psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-U", USER, "-d", database, "-h"]);
+        run(psql.arg(&self.dir).args(["-c", sql]).current_dir("/tmp"))
+    }
+}
+
+impl Drop for PrivatePostgres {
+    fn drop(&mut self) {
+        if let Some(mut keeper) = self.keeper.lock().unwrap().take() {
+            drop(keeper.stdin.take());
+            let _ = keeper.wait();
+        }
+    }
+}
+
+/// Returns the server that all tests of this process share, or `None` if PostgreSQL is not installed.
+pub fn shared() -> Option<&'static PrivatePostgres> {
+    static SHARED: OnceLock<PrivatePostgres> = OnceLock::new();
+    is_installed().then(|| SHARED.get_or_init(PrivatePostgres::start))
+}
+
+fn as_user(is_root: bool, program: &str) -> Command {
+    let program = Path::new(PROGRAMS).join(program);
+    if !is_root {
+        return Command::new(program);
+    }
+    let mut command = Command::new("setpriv");
+    // The user may be unable to read the directory of the tests.
+    command.args(["--reuid", USER, "--regid", USER, "--clear-groups"]).arg(program).current_dir("/tmp");
+    command
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
