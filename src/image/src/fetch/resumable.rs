@@ -188,9 +188,9 @@ impl ResumableDownload {
             (0, StatusCode::OK) => {
                 self.agree_on_size(header_text(response, CONTENT_LENGTH).and_then(|text| text.parse().ok()))?;
                 if self.places.is_first() && etag != self.image.etag {
+                    let url = &self.image.url;
                     tracing::warn!(
-                        "{}: the image has changed since it was checked; the new image is accepted only if its digest matches",
-                        self.image.url
+                        "{url}: the image has changed since the check; it is accepted only if its digest matches"
                     );
                 }
             }
@@ -211,9 +211,8 @@ impl ResumableDownload {
                 return Err(fail_for_this_start("the image is now shorter than the data that was already received"));
             }
             (_, status) => {
-                return Err(fail_for_good(format!(
-                    "the server responded with {status} to the request for the remaining bytes"
-                )));
+                let why = format!("the server responded with {status} to the request for the remaining bytes");
+                return Err(fail_for_good(why));
             }
         }
         self.places.current_mut().answered = Some(before.unwrap_or(etag));

@@ -364,11 +364,8 @@ fn an_old_image_gives_way_as_a_whole() {
     fs::write(&disk, "one").unwrap();
     let signed = pack_image(&with_key(options(&disk, &image), "one.key")).unwrap();
     assert_eq!((signed.beside.len(), signed.signed_by.as_deref()), (4, Some("6C22FE75B6915BAB")));
-    assert!(
-        signed.format_line().contains("image.sha256.minisig (signed by 6C22FE75B6915BAB, without an image id; "),
-        "{}",
-        signed.format_line()
-    );
+    let line = signed.format_line();
+    assert!(line.contains("image.sha256.minisig (signed by 6C22FE75B6915BAB, without an image id; "), "{line}");
     assert!(with_suffix(&image, ".manifest.minisig").exists());
     fs::write(&disk, "two").unwrap();
     let unsigned = pack_image(&options(&disk, &image)).unwrap();
