@@ -1,7 +1,6 @@
 //! Download of one image that tolerates dropped connections and failing mirrors. After an interruption, the download
 //! resumes with a Range request: from the same mirror if an ETag or chunk manifest proves that its image is unchanged,
-//! otherwise from the next mirror. If no mirror can continue, the download reports that it must start over from the
-//! first byte of the image.
+//! otherwise from the next mirror. If no mirror can continue, the download reports that it must start over.
 //!
 //! The image must have the same length on all mirrors. Its content is verified with the chunk manifest as data arrives
 //! (`chunk_verifier`), or with the digest at the end. If a single stream does not use the capacity of the link,
@@ -204,11 +203,9 @@ impl ResumableDownload {
                     return Err(fail_for_this_start(&format!("the server resumed with a different range: `{range}`")));
                 }
             }
-            (_, StatusCode::OK) => {
-                return Err(fail_for_this_start("the server sent the image from its beginning instead of resuming"));
-            }
+            (_, StatusCode::OK) => return Err(fail_for_this_start("the server resent the image from its beginning")),
             (_, StatusCode::RANGE_NOT_SATISFIABLE) => {
-                return Err(fail_for_this_start("the image is now shorter than the data that was already received"));
+                return Err(fail_for_this_start("the image is now shorter than the received data"));
             }
             (_, status) => {
                 let why = format!("the server responded with {status} to the request for the remaining bytes");
