@@ -74,7 +74,7 @@ fn build_request(family: u8) -> Vec<u8> {
     [&head[..], &[family], &[0; NEIGHBOR - 1]].concat()
 }
 
-/// Adds the MACs that the messages contain for the address. Returns whether the kernel sends more messages.
+/// Collects the MACs of the address from the messages. Returns whether more messages will follow.
 fn parse_messages(mut bytes: &[u8], address: IpAddr, macs: &mut Vec<String>) -> bool {
     while let (Some(length), Some(kind)) = (read_integer(bytes, 0, 4), read_integer(bytes, 4, 2)) {
         let Some(body) = bytes.get(HEAD..length) else { return false };

@@ -63,7 +63,7 @@ pub struct MigrationStatus {
 pub enum MigrationAnswer<'m> {
     /// The migration continues, and the machine has this role.
     Role(&'m MigrationOffer),
-    /// The migration continues in this state, and the machine currently has no role.
+    /// The migration is in this state and has not ended; the machine must wait, without a role for now.
     Waiting(&'m str),
     /// The migration has succeeded: the system runs on the target machine.
     Done,

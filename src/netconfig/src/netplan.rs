@@ -60,7 +60,7 @@ impl NetworkConfig {
         vec![RenderedFile { path, mode: 0o600, content: yaml.text }]
     }
 
-    /// Writes the configuration. `name` returns the name for a NIC without a configured name, or `None` if the NIC is not renamed.
+    /// Writes the configuration. `name` is called for each NIC to which the configuration does not assign a name; it returns the name to assign, or `None`.
     fn write_yaml(&self, yaml: &mut YamlWriter, name: impl Fn(&str) -> Option<String>) {
         yaml.write_line("version: 2");
         if !self.ethernets.is_empty() {

@@ -7,8 +7,7 @@ use model::device_name::DevicePath;
 use model::inventory::FirmwareType;
 use serde::Serialize;
 
-/// Makes an image of files bootable: either the image's installer, which is run in a chroot, or the agent itself does
-/// this.
+/// Makes a file-based image bootable: runs the image's installer in a chroot, or sets up the boot without an installer.
 impl PlannedOperation for FinishInputs {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
         describe_finisher(self).and(describe_seed(self)).into()

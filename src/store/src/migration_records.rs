@@ -31,7 +31,7 @@ impl ServerState {
     /// # Errors
     /// Returns an error if the database cannot be read or written.
     pub async fn list_live_migrations(&self) -> Result<Vec<Migration>> {
-        self.run_job(|connection| list_live(connection)).await
+        self.run_job(list_live).await
     }
 
     /// Blocking variant of [`ServerState::list_live_migrations`].
@@ -39,7 +39,7 @@ impl ServerState {
     /// # Errors
     /// Returns an error if the database cannot be read or written.
     pub fn list_live_migrations_blocking(&self) -> Result<Vec<Migration>> {
-        self.run_job_blocking(|connection| list_live(connection))
+        self.run_job_blocking(list_live)
     }
 
     /// Returns the machine's newest migration, even if it has ended.

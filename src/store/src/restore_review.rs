@@ -107,8 +107,8 @@ mod tests {
 
     #[test]
     fn what_is_restored_is_listed_with_what_is_withheld() {
-        let mut connection = Connection::open_in_memory().unwrap();
-        schema::upgrade_schema(&mut connection).unwrap();
+        let connection = Connection::open_in_memory().unwrap();
+        schema::upgrade_schema(&connection).unwrap();
         connection
             .execute_batch(
                 "INSERT INTO machines (id, name, last_seen) VALUES ('m1', 'one', '2026-10-05T00:00:00Z');
@@ -123,7 +123,7 @@ mod tests {
                      ('v1', 'm5', 'm6', 'a5', 'copying', 1, '2026-10-04T00:00:00Z');",
             )
             .unwrap();
-        let (records, newest) = mark_unconfirmed(&mut connection).unwrap();
+        let (records, newest) = mark_unconfirmed(&connection).unwrap();
         let short: Vec<_> = records
             .iter()
             .map(|record| (record.machine.as_str(), record.record.as_str(), record.withheld.as_str()))

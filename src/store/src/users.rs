@@ -235,7 +235,7 @@ impl ServerState {
     /// # Errors
     /// Returns an error if the database cannot be read.
     pub async fn accepts_token_file(&self) -> Result<bool> {
-        self.run_job(|connection| accepts_token_file(connection)).await
+        self.run_job(accepts_token_file).await
     }
 
     /// Returns all users, sorted by name, including the built-in administrator.

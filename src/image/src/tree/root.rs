@@ -147,8 +147,8 @@ impl UnpackRoot {
         self.worked.set(self.worked.get() + blocks);
     }
 
-    /// Adds the cost of names that were only examined. Examining a name costs only a fraction of creating a name, but
-    /// must be counted, because an existing directory can have many names.
+    /// Adds the cost of directory entries that were only examined. Examining an entry costs only a fraction of creating
+    /// one, but must be counted, because an existing directory can contain many entries.
     pub(super) fn add_looked_at(&self, names: u64) {
         self.add_work(names / 4);
     }

@@ -273,7 +273,7 @@ mod tests {
         let explain = |superblock: Superblock| superblock.explain_unchecked(Ext4, "/", ("1.42.9", (1, 42)));
         let message = explain(created(Ext4, &["-q", "-F", "-O", "metadata_csum"])).unwrap();
         assert!(message.starts_with(
-            "e2fsck 1.42.9 of the image cannot check / (ext4): this version does not support metadata_csum"
+            "the image's e2fsck 1.42.9 cannot check / (ext4), because this version does not support metadata_csum"
         ));
         assert_eq!(explain(created(Ext4, &[&["-q", "-F"][..], &remedy(&message)].concat())), None, "{message}");
         let current = created(Ext4, &["-q", "-F", "-O", "metadata_csum"]);

@@ -153,7 +153,10 @@ mod tests {
         let error = grow_filesystem(disk.path(), FilesystemFormat::Vfat, point.path()).unwrap_err().to_string();
         assert_eq!(
             error,
-            format!("grow the vfat filesystem on {} to the end of its partition: vfat cannot grow", disk.path())
+            format!(
+                "grow the vfat filesystem on {} to the end of its partition: vfat filesystems cannot be grown",
+                disk.path()
+            )
         );
         // The directory is on another filesystem, which is not an ext4 of this size.
         assert!(grow_filesystem(disk.path(), FilesystemFormat::Btrfs, point.path()).is_err());

@@ -153,7 +153,7 @@ pub struct OtherFirmwareVariable {
 pub enum VariablePurpose {
     /// Hotkey that starts a load option: `Key0001`.
     HotKey,
-    /// A request that the firmware executes at the next boot: `OsIndications`.
+    /// Request for the firmware, which it handles at the next boot: `OsIndications`.
     FirmwareRequest,
     /// A setting of systemd-boot.
     SystemdBoot,

@@ -91,7 +91,8 @@ impl DockerAuth {
     }
 }
 
-/// Returns the registry of an entry's key, and the repository if the key contains one: `docker.io` for `https://index.docker.io/v1/`.
+/// Returns the registry that the key of an entry names, with the repository if the key contains one. For example, returns `docker.io` for
+/// `https://index.docker.io/v1/`.
 fn canonical_key(key: &str) -> String {
     let key = key.split_once("://").map_or(key, |(_, rest)| rest).trim_end_matches('/');
     let (host, path) = key.split_once('/').unwrap_or((key, ""));

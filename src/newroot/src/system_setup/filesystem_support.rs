@@ -158,7 +158,7 @@ mod tests {
         assert!(error.contains("the image's e2fsck 1.42.9 cannot check /srv (ext4)"), "{error}");
         let (result, messages) = ext4(&[old, ("usr/lib/systemd/systemd", "")]);
         result.unwrap();
-        assert!(messages.iter().any(|line| line.starts_with("WARNING: e2fsck 1.42.9")), "{messages:?}");
+        assert!(messages.iter().any(|line| line.starts_with("WARNING: the image's e2fsck 1.42.9")), "{messages:?}");
         let (result, messages) = ext4(&[("sbin/e2fsck", "\u{0}1.43\u{0}")]);
         result.unwrap();
         assert_eq!(messages, [""; 0]);

@@ -21,8 +21,8 @@ const UNROUTED: &str = "WARNING: the image contains FRR, which drophammer does n
 /// Programs that rename NICs. In an image without any of them, such as Alpine, NICs have the kernel's names.
 const UDEV: [&str; 3] = ["/usr/lib/systemd/systemd-udevd", "/lib/systemd/systemd-udevd", "/sbin/udevd"];
 
-/// Paths of the shared library that systemd contains since version 231. Debian has used the third path since version
-/// 12; the first `*` in this path matches the architecture.
+/// Paths of systemd's shared library, which exists in version 231 and later. Debian 12 and later use the third path, in
+/// which the first `*` matches the architecture.
 const SYSTEMD_LIBRARIES: [&str; 4] = [
     "/usr/lib/systemd/libsystemd-shared-*",
     "/lib/systemd/libsystemd-shared-*",

@@ -226,7 +226,7 @@ async fn other_files_are_tried_before_they_are_there() {
     let (printed, exit) = rack(dir.path(), with).await.unwrap();
     let one = row(&printed, ONE);
     assert_eq!((exit, &one["outcome"]), (CommandOutcome::Refused, &json!("refused")), "{one}");
-    assert!(one["reasons"][0].as_str().unwrap().contains("device:/dev/nvme7n1 does not exist"), "{one}");
+    assert!(one["reasons"][0].as_str().unwrap().contains("device /dev/nvme7n1 does not exist"), "{one}");
     // An invalid file hides a machine, so the whole plan is refused.
     std::fs::write(new.path().join("layouts/default.yaml"), LAYOUT).unwrap();
     std::fs::write(new.path().join("machines/two.yaml"), "id: [\n").unwrap();

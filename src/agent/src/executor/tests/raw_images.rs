@@ -74,7 +74,7 @@ fn loop_a_raw_image_is_burned_unless_another_disk_has_its_uuids() {
     let error = burned(&burn("5e1f0000-0000-4000-8000-000000000001")).unwrap_err().to_string();
     assert!(error.contains(&format!("of {} is also the UUID of /dev/sdb1", disk.partition(1))), "{error}");
     let error = burned(&BurnDisk { sector_bytes: 4096, ..burn("") }).unwrap_err().to_string();
-    assert!(error.contains("is for disks with sectors of 512 bytes"), "{error}");
+    assert!(error.contains("is for disks with a sector size of 512 bytes"), "{error}");
     assert!(before == fs::read(disk.image()).unwrap(), "the disk has changed");
 
     let error = burned(&burn(UUID)).unwrap_err().to_string();

@@ -200,7 +200,7 @@ fn loop_nothing_is_written_when_a_place_is_beyond_the_end() {
     let size = fill(disk.path());
     let beyond = vec![ByteRange { start: 0, length: MIB }, ByteRange { start: size, length: 1 }];
     let error = wipe_disk(&plan(disk.path(), &[Discard], false, beyond)).unwrap_err().to_string();
-    assert!(error.contains("cannot wipe 1 bytes at 16777216: the device has 16777216 bytes"), "{error}");
+    assert!(error.contains("cannot wipe 1 bytes at byte 16777216: the device has only 16777216 bytes"), "{error}");
     assert_eq!(written(disk.path()), 16);
 }
 

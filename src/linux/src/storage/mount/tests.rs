@@ -130,8 +130,8 @@ fn loop_what_cannot_be_mounted_is_named() {
         others: vec![],
     };
     let error = mounts.mount_filesystem(&blank).unwrap_err().to_string();
-    assert!(error.starts_with(&format!("mount {} at / in the target: Invalid argument", disk.path())), "{error}");
-    assert!(error.contains("Invalid argument (os error 22), as ext4 with no options"), "{error}");
+    assert!(error.starts_with(&format!("mount {} at / of the target: Invalid argument", disk.path())), "{error}");
+    assert!(error.contains("Invalid argument (os error 22) (mounted as ext4, with no options)"), "{error}");
     let swap = MountFilesystem { format: FilesystemFormat::Swap, ..blank };
     assert!(mounts.mount_filesystem(&swap).unwrap_err().to_string().contains("swap cannot be mounted"));
 }
@@ -143,9 +143,10 @@ fn loop_a_refused_mount_names_type_and_options_and_has_the_kernels_own_line() {
     let mut mounts = MountStack::new(dir.path());
     let wrong = MountFilesystem { options: vec!["noatime,nosuch".into(), "ro".into()], ..ext4(&disk, "/") };
     let error = mounts.mount_filesystem(&wrong).unwrap_err().to_string();
-    let start = format!("mount {} at / in the target: Invalid argument (os error 22), as ext4 read-only", disk.path());
+    let start =
+        format!("mount {} at / of the target: Invalid argument (os error 22) (mounted as ext4 read-only", disk.path());
     assert!(error.starts_with(&start), "{error}");
-    assert!(error.contains("with options nosuch; kernel log: "), "{error}");
+    assert!(error.contains(", with options nosuch); kernel log: "), "{error}");
     let said = error.split("kernel log: ").nth(1).unwrap();
     assert!(said.contains("nosuch"), "{error}");
 }
