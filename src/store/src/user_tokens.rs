@@ -148,7 +148,8 @@ impl ServerState {
             .await?;
         if let Some(hash) = unrecorded {
             let update = "UPDATE user_tokens SET last_used = ?2 WHERE hash = ?1";
-            self.run_deferred(move |transaction| transaction.execute(update, params![hash, now()])).await?;
+            // A valid token is accepted although its use cannot be recorded, for example because the disk is full.
+            let _ = self.run_deferred(move |transaction| transaction.execute(update, params![hash, now()])).await;
         }
         Ok(verdict)
     }
