@@ -137,7 +137,7 @@ pub async fn complete_entry(app: &AppState, id: i64, (status, reason): (u16, Str
     }
 }
 
-/// Records a request that was refused before its handler ran, or a login. Entries above the rate limit are dropped.
+/// Records a request that was refused before its handler ran, or a login. Refusals above the rate limit are dropped.
 pub async fn record_request(
     app: &AppState,
     request: &AuditedRequest,
@@ -145,7 +145,7 @@ pub async fn record_request(
     actor: Option<&(String, String)>,
     (status, reason): (u16, &str),
 ) {
-    if !app.audit.refusals.count_entry(request.address) {
+    if status >= 400 && !app.audit.refusals.count_entry(request.address) {
         return;
     }
     app.audit.trim(app).await;

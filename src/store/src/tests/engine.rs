@@ -47,7 +47,11 @@ pub(crate) fn postgres_database(path: &Path) -> Result<Option<(PostgresAddress, 
 
 #[test]
 fn all_tests_pass_on_postgresql() {
-    if is_postgres("this test starts the others") || !postgres::is_installed() {
+    if is_postgres("this test starts the others") {
+        return;
+    }
+    if !postgres::is_installed() {
+        assert!(env::var_os("CI").is_none(), "PostgreSQL 15 is not installed, and in CI a skipped test must not pass");
         println!("skipped: PostgreSQL 15 is not installed");
         return;
     }
