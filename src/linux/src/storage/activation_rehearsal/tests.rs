@@ -178,7 +178,7 @@ fn vm_rehearsed_is_what_could_only_be_looked_at_and_is_refused_in_the_kernels_wo
 
     // A mount option that the kernel does not support.
     ran(&format!("mkfs.ext4 -q -F {part}"));
-    refused(&only(part, FilesystemFormat::Ext4, &["nosuch"]), &["with options nosuch; kernel log: ", "nosuch"]);
+    refused(&only(part, FilesystemFormat::Ext4, &["nosuch"]), &["with options nosuch); kernel log: ", "nosuch"]);
     unchanged(&disks, || run_rehearsal(&only(part, FilesystemFormat::Ext4, &["ro"]))).unwrap();
 
     // A damaged log.
