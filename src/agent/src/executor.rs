@@ -22,7 +22,7 @@ use operations::{
     AdaptImage, AdaptMoved, BurnImage, CheckContainers, ExtendFstab, FailureState, FindPrograms, FlushDisks,
     GrowFilesystem, InjectFiles, LockDisk, MountReadOnly, MoveStands, Operation, PlanStage, PlannedOperation,
     ProveKept, ReachImage, SeedFilesystem, SessionOp, StageName, TellPointOfNoReturn, UndoOperation, UnlockDisk,
-    VerifyDefinition, WriteCrypttab, WriteFstab, WriteMachineFiles, WriteMarker,
+    VerifyDefinition, WriteCrypttab, WriteFstab, WriteMachineFiles, WriteMarker, WritePersistent,
 };
 use plan::Plan;
 use std::sync::Arc;
@@ -243,29 +243,10 @@ impl PlanExecutor {
             SessionOp::ReachImage(ReachImage { name, image, onto, needs, .. }) => {
                 self.open_image(name, image, onto.as_ref(), needs.as_ref())
             }
-            SessionOp::LockDisk(LockDisk { device, untouched }) => {
-                self.locks.lock_disk(device)?;
-                self.locks.record_digests(device, untouched);
-                Ok(())
-            }
+            SessionOp::LockDisk(lock) => self.lock_disk(lock),
             SessionOp::UnlockDisk(UnlockDisk { device, others }) => self.locks.unlock_disk(device, others),
             SessionOp::Rehearse(rehearsal) => self.run_rehearsal(rehearsal),
-            SessionOp::TellPointOfNoReturn(TellPointOfNoReturn {
-                allocation,
-                order,
-                disks,
-                extents,
-                approved,
-                secret_digest,
-            }) => {
-                let (order, approved, secret_digest) =
-                    (order.as_deref(), approved.as_deref(), secret_digest.as_deref());
-                let notice = AttemptNotice { allocation, order, disks, extents, approved, secret_digest };
-                self.control.announce_point_of_no_return(&notice)?;
-                // Fetched before the first write: a later failure would leave the machine without a system.
-                self.secrets = self.control.fetch_secrets(SecretPurpose::System)?.unwrap_or_default();
-                Ok(())
-            }
+            SessionOp::TellPointOfNoReturn(announcement) => self.announce_point_of_no_return(announcement),
             SessionOp::MoveStands(MoveStands { order }) => self.check_migration_stands(order),
             SessionOp::Mount(filesystem) => self.mounts.mount_filesystem(filesystem),
             SessionOp::MountReadOnly(MountReadOnly(filesystem)) => self.mounts.mount_read_only(filesystem),
@@ -283,16 +264,10 @@ impl PlanExecutor {
             }
             SessionOp::Finish(finishing) => self.finish_tree(finishing),
             SessionOp::AdaptImage(AdaptImage(finishing)) => self.adapt_image(finishing),
-            SessionOp::WritePersistent(write) => {
-                self.facts.done.volumes =
-                    newroot::k8s_volumes::write_volumes(&self.open_root()?, write, &|line| self.print_line(line))?;
-                Ok(())
-            }
+            SessionOp::WritePersistent(volumes) => self.write_volumes(volumes),
             SessionOp::ExtendFstab(ExtendFstab(entries)) => fstab::extend_fstab(&self.open_root()?, entries),
             SessionOp::WriteFstab(WriteFstab(entries)) => fstab::write_fstab(&self.open_root()?, entries),
-            SessionOp::WriteCrypttab(WriteCrypttab(entries)) => {
-                crypttab::extend_crypttab(&self.open_root()?, entries, &|line| self.print_line(line))
-            }
+            SessionOp::WriteCrypttab(entries) => self.write_crypttab(entries),
             SessionOp::FindLoader => self.find_loader(),
             SessionOp::RemoveVariables(removal) => self.remove_variables(removal),
             SessionOp::WriteBootEntries(entries) => {
@@ -307,6 +282,32 @@ impl PlanExecutor {
             SessionOp::Report(closing) => self.report_success(closing),
             SessionOp::Kexec => self.start_kernel(),
         }
+    }
+
+    fn lock_disk(&mut self, LockDisk { device, untouched }: &LockDisk) -> Result<()> {
+        self.locks.lock_disk(device)?;
+        self.locks.record_digests(device, untouched);
+        Ok(())
+    }
+
+    fn announce_point_of_no_return(&mut self, announcement: &TellPointOfNoReturn) -> Result<()> {
+        let TellPointOfNoReturn { allocation, order, disks, extents, approved, secret_digest } = announcement;
+        let (order, approved, secret_digest) = (order.as_deref(), approved.as_deref(), secret_digest.as_deref());
+        let notice = AttemptNotice { allocation, order, disks, extents, approved, secret_digest };
+        self.control.announce_point_of_no_return(&notice)?;
+        // Fetched before the first write: a later failure would leave the machine without a system.
+        self.secrets = self.control.fetch_secrets(SecretPurpose::System)?.unwrap_or_default();
+        Ok(())
+    }
+
+    fn write_volumes(&mut self, volumes: &WritePersistent) -> Result<()> {
+        let root = self.open_root()?;
+        self.facts.done.volumes = newroot::k8s_volumes::write_volumes(&root, volumes, &|line| self.print_line(line))?;
+        Ok(())
+    }
+
+    fn write_crypttab(&self, WriteCrypttab(entries): &WriteCrypttab) -> Result<()> {
+        crypttab::extend_crypttab(&self.open_root()?, entries, &|line| self.print_line(line))
     }
 
     fn print_line(&self, line: &str) {

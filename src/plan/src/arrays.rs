@@ -56,19 +56,7 @@ impl<'a> PlanDecider<'a> {
                 explain_too_small(raid, &metadata, below),
             );
         }
-        let device = PlannedDevice {
-            path: raid.arrayname.as_device(),
-            now: raid.arrayname.as_device(),
-            fate: below.fate,
-            absent: None,
-            blank: false,
-            size_bytes,
-            most_bytes: max_array_bytes(raid, below.present().map(|device| device.size().max_bytes())),
-            sector_bytes: below.sector_bytes(),
-            stripe_bytes: stripe_bytes(raid),
-            content: Ok(&[]),
-        };
-        self.devices.insert(raid.arrayname.clone(), device);
+        self.devices.insert(raid.arrayname.clone(), new_array_device(raid, below, size_bytes));
         let made = CreateArray {
             device: raid.arrayname.as_device(),
             level: raid.level,
@@ -243,6 +231,22 @@ fn too_large_for_metadata(raid: &ArraySpec, metadata: &str, below: &UnderlyingDe
         large.path,
         common::format::format_bytes(large.size_bytes.unwrap_or_default())
     ))
+}
+
+/// Returns the device of an array that the plan creates.
+fn new_array_device<'a>(raid: &ArraySpec, below: &UnderlyingDevices, size_bytes: Option<u64>) -> PlannedDevice<'a> {
+    PlannedDevice {
+        path: raid.arrayname.as_device(),
+        now: raid.arrayname.as_device(),
+        fate: below.fate,
+        absent: None,
+        blank: false,
+        size_bytes,
+        most_bytes: max_array_bytes(raid, below.present().map(|device| device.size().max_bytes())),
+        sector_bytes: below.sector_bytes(),
+        stripe_bytes: stripe_bytes(raid),
+        content: Ok(&[]),
+    }
 }
 
 /// Returns the devices in the order in which mdadm receives them, and the number of spares among them. Absent spares

@@ -116,17 +116,7 @@ impl<'a> PlanDecider<'a> {
             |device: &&PlannedDevice| self.inventory.find_failure(&AttemptTarget::Container(device.now.clone()));
         let failed = below.present().find_map(|device| Some((device.now.clone(), failure(&device)?)));
         let Some((device, why)) = failed else {
-            self.warn(format!(
-                "vg:{}: the group was not opened for this plan; the machine will open it with its key and inspect the \
-                    content",
-                group.name
-            ));
-            let devices = self.add_group_containers(group, encrypted, below, uuids, LuksFate::Opened);
-            let volumes = self.layout.logicalvolumes.iter().filter(|volume| volume.volumegroup == group.name);
-            let volumes = volumes.map(|volume| volume.name.clone()).collect();
-            self.decided.groups.push(GroupFate::Kept { name: group.name.clone(), devices, volumes });
-            self.hidden.insert(&group.name, UnopenedReason::Unopened);
-            return;
+            return self.keep_untried_group(group, encrypted, below, uuids);
         };
         if let Some(needed) = self.find_requirement(group) {
             let message = format!(
@@ -151,6 +141,25 @@ impl<'a> PlanDecider<'a> {
         let name = group.name.clone();
         self.decided.groups.push(GroupFate::Kept { name, devices: Vec::new(), volumes: Vec::new() });
         self.hidden.insert(&group.name, UnopenedReason::Locked);
+    }
+
+    /// Keeps a group whose key was not tried for this plan.
+    fn keep_untried_group(
+        &mut self,
+        group: &'a VolumeGroupSpec,
+        encrypted: EncryptionSpec,
+        below: &UnderlyingDevices<'a>,
+        uuids: &[Uuid],
+    ) {
+        self.warn(format!(
+            "vg:{}: the group was not opened for this plan; the machine will open it with its key and inspect the content",
+            group.name
+        ));
+        let devices = self.add_group_containers(group, encrypted, below, uuids, LuksFate::Opened);
+        let volumes = self.layout.logicalvolumes.iter().filter(|volume| volume.volumegroup == group.name);
+        let volumes = volumes.map(|volume| volume.name.clone()).collect();
+        self.decided.groups.push(GroupFate::Kept { name: group.name.clone(), devices, volumes });
+        self.hidden.insert(&group.name, UnopenedReason::Unopened);
     }
 
     /// Returns a text that explains why the new system requires the group.

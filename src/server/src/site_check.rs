@@ -94,16 +94,7 @@ pub(crate) fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
     let (mut seen, mut remarks) = (None, Vec::new());
     if dir.is_dir() {
         remarks.extend(options.url.as_deref().and_then(note_doubtful_name));
-        match listeners::load_tls(options) {
-            Ok(loaded) => {
-                let found = loaded.iter().flat_map(|(tls, _, _)| tls.find_validity_problems());
-                let (rejected, expiring): (Vec<_>, Vec<_>) = found.partition(|problem| problem.is_rejected);
-                all.extend(rejected.into_iter().map(|problem| problem.message));
-                remarks.extend(expiring.into_iter().map(|problem| problem.message));
-                all.extend(loaded.and_then(|(_, _, problem)| problem));
-            }
-            Err(error) => all.push(error.to_coded_text()),
-        }
+        check_certificates(options, &mut all, &mut remarks);
         all.extend(
             options
                 .pxe
@@ -143,6 +134,20 @@ pub(crate) fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
         problems,
         notes: parse_problems(notes, dir),
     })
+}
+
+/// Adds a problem for each certificate that cannot be used, and a remark for each certificate that expires soon.
+fn check_certificates(options: &ServerConfig, problems: &mut Vec<String>, remarks: &mut Vec<String>) {
+    match listeners::load_tls(options) {
+        Ok(loaded) => {
+            let found = loaded.iter().flat_map(|(tls, _, _)| tls.find_validity_problems());
+            let (rejected, expiring): (Vec<_>, Vec<_>) = found.partition(|problem| problem.is_rejected);
+            problems.extend(rejected.into_iter().map(|problem| problem.message));
+            remarks.extend(expiring.into_iter().map(|problem| problem.message));
+            problems.extend(loaded.and_then(|(_, _, problem)| problem));
+        }
+        Err(error) => problems.push(error.to_coded_text()),
+    }
 }
 
 /// Returns a note for each pair of a size and an image that matches no layout, or matches more than one layout.

@@ -60,14 +60,20 @@ pub fn run_volume_command(options: &VolumeOptions) -> Result<CommandOutcome> {
     };
     match server.send_json::<Vec<VolumeResponse>>(request)? {
         OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
-        OperatorResponse::Good(all) => {
-            let columns = volume_columns(&machines);
-            match &options.command {
-                VolumeCommand::Show { name } => print_object(&columns, &all, name, options.json),
-                VolumeCommand::List { list, .. } => print_list(&columns, &all, list, options.json),
-                _ => print_list(&columns, &all, &ListOptions::default(), options.json),
-            }
-        }
+        OperatorResponse::Good(all) => print_volumes(options, &machines, &all),
+    }
+}
+
+fn print_volumes(
+    options: &VolumeOptions,
+    machines: &[MachineSummary],
+    all: &[VolumeResponse],
+) -> Result<CommandOutcome> {
+    let columns = volume_columns(machines);
+    match &options.command {
+        VolumeCommand::Show { name } => print_object(&columns, all, name, options.json),
+        VolumeCommand::List { list, .. } => print_list(&columns, all, list, options.json),
+        _ => print_list(&columns, all, &ListOptions::default(), options.json),
     }
 }
 

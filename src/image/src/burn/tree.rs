@@ -40,11 +40,10 @@ impl IncomingImage {
         let looked = || format!("read {}", root.display());
         let is_others = self.among_others && !below.is_empty().context(Phase::Image, looked)?;
         let below = if self.among_others { below.among_others() } else { below };
-        let (starts, fresh) = match is_others {
-            true => (1, Vec::new()),
-            false => {
-                (MOST_STARTS, below.record_snapshots(&relative_paths(beneath.fresh)).context(Phase::Image, looked)?)
-            }
+        let starts = if is_others { 1 } else { MOST_STARTS };
+        let fresh = match is_others {
+            true => Vec::new(),
+            false => below.record_snapshots(&relative_paths(beneath.fresh)).context(Phase::Image, looked)?,
         };
         let replaces = is_others || !beneath.merged.is_empty();
         let mut resumed = 0;

@@ -157,6 +157,10 @@ impl MemberClaims<'_> {
                     .to_owned(),
             );
         }
+        self.sparse_map_disagreement().or_else(|| self.sparse_length_disagreement())
+    }
+
+    fn sparse_map_disagreement(&self) -> Option<String> {
         // Writers use only version 1. With version 0, some readers use no map, and others use a different one.
         if self.has("GNU.sparse.major") && self.records.get("GNU.sparse.major") != Some(&b"1"[..]) {
             return Some("the version of the member's sparse map is not supported".to_owned());
@@ -174,6 +178,10 @@ impl MemberClaims<'_> {
         if self.has("GNU.sparse.major") && self.has("GNU.sparse.numblocks") {
             return Some("the member declares the number of segments of its sparse map twice".to_owned());
         }
+        None
+    }
+
+    fn sparse_length_disagreement(&self) -> Option<String> {
         // Python reads any member with GNU.sparse.size as version 0, and ignores GNU.sparse.realsize there.
         let (length, other) = match self.has("GNU.sparse.major") {
             true => ("GNU.sparse.realsize", "GNU.sparse.size"),

@@ -4,13 +4,6 @@
 use serde_json::{Value, json};
 
 pub(crate) fn image_schema() -> Value {
-    let place = |description: &str| {
-        json!({
-            "type": ["string", "null"],
-            "pattern": "^(https?://|file:///|oci://|oci\\+http://)",
-            "description": description,
-        })
-    };
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Image",
@@ -37,10 +30,10 @@ pub(crate) fn image_schema() -> Value {
                 "description": "File that contains the image, as a path below images/. The server serves this file.",
                 "examples": ["debian-12.tar.zst"],
             },
-            "url": place("Location of the image: http://, https://, file:///PATH in the ramdisk, or oci://HOST/REPOSITORY:TAG."),
+            "url": location("Location of the image: http://, https://, file:///PATH in the ramdisk, or oci://HOST/REPOSITORY:TAG."),
             "mirrors": {
                 "type": ["array", "null"],
-                "items": place("Another location of the same image."),
+                "items": location("Another location of the same image."),
                 "description": "Other locations of the same image, in the order in which the agent tries them.",
             },
             "digest": {
@@ -55,6 +48,14 @@ pub(crate) fn image_schema() -> Value {
                 "description": "Program that makes the image bootable on a machine: auto (the image's installer if the image has one, otherwise drophammer), image (the image's installer), builtin (drophammer), none (no program).",
             },
         },
+    })
+}
+
+fn location(description: &str) -> Value {
+    json!({
+        "type": ["string", "null"],
+        "pattern": "^(https?://|file:///|oci://|oci\\+http://)",
+        "description": description,
     })
 }
 

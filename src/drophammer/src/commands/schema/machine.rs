@@ -118,6 +118,29 @@ fn system_properties() -> Value {
     })
 }
 
+const UUID_PATTERN: &str = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$";
+
+fn macs_schema() -> Value {
+    json!({
+        "type": ["array", "null"],
+        "items": {"type": "string", "pattern": "^[0-9a-fA-F]{2}([:-][0-9a-fA-F]{2}){5}$"},
+        "description": "MAC addresses of the machine's NICs. If they are listed, a machine with this id but another MAC is refused.",
+        "examples": [["52:54:00:aa:00:01"]],
+    })
+}
+
+fn metal_networks_schema() -> Value {
+    json!({
+        "type": ["array", "null"],
+        "items": {
+            "type": "object",
+            "required": ["networkid"],
+            "properties": {"networkid": {"type": "string", "minLength": 1}},
+        },
+        "description": "Networks of metal-stack that an allocation request may select by their ids.",
+    })
+}
+
 pub(crate) fn machine_schema() -> Value {
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -129,20 +152,15 @@ pub(crate) fn machine_schema() -> Value {
         "properties": {
             "id": {
                 "type": "string",
-                "pattern": "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$",
+                "pattern": UUID_PATTERN,
                 "description": "SMBIOS UUID, as `dmidecode -s system-uuid` prints it.",
                 "examples": ["4c4c4544-0051-3010-8052-b4c04f4d3132"],
             },
             "name": text("Display name."),
-            "macs": {
-                "type": ["array", "null"],
-                "items": {"type": "string", "pattern": "^[0-9a-fA-F]{2}([:-][0-9a-fA-F]{2}){5}$"},
-                "description": "MAC addresses of the machine's NICs. If they are listed, a machine with this id but another MAC is refused.",
-                "examples": [["52:54:00:aa:00:01"]],
-            },
+            "macs": macs_schema(),
             "smbios_uuid": {
                 "type": ["string", "null"],
-                "pattern": "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$",
+                "pattern": UUID_PATTERN,
                 "description": "UUID that the machine's firmware reports, if this UUID differs from the id.",
             },
             "project": {
@@ -166,15 +184,7 @@ pub(crate) fn machine_schema() -> Value {
                 "oneOf": [network_schema(), {"type": "null"}],
                 "description": "Network configuration of the ramdisk if DHCP does not provide it, in version 2 of netplan's format.",
             },
-            "networks": {
-                "type": ["array", "null"],
-                "items": {
-                    "type": "object",
-                    "required": ["networkid"],
-                    "properties": {"networkid": {"type": "string", "minLength": 1}},
-                },
-                "description": "Networks of metal-stack that an allocation request may select by their ids.",
-            },
+            "networks": metal_networks_schema(),
             "traits": list("Traits that installations can request: CUSTOM_ with capital letters, digits and _, or a trait of os-traits."),
             "locked": {
                 "type": ["boolean", "string", "null"],
