@@ -15,7 +15,7 @@ use super::migration_requests::{machine_requests, operator_requests as moving};
 use super::operator::reinstalls::ReinstallRequest;
 use super::operator::{MachineSummary, RenameRequest, restored_machine_confirmation};
 use super::plan_input::PlanInput;
-use super::power::PowerRequest;
+use super::power::{PowerRequest, PowerStateResponse};
 use super::{
     AppState, agent_api, boot_digest, console_log, deploy_templates, machine_file_creation, metrics, netboot, openapi,
     operator, plan_input, power,
@@ -315,6 +315,12 @@ fn host_routes() -> Vec<ApiRoute> {
         )
         .with_request(request_schema::<MachineFileRequest>)
         .with_response(response_schema::<CreatedMachineFile>),
+        get_route(
+            "/v1/machine/{id}/power",
+            power::get_power,
+            "Power state of a machine, as its management controller reports it",
+        )
+        .with_response(response_schema::<PowerStateResponse>),
         post_route("/v1/machine/{id}/power", power::post_power, "Switch a machine")
             .with_request(request_schema::<PowerRequest>)
             .with_response(response_schema::<PowerRequest>),

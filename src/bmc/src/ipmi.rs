@@ -3,7 +3,7 @@
 
 mod boot_flags;
 
-use super::{PowerAction, READS, READS_AFTER_REJECTION, TargetMachine, bmc_refusal, read_until};
+use super::{PowerAction, PowerState, READS, READS_AFTER_REJECTION, TargetMachine, bmc_refusal, read_until};
 use common::error::{Error, Phase, Result};
 use common::format::untrusted_text_limits::sanitize_line;
 use linux::process::{CommandError, ToolCommand};
@@ -55,6 +55,19 @@ pub(crate) fn perform_action(
     }?;
     let warnings: Vec<String> = [warning, controller.compare_guid(machine)].into_iter().flatten().collect();
     Ok((!warnings.is_empty()).then(|| warnings.join("; ")))
+}
+
+/// Returns the power state of the machine, and a warning if the controller reports the UUID of another machine.
+pub(crate) fn read_power_state(
+    program: impl AsRef<OsStr>,
+    bmc: &Bmc,
+    (host, port): (&str, Option<u16>),
+    machine: &TargetMachine,
+) -> Result<(PowerState, Option<String>)> {
+    let (program, port) = (program.as_ref(), port.unwrap_or(623).to_string());
+    let controller = IpmiController { program, bmc, host, port, options: RefCell::default() };
+    let state = PowerState::from_name(&controller.read_power()?);
+    Ok((state, controller.compare_guid(machine)))
 }
 
 impl IpmiController<'_> {

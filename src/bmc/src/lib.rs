@@ -42,6 +42,41 @@ impl fmt::Display for PowerAction {
     }
 }
 
+/// Power state that a management controller reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PowerState {
+    On,
+    Off,
+    /// The machine is being switched on or off.
+    Changing,
+    /// The controller reports no power state, or a state that is not supported.
+    Unknown,
+}
+
+impl PowerState {
+    /// Returns the state with this name, as Redfish (`PowerState` of ComputerSystem) and ipmitool spell it.
+    fn from_name(name: &str) -> PowerState {
+        match name.to_ascii_lowercase().as_str() {
+            "on" => PowerState::On,
+            "off" => PowerState::Off,
+            "poweringon" | "poweringoff" => PowerState::Changing,
+            _ => PowerState::Unknown,
+        }
+    }
+}
+
+impl fmt::Display for PowerState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PowerState::On => "on",
+            PowerState::Off => "off",
+            PowerState::Changing => "changing",
+            PowerState::Unknown => "unknown",
+        })
+    }
+}
+
 /// Machine on which an action is performed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TargetMachine {
@@ -62,6 +97,17 @@ pub fn switch_power(bmc: &Bmc, action: PowerAction, machine: &TargetMachine) -> 
     match &bmc.at {
         BmcAddress::Redfish { .. } => redfish::perform_action(bmc, action, machine),
         BmcAddress::Ipmi { host, port } => ipmi::perform_action("ipmitool", bmc, (host, *port), action, machine),
+    }
+}
+
+/// Returns the machine's power state, and a warning if the controller may belong to another machine.
+///
+/// # Errors
+/// The controller cannot be reached, rejects the credentials, or belongs to another machine.
+pub fn read_power_state(bmc: &Bmc, machine: &TargetMachine) -> Result<(PowerState, Option<String>)> {
+    match &bmc.at {
+        BmcAddress::Redfish { .. } => redfish::read_power_state(bmc, machine).map(|state| (state, None)),
+        BmcAddress::Ipmi { host, port } => ipmi::read_power_state("ipmitool", bmc, (host, *port), machine),
     }
 }
 

@@ -7,7 +7,7 @@ mod etag;
 mod power;
 mod session;
 
-use super::{PowerAction, TargetMachine, bmc_refusal};
+use super::{PowerAction, PowerState, TargetMachine, bmc_refusal};
 use client::RedfishClient;
 use common::error::Result;
 use model::bmc::{Bmc, BmcAddress};
@@ -33,6 +33,13 @@ pub(crate) fn perform_action(bmc: &Bmc, action: PowerAction, machine: &TargetMac
         PowerAction::Cycle => system.cycle_power().map(|()| None),
         PowerAction::Pxe => system.set_boot_device(BootDevice::Pxe, false, machine.firmware),
     }
+}
+
+/// Returns the power state of the machine's system.
+pub(crate) fn read_power_state(bmc: &Bmc, machine: &TargetMachine) -> Result<PowerState> {
+    let system = RedfishMachine::connect(bmc, machine.uuid.as_deref())?;
+    let document = system.client.fetch(&system.path)?.document;
+    Ok(PowerState::from_name(document["PowerState"].as_str().unwrap_or_default()))
 }
 
 impl<'a> RedfishMachine<'a> {

@@ -216,6 +216,11 @@ pub enum ImageCommand {
         drophammer image modify debian-11.0.20240101 --blacklisted true\n\n{EXIT_CODES}"
     ))]
     Modify(crate::operator_client::ModifyImageOptions),
+    /// Delete the image file of an image that no machine uses. The image itself stays in `images/`.
+    #[command(visible_alias = "rm", after_help = format!(
+        "Example:\n  drophammer image delete debian-11.0.20240101\n\n{EXIT_CODES}"
+    ))]
+    Delete(crate::operator_client::DeleteImageOptions),
     /// Stream an image into a directory or to a disk exactly as an installation does, and report the throughput and the bottleneck.
     ///
     /// Existing files in the directory are preserved, but a file that the image also contains is replaced, as with tar.

@@ -48,6 +48,7 @@ fn run_image_command(command: &ImageCommand) -> Result<CommandOutcome> {
         ImageCommand::List(options) => operator_client::images::list_images(options),
         ImageCommand::Show(options) => operator_client::images::show_image(options),
         ImageCommand::Modify(options) => operator_client::images::modify_image(options),
+        ImageCommand::Delete(options) => operator_client::images::delete_image(options),
         ImageCommand::Add(options) => commands::image_add::add_image(options),
         ImageCommand::Burn(options) => agent::image_burn::run(options),
         ImageCommand::Pack(options) => image::pack::run_pack(options),

@@ -1,4 +1,4 @@
-//! `drophammer machine`, `layout`, `os`, `volume`, `user`, `audit`, `image list` and `image modify`: the operator's client of `drophammer serve`.
+//! `drophammer machine`, `layout`, `os`, `volume`, `user`, `audit`, `image list`, `image modify` and `image delete`: the operator's client of `drophammer serve`.
 
 mod add_machine;
 mod adopt;
@@ -30,7 +30,7 @@ pub mod users;
 pub mod volumes;
 
 pub(crate) use api_client::{OperatorClient, OperatorResponse};
-pub(crate) use images::{ListImagesOptions, ModifyImageOptions, ShowImageOptions};
+pub(crate) use images::{DeleteImageOptions, ListImagesOptions, ModifyImageOptions, ShowImageOptions};
 pub(crate) use options::{LayoutOptions, MachineOptions, ServerOptions, VolumeOptions};
 pub(crate) use order_options::ReinstallOverrideOptions;
 pub(crate) use planned_reinstall::fetch_reinstall_preview;

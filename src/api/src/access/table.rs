@@ -97,6 +97,8 @@ const API_RULES: &[RouteRule] = &[
     ("POST", "/v1/machine/{id}/move/finish", User(Operator), Machine),
     // Machines without a machine file have no project.
     ("POST", "/v1/machine/{id}/file", User(Operator), Whole),
+    // A request opens a session on the management controller, and most controllers support only a few sessions.
+    ("GET", "/v1/machine/{id}/power", User(Operator), Machine),
     ("POST", "/v1/machine/{id}/power", User(Operator), Machine),
     ("GET", "/v1/machine/{id}/boot-digest", User(Viewer), Machine),
     ("GET", "/v1/machine/{id}/preview", User(Viewer), Machine),

@@ -64,6 +64,29 @@ const KEEP_FLAGS: &str = "raw 0x00 0x08 0x03 0x08";
 const PXE_EFI: &str = "chassis bootdev pxe options=efiboot";
 
 #[test]
+fn the_power_state_is_read_and_nothing_is_changed() {
+    let target = TargetMachine { uuid: Some(GUID.to_owned()), firmware: None };
+    for (reported, expected) in [("on", PowerState::On), ("off", PowerState::Off), ("", PowerState::Unknown)] {
+        let dir = controller(reported, "");
+        let (state, warning) = read_state(dir.path(), &target).unwrap();
+        assert_eq!((state, warning, changes(&dir)), (expected, None, Vec::new()), "{reported}");
+    }
+    let dir = controller("on", "");
+    fs::write(dir.path().join("guid"), "4c4c4544-0051-3010-8031-b2c04f333634").unwrap();
+    let (state, warning) = read_state(dir.path(), &target).unwrap();
+    assert!(state == PowerState::On && warning.unwrap().contains("but the request was for machine"));
+    let dir = controller("on", &rejects("*", "Unable to establish IPMI v2 session"));
+    let why = read_state(dir.path(), &target).unwrap_err().to_string();
+    assert!(why.contains("management controller h"), "{why}");
+}
+
+fn read_state(dir: &Path, target: &TargetMachine) -> Result<(PowerState, Option<String>)> {
+    let at = BmcAddress::Ipmi { host: "h".to_owned(), port: None };
+    let bmc = Bmc { at, username: "admin".to_owned(), password: SecretText::new("hunter2"), insecure: false };
+    read_power_state(dir.join("ipmitool"), &bmc, ("h", Some(9001)), target)
+}
+
+#[test]
 fn each_action_is_requested_and_read_back() {
     let present_state = |requests| rejects(requests, "Command not supported in present state");
     for (quirk, power, action, expected) in [

@@ -21,6 +21,30 @@ fn restart(bmc: &Bmc, id: Option<&str>) -> Result<Option<String>> {
 }
 
 #[test]
+fn the_power_state_of_the_machines_system_is_read() {
+    let target = |uuid: &str| TargetMachine { uuid: Some(uuid.to_owned()), firmware: None };
+    let server = systems(&["other", "4C4C4544-0051-3010-8052-B4C04F4D0001"]);
+    assert_eq!(crate::read_power_state(&bmc(&server, None), &target(ID)).unwrap(), (PowerState::On, None));
+    let foreign = systems(&["4c4c4544-0051-3010-8031-b2c04f333633"]);
+    assert!(crate::read_power_state(&bmc(&foreign, None), &target(ID)).is_err());
+    assert!(switches(&server).is_empty() && switches(&foreign).is_empty());
+}
+
+#[test]
+fn the_names_of_power_states() {
+    for (name, state) in [
+        ("On", PowerState::On),
+        ("Off", PowerState::Off),
+        ("PoweringOn", PowerState::Changing),
+        ("PoweringOff", PowerState::Changing),
+        ("Paused", PowerState::Unknown),
+        ("", PowerState::Unknown),
+    ] {
+        assert_eq!(PowerState::from_name(name), state, "{name}");
+    }
+}
+
+#[test]
 fn of_several_systems_the_one_with_the_machines_id_is_meant() {
     let server = systems(&["other", "other", "4C4C4544-0051-3010-8052-B4C04F4D0001"]);
     restart(&bmc(&server, None), Some(ID)).unwrap();

@@ -33,6 +33,16 @@ pub(crate) enum OperatorResponse<T> {
     Refused(String),
 }
 
+impl<T> OperatorResponse<T> {
+    /// Converts the response if the server has not refused the request.
+    pub(crate) fn map<U>(self, convert: impl FnOnce(T) -> U) -> OperatorResponse<U> {
+        match self {
+            OperatorResponse::Good(response) => OperatorResponse::Good(convert(response)),
+            OperatorResponse::Refused(why) => OperatorResponse::Refused(why),
+        }
+    }
+}
+
 impl OperatorClient {
     /// Selects the server and the token, and creates the client.
     ///

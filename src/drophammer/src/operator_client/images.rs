@@ -1,4 +1,4 @@
-//! `drophammer image list`, `image show` and `image modify`: the images of a server.
+//! `drophammer image list`, `image show`, `image modify` and `image delete`: the images of a server.
 
 use super::options::ServerOptions;
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
@@ -28,6 +28,18 @@ pub struct ListImagesOptions {
 
 #[derive(Debug, Args)]
 pub struct ShowImageOptions {
+    /// Id of the image.
+    #[arg(value_name = "ID")]
+    pub image: String,
+    #[command(flatten)]
+    pub of: ServerOptions,
+    /// Print the server's response as JSON.
+    #[arg(long, env = "DROPHAMMER_JSON", value_parser = FalseyValueParser::new())]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct DeleteImageOptions {
     /// Id of the image.
     #[arg(value_name = "ID")]
     pub image: String,
@@ -79,6 +91,23 @@ pub fn show_image(options: &ShowImageOptions) -> Result<CommandOutcome> {
     match server.send_json::<Vec<Value>>(all)? {
         OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
         OperatorResponse::Good(all) => print_object(&image_columns(), &all, &options.image, options.json),
+    }
+}
+
+/// Deletes the file of an image that no machine uses.
+///
+/// # Errors
+/// Fails as [`super::run_machine_command`] does.
+pub fn delete_image(options: &DeleteImageOptions) -> Result<CommandOutcome> {
+    let server = OperatorClient::new(&options.of)?;
+    let path = format!("/v1/image{}", encode_segment(&options.image));
+    match server.send_json::<Value>(server.request(Method::DELETE, &path))? {
+        OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
+        OperatorResponse::Good(image) if options.json => print_json(&image),
+        OperatorResponse::Good(image) => {
+            let id = replace_hidden(&text_of_field(&image, "id"));
+            print_text(&format!("Image {id} was deleted.\n")).map(|()| CommandOutcome::Good)
+        }
     }
 }
 

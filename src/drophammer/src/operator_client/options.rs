@@ -63,7 +63,7 @@ pub enum MachineCommand {
     Free(OneMachineOptions),
     /// Change the OS parameters in a machine file.
     Modify(ModifyMachineOptions),
-    /// Power a machine on or off through its management controller, or set its next boot to PXE.
+    /// Power a machine on or off through its management controller, set its next boot to PXE, or print its power state.
     Power(PowerOptions),
     /// Migrate a machine to the hardware of another machine: order, show, approve, cancel or finish the migration.
     Move(MoveOptions),
@@ -236,12 +236,40 @@ pub struct ConfirmOptions {
 
 #[derive(Debug, Args)]
 pub struct PowerOptions {
-    pub action: PowerAction,
+    pub action: PowerCommand,
     /// Id or name of the machine.
     #[arg(value_name = "ID")]
     pub machine: String,
     #[command(flatten)]
     pub controller: ControllerOptions,
+}
+
+/// Action on the power of a machine, or query of its power state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum PowerCommand {
+    /// Switch the machine on.
+    On,
+    /// Switch the machine off immediately, without a shutdown.
+    Off,
+    /// Power-cycle the machine, or switch it on if it is off.
+    Cycle,
+    /// Boot over PXE at the next boot only.
+    Pxe,
+    /// Print the power state that the controller reports: on, off, changing or unknown.
+    Status,
+}
+
+impl PowerCommand {
+    /// Returns the action; `None` for a query.
+    pub(crate) fn action(self) -> Option<PowerAction> {
+        match self {
+            PowerCommand::On => Some(PowerAction::On),
+            PowerCommand::Off => Some(PowerAction::Off),
+            PowerCommand::Cycle => Some(PowerAction::Cycle),
+            PowerCommand::Pxe => Some(PowerAction::Pxe),
+            PowerCommand::Status => None,
+        }
+    }
 }
 
 /// Management controller that is contacted directly, without the server.

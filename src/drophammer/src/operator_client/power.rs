@@ -1,11 +1,11 @@
-//! `drophammer machine power`: carries out a power action on a machine through the server, or directly through its
-//! management controller.
+//! `drophammer machine power`: carries out a power action on a machine or prints its power state, through the server or
+//! directly through its management controller.
 
 use super::options::{ControllerOptions, PowerOptions};
 use super::{OperatorClient, OperatorResponse, find_machine, print_json, print_refusal};
 use api::operator::MachineSummary;
-use api::power::PowerRequest;
-use bmc::{PowerAction, TargetMachine, switch_power};
+use api::power::{PowerRequest, PowerStateResponse};
+use bmc::{PowerAction, PowerState, TargetMachine, read_power_state, switch_power};
 use common::error::{Context, Error, Phase, Result};
 use common::exit_status::{CommandOutcome, report_refusal};
 use common::output::{print_error, print_text};
@@ -13,6 +13,7 @@ use model::bmc::{Bmc, BmcAddress};
 use model::inventory::FirmwareType;
 use model::registry_auth::SecretText;
 use reqwest::Method;
+use std::fmt::Display;
 use std::time::Duration;
 
 /// Timeout of a request to the server. Controllers are slow, and the server sends them several requests for each action.
@@ -21,18 +22,29 @@ const ANSWER: Duration = Duration::from_secs(300);
 /// Environment variable that contains the password if no password file is specified.
 const PASSWORD: &str = "DROPHAMMER_BMC_PASSWORD";
 
-/// Carries out the power action directly through the controller named on the command line. Returns `None` if no
-/// controller is named.
+/// Result of the command.
+#[derive(Debug, Clone, Copy)]
+enum PowerResult {
+    Switched(PowerAction),
+    State(PowerState),
+}
+
+/// Carries out the command directly through the controller named on the command line. Returns `None` if no controller
+/// is named.
 pub(crate) fn switch_directly(asked: &PowerOptions, json: bool) -> Option<Result<CommandOutcome>> {
     let address = asked.controller.bmc.as_deref()?;
     let done = read_controller(address, &asked.controller).and_then(|bmc| {
         let uuid = uuid::Uuid::parse_str(&asked.machine).ok().map(|id| id.to_string());
         let firmware = asked.controller.firmware.map(FirmwareType::from);
-        let warning = switch_power(&bmc, asked.action, &TargetMachine { uuid, firmware })?;
+        let target = TargetMachine { uuid, firmware };
+        let (result, warning) = match asked.action.action() {
+            Some(action) => (PowerResult::Switched(action), switch_power(&bmc, action, &target)?),
+            None => read_power_state(&bmc, &target).map(|(state, warning)| (PowerResult::State(state), warning))?,
+        };
         warning.into_iter().for_each(|warning| print_error(&warning));
-        Ok(())
+        Ok(result)
     });
-    Some(report_refusal(done.and_then(|()| print_action(&asked.machine, asked.action, json))))
+    Some(report_refusal(done.and_then(|result| print_result(&asked.machine, result, json))))
 }
 
 fn read_controller(address: &str, asked: &ControllerOptions) -> Result<Bmc> {
@@ -56,7 +68,7 @@ fn read_controller(address: &str, asked: &ControllerOptions) -> Result<Bmc> {
     })
 }
 
-/// Carries out the power action through the server.
+/// Carries out the command through the server.
 pub(crate) fn switch_through_server(
     server: &OperatorClient,
     all: &[MachineSummary],
@@ -67,9 +79,15 @@ pub(crate) fn switch_through_server(
         Ok(machine) => machine,
         Err(why) => return Ok(print_refusal(&why)),
     };
-    match request_power(server, machine, asked.action)? {
+    let response = match asked.action.action() {
+        Some(action) => {
+            request_power(server, machine, action)?.map(|PowerRequest { action }| PowerResult::Switched(action))
+        }
+        None => request_state(server, machine)?.map(|PowerStateResponse { state }| PowerResult::State(state)),
+    };
+    match response {
         OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
-        OperatorResponse::Good(PowerRequest { action }) => print_action(&asked.machine, action, json),
+        OperatorResponse::Good(result) => print_result(&asked.machine, result, json),
     }
 }
 
@@ -90,7 +108,7 @@ pub(crate) fn power_cycle_now(
                 )));
             }
             OperatorResponse::Good(PowerRequest { action }) if !json => {
-                print_action(name, action, json)?;
+                print_result(name, PowerResult::Switched(action), json)?;
             }
             OperatorResponse::Good(_) => {}
         }
@@ -107,9 +125,20 @@ fn request_power(
     server.send_json(server.request(Method::POST, &path).timeout(ANSWER).json(&PowerRequest { action }))
 }
 
-fn print_action(machine: &str, action: PowerAction, json: bool) -> Result<CommandOutcome> {
-    match json {
-        true => print_json(&PowerRequest { action }),
-        false => print_text(&format!("{machine}: {action}\n")).map(|()| CommandOutcome::Good),
+fn request_state(server: &OperatorClient, machine: &MachineSummary) -> Result<OperatorResponse<PowerStateResponse>> {
+    let path = format!("/v1/machine/{}/power", machine.id);
+    server.send_json(server.request(Method::GET, &path).timeout(ANSWER))
+}
+
+fn print_result(machine: &str, result: PowerResult, json: bool) -> Result<CommandOutcome> {
+    match (result, json) {
+        (PowerResult::Switched(action), true) => print_json(&PowerRequest { action }),
+        (PowerResult::State(state), true) => print_json(&PowerStateResponse { state }),
+        (PowerResult::Switched(action), false) => print_line(machine, &action),
+        (PowerResult::State(state), false) => print_line(machine, &state),
     }
+}
+
+fn print_line(machine: &str, what: &dyn Display) -> Result<CommandOutcome> {
+    print_text(&format!("{machine}: {what}\n")).map(|()| CommandOutcome::Good)
 }

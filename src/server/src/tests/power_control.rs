@@ -49,6 +49,25 @@ async fn the_file_says_how_a_machine_is_switched() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_power_state_is_read_from_the_controller() {
+    let server = Running::start().await;
+    let path = format!("/v1/machine/{TWO}/power");
+    let answer = server.call(&server.operator(), "GET", &path, &json!(null)).await;
+    assert_eq!((answer.status, answer.json()["code"].clone()), (409, json!("controller-missing")));
+
+    let controller = RedfishDouble::start("On", &[]);
+    for (action, state) in [("on", "on"), ("off", "off")] {
+        assert_eq!(server.switches_soon(&bmc_field(&controller), action).await.status, 200);
+        let answer = server.call(&server.operator(), "GET", &path, &json!(null)).await;
+        assert_eq!((answer.status, answer.json()), (200, json!({ "state": state })), "{}", answer.text());
+    }
+    assert_eq!(server.call("wrong", "GET", &path, &json!(null)).await.status, 401);
+    drop(controller);
+    let answer = server.call(&server.operator(), "GET", &path, &json!(null)).await;
+    assert_eq!((answer.status, answer.json()["code"].clone()), (502, json!("controller-failed")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_without_effect_is_a_bad_gateway() {
     let server = Running::start().await;
     let controller = RedfishDouble::start("On", &[Ignores]);
