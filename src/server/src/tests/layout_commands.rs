@@ -23,6 +23,9 @@ impl Running {
             CliCommand::Image(ImageArgs { command: ImageCommand::Show(options) }) => {
                 drophammer::operator_client::images::show_image(&options)
             }
+            CliCommand::Image(ImageArgs { command: ImageCommand::Delete(options) }) => {
+                drophammer::operator_client::images::delete_image(&options)
+            }
             CliCommand::Template(options) => drophammer::operator_client::catalogs::run_template_command(&options),
             CliCommand::Size(options) => drophammer::operator_client::catalogs::run_size_command(&options),
             _ => panic!(),
@@ -62,6 +65,14 @@ async fn layouts_and_images_on_the_command_line() {
     assert!(!good(&["image", "modify", "a/b"]).await, "nothing is to become of it");
     let states = server.v1("GET", "/v1/image-states", &Value::Null).await.json();
     assert_eq!(states, json!({"hidden": [], "blacklisted": ["a/b"]}));
+
+    let spare = json!({"id": "debian-14", "url": "http://127.0.0.1:9/debian-14.tar", "digest": format!("sha256:{}", "0".repeat(64))});
+    assert_eq!(server.v1("PUT", "/v1/image", &spare).await.status, 201);
+    assert!(good(&["image", "delete", "debian-14"]).await && !good(&["image", "delete", "debian-14"]).await);
+    let images = server.v1("GET", "/v1/image", &Value::Null).await.json();
+    let ids: Vec<&str> = images.as_array().unwrap().iter().filter_map(|image| image["id"].as_str()).collect();
+    assert!(!ids.is_empty() && !ids.contains(&"debian-14"), "{ids:?}");
+    assert!(!good(&["image", "delete", ids[0]]).await, "it is in use");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

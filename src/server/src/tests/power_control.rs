@@ -62,7 +62,10 @@ async fn the_power_state_is_read_from_the_controller() {
         assert_eq!((answer.status, answer.json()), (200, json!({ "state": state })), "{}", answer.text());
     }
     assert_eq!(server.call("wrong", "GET", &path, &json!(null)).await.status, 401);
-    drop(controller);
+
+    let server = Running::start().await;
+    let unreachable = "bmc: {url: 'https://127.0.0.1:1', username: admin, password: hunter2}\n";
+    assert_eq!(server.switches_soon(unreachable, "on").await.status, 502);
     let answer = server.call(&server.operator(), "GET", &path, &json!(null)).await;
     assert_eq!((answer.status, answer.json()["code"].clone()), (502, json!("controller-failed")));
 }
