@@ -150,7 +150,7 @@ impl ClientQuotas {
         Some(QuotaShare { peers: self.clone(), address, connections: 1, body_bytes: 0 })
     }
 
-    /// Reserves memory for a body, or returns `None` if the limit of the address or the total limit is reached.
+    /// Reserves memory for a request body. Returns `None` if the limit per address or the total limit is reached.
     pub fn reserve_body(&self, ClientAddress(address): ClientAddress, body_bytes: u64) -> Option<QuotaShare> {
         let mut all = lock_mutex(&self.taken);
         let of_all: u64 = all.values().map(|taken| taken.body_bytes).sum();

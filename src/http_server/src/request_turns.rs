@@ -24,7 +24,7 @@ struct AddressQueue {
     requests: usize,
 }
 
-/// Turn of one request, which ends when this value is dropped.
+/// Permission to process one request. It is returned when this value is dropped.
 pub struct RequestTurn {
     permit: Mutex<Option<OwnedSemaphorePermit>>,
     place: QueuePlace,

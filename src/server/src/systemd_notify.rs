@@ -33,7 +33,7 @@ pub(crate) struct HeartbeatSource {
 }
 
 impl HeartbeatSource {
-    /// Returns the check of the database, which performs a trivial read and write on the database's thread.
+    /// Returns a heartbeat source that checks the database: it reads and writes one value on the database's thread.
     pub(crate) fn for_database(state: &ServerState) -> HeartbeatSource {
         let state = state.clone();
         let ask = move || -> SignOfLife {

@@ -1,4 +1,4 @@
-//! Effects of migrations on what machines boot.
+//! Boot targets of machines that take part in a migration.
 
 use super::ServerState;
 use super::boot_prohibitions::{NOTHING_OF_ITS_OWN, is_barred};

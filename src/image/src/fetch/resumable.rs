@@ -288,8 +288,8 @@ impl ResumableDownload {
         Err(self.give_up_with(&why))
     }
 
-    /// Returns the final error of the download. If an excluded mirror may serve the whole image, also records that the
-    /// download can start over from the first byte.
+    /// Returns the final error of the download. If a mirror that was excluded can still serve the whole image, this
+    /// function also records that the download can start over from the first byte.
     fn give_up_with(&mut self, why: &str) -> io::Error {
         if self.places.can_restart() {
             self.start_over = Some(format!("{why}, at byte {}", self.position));

@@ -13,7 +13,7 @@ fn recorded(name: &str) -> (Value, InstallMarker) {
     (written, marker)
 }
 
-/// Returns a disk as recorded by an attempt that has started.
+/// Returns the record of a disk, as an attempt writes it when it starts.
 fn started_disk() -> RecordedDisk {
     let create = |on: &str, uuid: Option<&str>| PendingCreation {
         on: on.to_owned(),

@@ -32,7 +32,7 @@ pub(crate) const TASK_BYTES: usize = 4 << 20;
 /// 64 parts.
 const MOST_PARTS: usize = 256;
 
-/// Maximum number of lz4 frames whose start was read but not yet sent, because earlier output is still missing. The
+/// Maximum number of lz4 frames that were read, but are not yet passed on because earlier output is still missing. The
 /// limit is needed for frames without content, because such frames take no output buffers.
 const MOST_FRAMES: usize = 1024;
 

@@ -14,7 +14,7 @@ const SETTINGS: &str = "SET synchronous_commit TO on; SET statement_timeout TO '
 
 /// Oldest supported version of PostgreSQL, in the form of `server_version_num`.
 const OLDEST_VERSION: u32 = 150_000;
-/// Number of prepared statements per session. The store has fewer.
+/// Maximum number of prepared statements per session. It exceeds the number of different statements in this crate.
 const STATEMENTS_CACHED: usize = 512;
 
 pub(super) struct Session {
