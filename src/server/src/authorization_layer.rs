@@ -147,11 +147,6 @@ async fn hide_in_response(response: Response) -> Response {
     }
     let (mut parts, body) = response.into_parts();
     let hidden = match to_bytes(body, RESPONSE_BYTES).await {
-        // The response to a HEAD request has no body.
-        Ok(bytes) if bytes.is_empty() => {
-            parts.headers.remove(header::CONTENT_LENGTH);
-            return Response::from_parts(parts, Body::empty());
-        }
         Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| error.to_string()),
         Err(error) => Err(error.to_string()),
     };
