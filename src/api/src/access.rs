@@ -22,6 +22,9 @@ use table::{RouteAccess, RouteRule, RouteScope};
 /// Header in which OpenStack clients send a token.
 const OPENSTACK_TOKEN: &str = "x-auth-token";
 
+/// Text that replaces the id and the name of a machine that the current user may not see.
+pub const UNSEEN_MACHINE: &str = "a machine that you may not see";
+
 tokio::task_local! {
     static ACTOR: RequestActor;
 }
@@ -38,6 +41,26 @@ impl RequestActor {
     pub async fn run<T>(self, answer: impl Future<Output = T>) -> T {
         ACTOR.scope(self, answer).await
     }
+
+    /// Runs a part of a response that is created after the handler has returned.
+    pub fn run_blocking<T>(self, create: impl FnOnce() -> T) -> T {
+        ACTOR.sync_scope(self, create)
+    }
+}
+
+/// Returns the part of a machine's message that the current user may read. A viewer may not read the output of programs,
+/// which a message can quote.
+pub fn visible_message(message: &str) -> &str {
+    let is_viewer = |actor: &RequestActor| actor.identity.as_ref().is_some_and(|user| user.role == UserRole::Viewer);
+    match ACTOR.try_with(is_viewer) {
+        Ok(true) => linux::process::without_program_output(message),
+        _ => message,
+    }
+}
+
+/// Returns the part of a text with several messages that the current user may read, with one message per line.
+pub fn visible_lines(text: &str) -> String {
+    text.lines().map(visible_message).collect::<Vec<_>>().join("\n")
 }
 
 /// Returns the id of the current request's entry in the audit log.

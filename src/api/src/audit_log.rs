@@ -2,31 +2,33 @@
 //! before the handler of a request runs, and completed when the response is ready. Refused requests are recorded too, at
 //! a limited rate, because any client can cause them.
 
+mod audit_file;
 mod object_state;
 mod refusal_limit;
 
 use crate::AppState;
 use crate::access::Identity;
 use crate::operator::OperatorAuth;
+use audit_file::AuditFile;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::Response;
-use common::error::{Context, Phase, Result};
+use common::error::Result;
 use common::error_code::ErrorCode;
+use common::format::without_secrets;
 use common::timestamp::now;
 use http_server::api_error::ApiError;
+use http_server::rate_limited_log::RateLimitedLog;
 use http_server::request_context;
 use http_server::server_health::ErrorMessage;
 pub use object_state::ObjectState;
 use refusal_limit::RefusalLimit;
-use std::fs::{File, OpenOptions};
-use std::io::Write;
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 pub use store::audit::{AuditChange, AuditEntry, AuditOutcome, AuditQuery, AuditRetention, PAGE};
 
 /// Number of new entries after which excess entries are deleted.
@@ -38,7 +40,7 @@ const PATH_BYTES: usize = 512;
 pub struct AuditLog {
     retention: AuditRetention,
     /// File to which complete entries are appended as JSON lines.
-    file: Option<PathBuf>,
+    file: Option<AuditFile>,
     refusals: RefusalLimit,
     appended: AtomicU32,
 }
@@ -56,30 +58,36 @@ pub struct AuditedRequest {
 }
 
 impl AuditLog {
-    /// Creates the settings. Checks that the file can be written.
+    /// Creates the settings, and opens the file. Problems of the file are logged to `alarms`.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be opened.
-    pub fn new(retention: AuditRetention, file: Option<PathBuf>) -> Result<AuditLog> {
-        let log = AuditLog { retention, file, refusals: RefusalLimit::default(), appended: AtomicU32::new(0) };
-        log.open_file().context(Phase::Serve, || "open the file of --audit-log")?;
-        Ok(log)
+    /// Returns an error if the file cannot be opened, or is not a regular file.
+    pub fn new(retention: AuditRetention, file: Option<PathBuf>, alarms: RateLimitedLog) -> Result<AuditLog> {
+        let file = file.map(|path| AuditFile::start(path, alarms)).transpose()?;
+        Ok(AuditLog { retention, file, refusals: RefusalLimit::default(), appended: AtomicU32::new(0) })
     }
 
-    /// Opens the file for each entry, so that other programs may rotate it.
-    fn open_file(&self) -> std::io::Result<Option<File>> {
-        let open = |path| OpenOptions::new().create(true).append(true).mode(0o600).open(path);
-        self.file.as_ref().map(open).transpose()
+    /// Returns the problem of the file for the operator, and the number of entries that the file lacks.
+    pub fn file_health(&self) -> (Option<String>, u64) {
+        self.file.as_ref().map_or((None, 0), |file| (file.describe_problem(), file.count_lost()))
     }
 
-    fn write_line(&self, app: &AppState, entry: &AuditEntry) {
-        let written = self.open_file().and_then(|file| match file {
-            Some(mut file) => file.write_all(format!("{}\n", serde_json::json!(entry)).as_bytes()),
-            None => Ok(()),
-        });
-        if let Err(error) = written {
-            let why = format!("--audit-log: cannot write entry {}: {error}; the entry is in the database", entry.id);
-            app.log_rate_limited(ErrorCode::ServerProblem.annotate(why));
+    /// Waits until all entries are in the file, or the time limit has passed. Returns the number of entries that are not
+    /// in the file yet.
+    pub async fn flush_file(&self, limit: Duration) -> usize {
+        let Some(file) = &self.file else { return 0 };
+        let all = async {
+            while file.count_pending() > 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let _ = tokio::time::timeout(limit, all).await;
+        file.count_pending()
+    }
+
+    fn write_line(&self, entry: &AuditEntry) {
+        if let Some(file) = &self.file {
+            file.append_line(entry.id, serde_json::json!(entry).to_string());
         }
     }
 
@@ -127,8 +135,8 @@ pub async fn begin_entry(app: &AppState, request: &AuditedRequest, identity: &Id
 
 /// Completes the entry of a request whose response is ready.
 pub async fn complete_entry(app: &AppState, id: i64, (status, reason): (u16, String), changes: Vec<AuditChange>) {
-    match app.state.complete_audit(id, status, changes, reason).await {
-        Ok(Some(entry)) => app.audit.write_line(app, &entry),
+    match app.state.complete_audit(id, status, changes, without_secrets(&reason)).await {
+        Ok(Some(entry)) => app.audit.write_line(&entry),
         Ok(None) => {}
         Err(error) => {
             let why = format!("audit log: cannot complete entry {id}: {error}");
@@ -154,9 +162,9 @@ pub async fn record_request(
         (entry.user, entry.token) = (user.clone(), token.clone());
     }
     (entry.status, entry.outcome) = (Some(status), AuditOutcome::from_status(status));
-    entry.reason = reason.to_owned();
+    entry.reason = without_secrets(reason);
     match app.state.append_audit(entry.clone()).await {
-        Ok(id) => app.audit.write_line(app, &AuditEntry { id, ..entry }),
+        Ok(id) => app.audit.write_line(&AuditEntry { id, ..entry }),
         Err(error) => {
             let why = format!("audit log: cannot record a refused request: {error}");
             app.log_rate_limited(ErrorCode::ServerProblem.annotate(why));

@@ -115,6 +115,8 @@ pub struct AppState {
     pub planner: PlannerPool,
     /// Login sessions of the web page.
     pub sessions: access::login_sessions::LoginSessions,
+    /// Interval at which the session of an open stream of live updates is verified.
+    pub session_interval: Duration,
     /// Snapshots for users with projects.
     pub project_snapshots: access::project_snapshots::ProjectSnapshots,
     pub audit: audit_log::AuditLog,
@@ -134,6 +136,18 @@ impl AppState {
             Some(projects) => self.project_snapshots.restrict(all, &projects),
             None => all,
         }
+    }
+
+    /// Returns the current snapshot with the machines of all projects, also in a request of a user with projects. Its
+    /// contents must not be part of a response.
+    pub fn whole_directory(&self) -> Arc<SiteSnapshot> {
+        self.directory.borrow().clone()
+    }
+
+    /// Returns whether the current user may see both machines of a migration.
+    pub fn may_see_migration(&self, is: &store::machine_migration::Migration) -> bool {
+        let directory = self.directory();
+        access::current_projects().is_none() || [&is.a, &is.b].iter().all(|id| directory.find_machine(id).is_some())
     }
 
     /// Returns the snapshot that a user sees, outside of a request of this user.

@@ -118,8 +118,11 @@ pub async fn summarize_machine(app: &AppState, machine: &MachineSpec) -> Result<
     let standing = app.state.read_install_state(&machine.id, allocation.as_deref().unwrap_or_default()).await?;
     let allocation_id = machine.allocation.as_ref().map(|allocation| &**allocation.id);
     let contact = app.state.read_contact(&machine.id).await?;
-    let moving =
-        app.state.find_live_migration(&machine.id).await?.map(|is| MachineMigration::from_migration(&machine.id, is));
+    let moving = app.state.find_live_migration(&machine.id).await?.map(|is| {
+        let is_visible = app.may_see_migration(&is);
+        let moving = MachineMigration::from_migration(&machine.id, is);
+        if is_visible { moving } else { moving.hide_peer() }
+    });
     let reported =
         standing.waits.as_ref().map(|marker| WaitingMarker { image: marker.image.clone(), time: marker.time.clone() });
     let waits = reported.clone().filter(|_| !standing.is_installed() && standing.elsewhere.is_none());

@@ -1,6 +1,7 @@
 //! Inputs for a plan that is computed on the operator's workstation: the machine's registered inventory, and the
 //! allocation that the machine would receive.
 
+use super::access::UNSEEN_MACHINE;
 use super::agent_api::wire_allocation::to_wire_allocation;
 use super::base_url::BaseUrls;
 use super::migration_requests::machine_requests;
@@ -104,7 +105,13 @@ pub(crate) async fn get_preview(
         preview.machine.name.clone_from(&machine.name);
         preview.machine.size = machine.size.clone().map(|id| allocation::IdReference { id });
         let foreseen = machine_requests::forecast_migration(&app, &directory, &id).await?;
+        let is_hidden = app.state.find_live_migration(&id).await?.is_some_and(|is| !app.may_see_migration(&is));
         match (foreseen, &machine.allocation) {
+            (MigrationForecast::Assigned(_) | MigrationForecast::NotWritten(_) | MigrationForecast::Unknown(_), _)
+                if is_hidden =>
+            {
+                preview.withheld = Some(format!("this machine is part of a migration with {UNSEEN_MACHINE}"));
+            }
             (MigrationForecast::Assigned(given), _) => {
                 preview.machine.allocation = Some(given.into_wire(&base.calls, false));
             }

@@ -8,7 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Maximum number of pages that receive live updates at the same time.
-pub const WATCHERS: usize = 64;
+pub const WATCHERS: usize = 256;
+/// Maximum number of pages of one user that receive live updates at the same time, so that no user can prevent the
+/// updates of other users.
+pub const WATCHERS_PER_USER: usize = 16;
 /// Maximum number of machines whose state is stored. When this number is exceeded, half of the states are discarded:
 /// those of the machines that have been silent longest.
 const MACHINES: usize = 16 << 10;
@@ -21,7 +24,8 @@ pub struct LiveUpdates(Arc<Mutex<LiveStates>>);
 struct LiveStates {
     version: u64,
     machines: HashMap<String, LiveState>,
-    watchers: usize,
+    /// Number of watchers of each user.
+    watchers: HashMap<String, usize>,
 }
 
 struct LiveState {
@@ -74,17 +78,24 @@ impl LiveUpdates {
         Some((now.event.clone()?, now.at.elapsed()))
     }
 
-    /// Registers a watcher. Returns `None` if [`WATCHERS`] watchers are registered already.
-    pub fn add_watcher(&self) -> Option<WatcherPlace> {
+    /// Registers a watcher of a user. Returns `None` if [`WATCHERS_PER_USER`] watchers of this user or [`WATCHERS`]
+    /// watchers of all users are registered already.
+    pub fn add_watcher(&self, user: &str) -> Option<WatcherPlace> {
         let mut picture = lock_mutex(&self.0);
-        (picture.watchers < WATCHERS).then(|| picture.watchers += 1)?;
-        Some(WatcherPlace { live: self.clone(), seen: picture.version })
+        let all: usize = picture.watchers.values().sum();
+        let own = picture.watchers.get(user).copied().unwrap_or_default();
+        if all >= WATCHERS || own >= WATCHERS_PER_USER {
+            return None;
+        }
+        picture.watchers.insert(user.to_owned(), own + 1);
+        Some(WatcherPlace { live: self.clone(), user: user.to_owned(), seen: picture.version })
     }
 }
 
 /// Registration of a watcher, which ends when this value is dropped.
 pub struct WatcherPlace {
     live: LiveUpdates,
+    user: String,
     seen: u64,
 }
 
@@ -109,7 +120,12 @@ impl WatcherPlace {
 
 impl Drop for WatcherPlace {
     fn drop(&mut self) {
-        lock_mutex(&self.live.0).watchers -= 1;
+        let mut picture = lock_mutex(&self.live.0);
+        let own = picture.watchers.get(&self.user).copied().unwrap_or_default();
+        match own {
+            0 | 1 => drop(picture.watchers.remove(&self.user)),
+            _ => drop(picture.watchers.insert(self.user.clone(), own - 1)),
+        }
     }
 }
 
@@ -131,10 +147,12 @@ mod tests {
     #[test]
     fn watchers_and_machines_are_bounded() {
         let live = LiveUpdates::default();
-        let places: Vec<_> = (0..WATCHERS + 5).map_while(|_| live.add_watcher()).collect();
-        assert_eq!(places.len(), WATCHERS);
-        drop(places);
-        assert!(live.add_watcher().is_some());
+        let own: Vec<_> = (0..WATCHERS).map_while(|_| live.add_watcher("vic")).collect();
+        assert_eq!(own.len(), WATCHERS_PER_USER);
+        let places: Vec<_> = (0..WATCHERS).map_while(|user| live.add_watcher(&user.to_string())).collect();
+        assert_eq!(own.len() + places.len(), WATCHERS);
+        drop((own, places));
+        assert!(lock_mutex(&live.0).watchers.is_empty() && live.add_watcher("vic").is_some());
         (0..MACHINES + 5).for_each(|machine| live.record_change(&machine.to_string()));
         assert!(lock_mutex(&live.0).machines.len() <= MACHINES);
         let event = ProgressEvent {

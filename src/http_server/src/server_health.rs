@@ -55,6 +55,8 @@ struct HealthState {
     problems: Mutex<HealthProblems>,
     /// Number of requests that the server has failed to complete.
     errors: AtomicU64,
+    /// Number of entries of the audit log that its file lacks.
+    lost_audit_entries: AtomicU64,
 }
 
 #[derive(Default)]
@@ -64,6 +66,8 @@ struct HealthProblems {
     /// Missing boot files, which do not impair running installations.
     missing: Vec<String>,
     last_error: Option<(Instant, String)>,
+    /// Problem of the file of the audit log, which does not impair requests.
+    audit_file: Option<String>,
 }
 
 impl ServerHealth {
@@ -89,18 +93,30 @@ impl ServerHealth {
         self.0.errors.load(Ordering::Relaxed)
     }
 
+    /// Sets the problem of the file of the audit log, and the number of entries that the file lacks.
+    pub fn set_audit_file(&self, problem: Option<String>, lost: u64) {
+        self.0.lost_audit_entries.store(lost, Ordering::Relaxed);
+        lock_mutex(&self.0.problems).audit_file = problem;
+    }
+
+    /// Returns the number of entries of the audit log that its file lacks.
+    pub fn count_lost_audit_entries(&self) -> u64 {
+        self.0.lost_audit_entries.load(Ordering::Relaxed)
+    }
+
     /// Returns the types of the problems that make the server unready. Only the periodic check finds such problems. A
     /// failed request does not make the server unready, because it does not impair other requests.
     pub fn readiness_failures(&self) -> Vec<FailureKind> {
         lock_mutex(&self.0.problems).failures.iter().map(|failure| failure.kind).collect()
     }
 
-    /// Returns the problems that the periodic check has found, and the last failed request, for the operator.
+    /// Returns the problems that the periodic check has found, the problem of the file of the audit log, and the last
+    /// failed request, for the operator.
     pub fn failures(&self) -> Vec<String> {
         let problems = lock_mutex(&self.0.problems);
         let error = problems.last_error.as_ref().filter(|(at, _)| at.elapsed() < ERROR_SHOWN);
         let messages = problems.failures.iter().map(|failure| &failure.message);
-        messages.chain(error.map(|(_, line)| line)).cloned().collect()
+        messages.chain(&problems.audit_file).chain(error.map(|(_, line)| line)).cloned().collect()
     }
 
     /// Returns all problems, for the operator.
@@ -151,6 +167,16 @@ mod tests {
         assert_eq!(stored, sanitize_message(stored));
         assert!(!line.contains(['\u{1b}', '\u{202e}']) && line.len() < 20_000, "{} bytes", line.len());
         assert_eq!(health.problems(), [line]);
+    }
+
+    #[test]
+    fn a_file_of_the_audit_log_that_lacks_entries_is_unhealthy_and_does_not_make_the_server_unready() {
+        let health = ServerHealth::default();
+        health.set_audit_file(Some("lacks".to_owned()), 3);
+        assert_eq!((health.failures(), health.count_lost_audit_entries()), (vec!["lacks".to_owned()], 3));
+        assert_eq!(health.readiness_failures(), []);
+        health.set_audit_file(None, 3);
+        assert_eq!((health.failures(), health.count_lost_audit_entries()), (vec![], 3));
     }
 
     #[test]

@@ -55,6 +55,9 @@ pub struct ToolCommand {
     whole: Option<usize>,
 }
 
+/// Text between the description of a failed `verify` program and its output.
+pub(crate) const QUOTE: &str = ", saying: ";
+
 /// Output of a tool that succeeded.
 #[derive(Debug)]
 pub struct ToolOutput {
@@ -306,6 +309,18 @@ impl fmt::Display for CommandError {
 }
 
 impl std::error::Error for CommandError {}
+
+/// Returns the first line of an error message up to the output of a program that the message quotes. The output follows
+/// the description of a [`CommandError`], or [`QUOTE`]. Programs of an image may print passwords.
+pub fn without_program_output(message: &str) -> &str {
+    let line = message.lines().next().unwrap_or_default();
+    let line = line.split_once(QUOTE).map_or(line, |(description, _)| description);
+    let ends = ["` exited with ", "` was killed by signal ", " s and was killed", "keeps its output pipe open"];
+    let end = ends.iter().filter_map(|words| line.find(words).map(|at| at + words.len())).min();
+    let Some(end) = end else { return line };
+    let number = line[end..].find(|c: char| !(c.is_ascii_digit() || c == '-')).unwrap_or(line.len() - end);
+    &line[..end + number]
+}
 
 /// Returns the tools that are not in `PATH`. The caller checks this at startup, so that installations do not fail
 /// halfway because of missing tools.

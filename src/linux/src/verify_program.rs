@@ -4,7 +4,7 @@
 
 pub mod worker;
 
-use crate::process::{CommandError, ProcessFailure, ToolCommand};
+use crate::process::{CommandError, ProcessFailure, QUOTE, ToolCommand};
 use model::os_definition::SelectedDefinition;
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub fn run_verify(chosen: &SelectedDefinition, deadline: Duration) -> VerifyVerd
 
 fn judge_error(error: &CommandError) -> VerifyVerdict {
     let said = error.tail.join(" | ");
-    let saying = if said.is_empty() { ", without output".to_owned() } else { format!(", saying: {said}") };
+    let saying = if said.is_empty() { ", without output".to_owned() } else { format!("{QUOTE}{said}") };
     match &error.end {
         ProcessFailure::NotStarted(error) => VerifyVerdict::NotRun(error.to_string()),
         ProcessFailure::Exited(worker::NOT_RUN) if said.contains(worker::TROUBLE) => {

@@ -1,7 +1,7 @@
 //! Authorization and audit of requests, before their handlers run. The decision is made by [`api::access`].
 
 use api::AppState;
-use api::access::hidden_values::hide_secrets;
+use api::access::hidden_values::{hide_program_output, hide_secrets};
 use api::access::table::{self, RouteAccess};
 use api::access::{self, AccessDecision, AccessRefusal, Identity, RequestActor, UserRole};
 use api::audit_log::{self, AuditedRequest, ObjectState};
@@ -136,7 +136,7 @@ async fn record_unauthenticated(
     audit_log::record_request(app, audited, identity.as_ref(), None, (status, &reason)).await;
 }
 
-/// Replaces the secrets in a JSON response to a viewer.
+/// Replaces the secrets in a JSON response to a viewer, and removes the output of programs from its messages.
 async fn hide_in_response(response: Response) -> Response {
     let is_json = response
         .headers()
@@ -153,6 +153,10 @@ async fn hide_in_response(response: Response) -> Response {
     match hidden {
         Ok(mut document) => {
             hide_secrets(&mut document);
+            // Messages of refusals are those of this server, and may have several lines.
+            if parts.status.is_success() {
+                hide_program_output(&mut document);
+            }
             parts.headers.remove(header::CONTENT_LENGTH);
             Response::from_parts(parts, Body::from(document.to_string()))
         }

@@ -36,6 +36,10 @@ pub(crate) async fn watch_health(app: Arc<AppState>, interval: Duration, free_sp
     loop {
         let failures = failures_tracker.update(find_failures(&app, &free_space).await);
         let missing = missing_tracker.update(missing_boot_files(&app.boot));
+        let (audit_problem, lost_entries) = app.audit.file_health();
+        app.counters
+            .health
+            .set_audit_file(audit_problem.map(|why| ErrorCode::ServerProblem.annotate(why)), lost_entries);
         let now: BTreeSet<String> = failures.iter().map(|failure| &failure.message).chain(&missing).cloned().collect();
         let before: BTreeSet<String> = app.counters.health.replace_checked(failures, missing).into_iter().collect();
         now.difference(&before).for_each(|problem| app.log_rate_limited(problem.clone()));

@@ -7,7 +7,7 @@ use super::options::ServerConfig;
 use super::start_checks::{boot_directory, check_at_start, check_options, refuse_lost_database};
 use super::systemd_notify::{HeartbeatSource, ServiceManager};
 use api::accepted_host_names::{HostNames, note_doubtful_name};
-use api::access::login_sessions::LoginSessions;
+use api::access::login_sessions::{LoginSessions, VERIFY_INTERVAL};
 use api::access::project_snapshots::ProjectSnapshots;
 use api::audit_log::AuditLog;
 use api::deploy_templates::TemplateWriter;
@@ -58,6 +58,8 @@ pub(super) struct ControlServer {
     health: ServerHealth,
     /// Tasks that run until the server ends.
     tasks: [JoinHandle<()>; 4],
+    /// State whose audit log is written to its file before the server ends.
+    audited: Arc<AppState>,
     /// Lock on the server's directory, held while the server runs.
     _lock: Option<store::backup::DirectoryLock>,
 }
@@ -104,6 +106,7 @@ impl ControlServer {
         let app = build_app_state(options, around, places, &listeners, services)?;
         let (peers, alarms, planner) = (app.peers.clone(), app.alarms.clone(), app.planner.clone());
         let app = Arc::new(app);
+        let audited = app.clone();
         let fronts = listeners.build_fronts(&app);
         let (health, tasks) = (app.counters.health.clone(), start_tasks(&app, around));
         let _lock = lock;
@@ -120,6 +123,7 @@ impl ControlServer {
             pxe,
             health,
             tasks,
+            audited,
             _lock,
         })
     }
@@ -168,6 +172,11 @@ impl ControlServer {
         self.tasks.iter().for_each(JoinHandle::abort);
         let _ = self.wake.send(ReloadEvent::End);
         let _ = tokio::time::timeout(END_PATIENCE, running.shutdown()).await;
+        let unwritten = self.audited.audit.flush_file(END_PATIENCE).await;
+        if unwritten > 0 {
+            self.watch
+                .log_problem(format!("--audit-log: {unwritten} entries were not written; they are in the database"));
+        }
         self.state.close().await;
         let _ = pxe.await;
         result
@@ -229,6 +238,7 @@ fn build_app_state(
     services: StartedServices,
 ) -> Result<AppState> {
     let StartedServices { ipxe, directory, closing, state, counters, watch, operator, metrics, wake } = services;
+    let alarms = RateLimitedLog::new(watch.clone());
     Ok(AppState {
         url: options.url.as_ref().map(|url| url.trim_end_matches('/').to_owned()),
         hosts: HostNames::new(&options.hosts, options.url.as_deref(), listeners.certificate()),
@@ -243,7 +253,8 @@ fn build_app_state(
         closing,
         state,
         counters,
-        alarms: RateLimitedLog::new(watch.clone()),
+        audit: AuditLog::new(options.audit_retention, options.audit_log.clone(), alarms.clone())?,
+        alarms,
         watch,
         operator,
         metrics,
@@ -260,8 +271,8 @@ fn build_app_state(
         templates: TemplateWriter::new(&options.dir),
         planner: PlannerPool::start_threads().context(Phase::Serve, || "start the planner threads")?,
         sessions: LoginSessions::default(),
+        session_interval: VERIFY_INTERVAL.min(around.look_every * 30),
         project_snapshots: ProjectSnapshots::default(),
-        audit: AuditLog::new(options.audit_retention, options.audit_log.clone())?,
         looks: migration_requests::certificate_checks::CertificateChecks::default(),
         runs: tokio::sync::Notify::new(),
         run_interval: around.look_every.min(out_of_band::RUN_INTERVAL),

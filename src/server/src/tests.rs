@@ -43,6 +43,7 @@ mod past_attacks;
 mod plan_approval;
 mod plan_preview;
 mod power_control;
+mod project_boundaries;
 mod pxe_with_dnsmasq;
 mod reinstall;
 mod rest_examples;
@@ -62,6 +63,7 @@ mod unreadable_files;
 mod users;
 mod verified_definitions;
 mod version_compatibility;
+mod viewer_messages;
 mod volumes;
 mod web_page;
 

@@ -81,11 +81,11 @@ impl ServerState {
 
 /// Returns the message that nothing else can be ordered for the machine while it is part of this migration.
 pub fn explain_migration_block(machine: &str, is: &Migration) -> String {
-    let what = format!("machine {machine} is part of a migration of {} to {} ({})", is.a, is.b, is.state);
+    // The other machine is not named, because the operator of this machine may be unable to access it.
+    let what = format!("machine {machine} is part of a migration ({})", is.state);
     match is.state.is_open() {
         true => format!(
-            "{what}: wait until the migration ends, or cancel the migration with `drophammer machine move {} --cancel`",
-            is.a
+            "{what}: wait until the migration ends, or cancel the migration with `drophammer machine move {machine} --cancel`"
         ),
         false => format!("{what}, and the files of the two machines are not updated yet: see the server's output"),
     }

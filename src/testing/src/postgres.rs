@@ -10,9 +10,19 @@ const PROGRAMS: &str = "/usr/lib/postgresql/15/bin";
 /// Unprivileged user that runs the server if the test runs as root.
 const USER: &str = "postgres";
 
-/// Returns whether PostgreSQL is installed.
+/// Returns whether tests can use PostgreSQL. Tests that require PostgreSQL are skipped without it, except in CI, where a
+/// skipped test must not pass.
+///
+/// # Panics
+/// Panics in CI if PostgreSQL is not installed.
 pub fn is_installed() -> bool {
-    Path::new(PROGRAMS).join("initdb").exists()
+    let is_installed = Path::new(PROGRAMS).join("initdb").exists();
+    require_in_ci(is_installed, std::env::var_os("CI").is_some());
+    is_installed
+}
+
+fn require_in_ci(is_installed: bool, is_ci: bool) {
+    assert!(is_installed || !is_ci, "PostgreSQL 15 is not installed, and in CI a skipped test must not pass");
 }
 
 /// Running server in a temporary directory, which only listens on a UNIX socket in this directory.
@@ -119,6 +129,9 @@ impl Drop for PrivatePostgres {
 }
 
 /// Returns the server that all tests of this process share, or `None` if PostgreSQL is not installed.
+///
+/// # Panics
+/// Panics in CI if PostgreSQL is not installed.
 pub fn shared() -> Option<&'static PrivatePostgres> {
     static SHARED: OnceLock<PrivatePostgres> = OnceLock::new();
     is_installed().then(|| SHARED.get_or_init(PrivatePostgres::start))
@@ -139,4 +152,17 @@ fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_postgresql_skips_tests_except_in_ci() {
+        for (is_installed, is_ci) in [(true, true), (true, false), (false, false)] {
+            require_in_ci(is_installed, is_ci);
+        }
+        assert!(std::panic::catch_unwind(|| require_in_ci(false, true)).is_err());
+    }
 }

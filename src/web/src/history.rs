@@ -1,8 +1,7 @@
 //! History of a machine: its last installation, its events, and its console log.
 
-use super::page_frame::show_time;
-use api::{AppState, console_log};
-use common::format::metal_api_wording::reword_metal_phrases;
+use super::page_frame::{reword_message, show_time};
+use api::{AppState, access, console_log};
 use common::format::{format_bytes, format_seconds};
 use control::api_types::InstallReport;
 use http_server::api_error::ApiError;
@@ -19,7 +18,7 @@ pub(crate) fn show_report(report: &InstallReport) -> Markup {
     html! {
         h2 { "Last installation" }
         p.words.problem[!report.success] {
-            strong { (if report.success { "Installed" } else { &failed }) ": " } (report.reason())
+            strong { (if report.success { "Installed" } else { &failed }) ": " } (access::visible_message(report.reason()))
             @if report.untouched { " All disks are unchanged." }
         }
         @if !report.timings.is_empty() { (show_timings(&report.timings)) }
@@ -144,7 +143,7 @@ pub(crate) fn show_events(events: &[(String, String)], log: &PageLog) -> Markup 
                     tr {
                         td { (show_time(at)) } td { (event.event) } td { (event.stage.as_deref().unwrap_or_default()) }
                         td.number { @if let Some(took) = event.seconds { (format_seconds(took)) } }
-                        td { (reword_metal_phrases(event.message.lines().next().unwrap_or_default())) }
+                        td { (reword_message(event.message.lines().next().unwrap_or_default())) }
                     }
                 }
             } }
@@ -172,7 +171,7 @@ fn show_log(events: &[(&String, ProgressEvent)], log: &PageLog) -> Markup {
                     (time.get(..19).unwrap_or(time)) "  " (event.event)
                     @if let Some(stage) = &event.stage { "  " (stage) }
                     @if let Some(took) = event.seconds { "  " (format_seconds(took)) }
-                    @if !event.message.is_empty() { "  " (event.message) }
+                    @if !event.message.is_empty() { "  " (access::visible_message(&event.message)) }
                     "\n"
                 }
             }

@@ -3,14 +3,14 @@
 use super::page_frame;
 use super::session::LoggedIn;
 use api::AppState;
+use api::access::RequestActor;
 use api::display_phase::DisplayPhase;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use common::format::metal_api_wording::reword_metal_phrases;
 use http_server::api_error::ApiError;
-use http_server::live_updates::{MachineChange, WATCHERS, WatcherPlace};
+use http_server::live_updates::{MachineChange, WATCHERS, WATCHERS_PER_USER, WatcherPlace};
 use http_server::server_health::ServerHealth;
 use hyper::body::Frame;
 use model::install_report::{EventName, ProgressEvent};
@@ -24,12 +24,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use store::token::TokenHash;
+use store::user_tokens::TokenVerdict;
 use tokio::sync::watch as published;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 const EVERY: Duration = Duration::from_millis(500);
 /// Number of ticks without an update after which a keepalive is sent, so that the server notices a watcher that has disconnected.
 const QUIET: u32 = 30;
+/// Last message of a stream whose session has ended: the page shows the login.
+const SESSION_END: &str = "event: logout\ndata: {}\n\n";
+
 /// Update of a machine, which is sent to watchers and shown in the machine's row of the list.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct MachineUpdate {
@@ -55,7 +60,7 @@ impl MachineUpdate {
         let percent = total.map(|total| (u128::from(progress.bytes.min(total)) * 100 / u128::from(total)) as u8);
         let said = match event.progress {
             Some(progress) => common::format::format_bytes(progress.bytes),
-            None => reword_metal_phrases(event.message.lines().next().unwrap_or_default()),
+            None => page_frame::reword_message(event.message.lines().next().unwrap_or_default()),
         };
         let stage = event.stage.clone().unwrap_or_default();
         let is_flushing = progress.is_flushing();
@@ -88,9 +93,9 @@ impl From<MachineChange> for MachineUpdate {
 
 /// `GET /events`: stream of live updates.
 pub(crate) async fn get_events(State(app): State<Arc<AppState>>, person: LoggedIn) -> Response {
-    let Some(place) = app.watch.live.add_watcher() else {
+    let Some(place) = app.watch.live.add_watcher(&person.identity.user) else {
         let why = format!(
-            "{WATCHERS} pages already receive live updates: this page shows the state at the time when it was loaded"
+            "{WATCHERS_PER_USER} pages of this user, or {WATCHERS} pages of all users, already receive live updates: this page shows the state at the time when it was loaded"
         );
         return page_frame::render_error(&app, Some(&person), ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why));
     };
@@ -107,6 +112,8 @@ pub(crate) async fn get_events(State(app): State<Arc<AppState>>, person: LoggedI
         tick,
         quiet: QUIET,
         closing: Box::pin(async move { drop(closing.wait_for(|closing| *closing).await) }),
+        session_check: verify_later(app, person.session),
+        has_ended: false,
         person,
     };
     let types = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
@@ -128,12 +135,46 @@ struct EventStream {
     closing: Pin<Box<dyn Future<Output = ()> + Send>>,
     app: Arc<AppState>,
     person: LoggedIn,
+    session_check: SessionCheck,
+    /// True after the last message, which reports the end of the session.
+    has_ended: bool,
+}
+
+/// Next verification of the session. Another server may have disabled the user, and the token may expire, without a
+/// request of this session.
+type SessionCheck = Pin<Box<dyn Future<Output = common::error::Result<TokenVerdict>> + Send>>;
+
+fn verify_later(app: Arc<AppState>, session: TokenHash) -> SessionCheck {
+    Box::pin(async move {
+        tokio::time::sleep(app.session_interval).await;
+        app.sessions.verify_session(&app, session).await
+    })
 }
 
 impl EventStream {
+    /// Returns whether the session is valid. Its user may have received other permissions since the last verification.
+    fn is_session_valid(&mut self, context: &mut Context) -> bool {
+        if let Poll::Ready(verdict) = self.session_check.as_mut().poll(context) {
+            self.session_check = verify_later(self.app.clone(), self.person.session);
+            match verdict {
+                Ok(TokenVerdict::Valid(identity)) => self.person.identity = identity,
+                Ok(TokenVerdict::Refused { .. } | TokenVerdict::Unknown) => return false,
+                // A database that is unavailable ends no session: requests of this session fail with the reason.
+                Err(_) => {}
+            }
+        }
+        self.app.sessions.is_valid(&self.person.session)
+    }
+
+    /// Returns the message about all changes since the previous call, as far as the user may see them.
     fn next_message(&mut self) -> String {
+        let actor = RequestActor { identity: Some(self.person.identity.clone()), audit_entry: None };
+        actor.run_blocking(|| self.collect_changes())
+    }
+
+    fn collect_changes(&mut self) -> String {
         let mut text = String::new();
-        let visible = self.app.directory_for(&self.person.identity);
+        let visible = self.app.directory();
         let may_see = |id: &str| !self.person.identity.is_restricted() || visible.find_machine(id).is_some();
         let changes = self.place.take_changes().into_iter().filter(|change| may_see(&change.machine));
         let moved: Vec<_> = changes.map(MachineUpdate::from).collect();
@@ -144,7 +185,7 @@ impl EventStream {
         if self.directory.has_changed().unwrap_or_default() || problems != self.problems {
             self.directory.mark_unchanged();
             let all = page_frame::list_visible_problems(&self.app, &self.person);
-            let shape = hash_directory(&self.app.directory_for(&self.person.identity), &all);
+            let shape = hash_directory(&visible, &all);
             if std::mem::replace(&mut self.shape, shape) != shape {
                 text += &format!("event: directory\ndata: {}\n\n", json!({ "problems": all }));
             }
@@ -173,12 +214,13 @@ impl hyper::body::Body for EventStream {
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         loop {
-            if self.closing.as_mut().poll(context).is_ready() {
+            if self.has_ended || self.closing.as_mut().poll(context).is_ready() {
                 return Poll::Ready(None);
             }
             std::task::ready!(self.tick.poll_tick(context));
-            if !self.app.sessions.is_valid(&self.person.session) {
-                return Poll::Ready(None);
+            if !self.is_session_valid(context) {
+                self.has_ended = true;
+                return Poll::Ready(Some(Ok(Frame::data(SESSION_END.into()))));
             }
             let mut text = self.next_message();
             self.quiet += 1;
@@ -215,7 +257,7 @@ mod tests {
     fn a_watcher_is_told_the_last_state_once() {
         let live = LiveUpdates::default();
         live.record_event("a", &event(1));
-        let mut place = live.add_watcher().unwrap();
+        let mut place = live.add_watcher("ann").unwrap();
         assert_eq!(take_updates(&mut place), [], "what was before is on the page already");
         (1..=150).for_each(|bytes| live.record_event("a", &event(bytes)));
         let moved = MachineUpdate {

@@ -9,11 +9,10 @@ use api::base_url::BaseUrls;
 use api::display_phase::ObjectFate;
 use api::migration_requests::certificate_approval::CertificateTrust;
 use api::operator::{self, MachineFailure, MachineSummary, ReinstallOrder};
-use api::{AppState, allocation_state, machine_details, metal_api};
+use api::{AppState, access, allocation_state, machine_details, metal_api};
 use axum::extract::{Path, State};
 use axum::response::Response;
 use common::format::format_bytes;
-use common::format::metal_api_wording::reword_metal_phrases;
 use control::api_types::{InstallReport, RegisterRequest};
 use http_server::api_error::ApiError;
 use maud::{Markup, html};
@@ -121,7 +120,7 @@ fn show_pending_plan(plan: &PlanPreview) -> Markup {
     html! {
         @match plan {
             PlanPreview::Unknown(why) => { h2 #plan { "Plan" } p.faint { (why) } }
-            PlanPreview::Refused(why) => { h2 #plan { "Plan refused" } pre.problem tabindex="0" { (why) } }
+            PlanPreview::Refused(why) => { h2 #plan { "Plan refused" } pre.problem tabindex="0" { (access::visible_lines(why)) } }
             PlanPreview::Planned(planned, registered) => {
                 h2 #plan { "Plan" }
                 (plan_preview::show_inventory_source(registered))
@@ -204,7 +203,7 @@ fn show_header(person: &LoggedIn, machine: &MachineSpec, row: &MachineRow) -> Ma
         @if let Some(outcome) = &listed.outcome {
             p.words.problem[!outcome.success] {
                 "Last reinstall, with " (outcome.image) ", " (page_frame::show_age(&outcome.time)) ": "
-                @if !outcome.success { strong { "failed: " } } (reword_metal_phrases(&outcome.message))
+                @if !outcome.success { strong { "failed: " } } (page_frame::reword_message(&outcome.message))
             }
         }
         (show_facts(machine, row))
@@ -241,7 +240,7 @@ fn show_failure(row: &MachineRow) -> Markup {
         @if let Some(MachineFailure { attempt, remedy }) = row.failure() {
             section.problem.failure role="alert" {
                 h2 { "Failed" @if let Some(stage) = &attempt.stage { " at " (stage) } @if let Some(code) = &attempt.code { ": " (code) } }
-                p.words { (reword_metal_phrases(&attempt.message)) }
+                p.words { (page_frame::reword_message(&attempt.message)) }
                 p { strong { "Next: " } (remedy) ". " span.faint { (page_frame::show_age(&attempt.time)) } }
             }
         }
@@ -251,7 +250,7 @@ fn show_failure(row: &MachineRow) -> Markup {
 fn show_migration(machine: &MachineSpec, row: &MachineRow) -> Markup {
     html! {
         @if let (Some(moving), Some(words)) = (&row.listed.moving, &row.moving) {
-            p { strong { "Migration" } ": the machine " (words) ". " a href={ "/machines/" (moving.other) } { "Other machine" } }
+            p { strong { "Migration" } ": the machine " (words) ". " @if !moving.other.is_empty() { a href={ "/machines/" (moving.other) } { "Other machine" } } }
             @if let Some(certificate) = &moving.certificate {
                 p class=(if certificate.trust == CertificateTrust::Unapproved { "problem" } else { "" }) {
                     "Certificate of the machine's last boot for this migration: " code { (certificate.fingerprint) } ", " (certificate.trust.describe())
@@ -285,7 +284,7 @@ fn show_warnings(machine: &MachineSpec, row: &MachineRow) -> Markup {
             }
         }
         @if let Some(progress) = &listed.out_of_band {
-            p.problem[progress.failed] { "Before the installation, over Redfish: " (progress.describe()) }
+            p.problem[progress.failed] { "Before the installation, over Redfish: " (access::visible_message(&progress.describe())) }
         }
         @if let Some(waits) = &listed.waits {
             p.problem {

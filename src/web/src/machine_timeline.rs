@@ -1,9 +1,8 @@
 //! Timeline of a machine's last installation, drawn with the time of each stage, and the machine's earlier installations.
 
-use super::page_frame::{show_age, show_time};
+use super::page_frame::{reword_message, show_age, show_time};
 use api::install_timeline::{TimelineEntry, TimelineState};
 use common::format::format_seconds;
-use common::format::metal_api_wording::reword_metal_phrases;
 use maud::{Markup, html};
 use store::HistoryEntry;
 use time::OffsetDateTime;
@@ -31,7 +30,7 @@ pub(crate) fn show_timeline(entries: &[TimelineEntry]) -> Markup {
                         td { svg.span aria-hidden="true" {
                             rect x={ (format!("{left:.2}%")) } y="2" width={ (format!("{width:.2}%")) } height="10" {}
                         } }
-                        td { (reword_metal_phrases(&entry.message)) }
+                        td { (reword_message(&entry.message)) }
                     }
                 }
             } }
@@ -77,7 +76,7 @@ pub(crate) fn show_history(entries: &[HistoryEntry]) -> Markup {
                         td { (entry.image.as_deref().unwrap_or_default()) }
                         td { (entry.stage.as_deref().unwrap_or_default()) }
                         td.number { @if let Some(seconds) = entry.seconds { (format_seconds(seconds)) } }
-                        td.words { (reword_metal_phrases(&entry.message)) }
+                        td.words { (reword_message(&entry.message)) }
                     }
                 }
             } }

@@ -13,7 +13,6 @@ use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use common::format::format_count;
-use common::format::metal_api_wording::reword_metal_phrases;
 use http_server::api_error::ApiError;
 use maud::{Markup, html};
 use std::collections::BTreeMap;
@@ -103,9 +102,9 @@ impl MachineRow {
                     span.word { (self.phase.word) }
                     @if let Some(moving) = &self.moving { " " span.tag { (moving) } }
                     @if locked.is_some() { " " span.tag { "locked" } }
-                    @if let Some(failed) = failed { " " span.tag.bad title=(reword_metal_phrases(&failed.message)) { "last reinstall failed" } }
+                    @if let Some(failed) = failed { " " span.tag.bad title=(page_frame::reword_message(&failed.message)) { "last reinstall failed" } }
                     @if self.listed.new { " " a href={ "/machines/" (id) "/add" } { "Add…" } }
-                    @if let Some(failure) = self.failure() { div.reason.words { (reword_metal_phrases(&failure.attempt.to_string())) } }
+                    @if let Some(failure) = self.failure() { div.reason.words { (page_frame::reword_message(&failure.attempt.to_string())) } }
                 }
                 td.image {
                     @match (image, &self.wanted, order) {

@@ -7,7 +7,6 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use common::encoding::percent_encode;
-use common::format::metal_api_wording::reword_metal_phrases;
 use common::format::{format_bytes, format_count, without_secrets};
 use http_server::api_error::ApiError;
 use maud::{Markup, html};
@@ -159,7 +158,7 @@ pub(crate) async fn get_orders(State(app): State<Arc<AppState>>, person: LoggedI
                         td { (outcome.image) }
                         td { (page_frame::show_age(&outcome.time)) }
                         td class=(if outcome.success { "good" } else { "bad" }) {
-                            span.word { (if outcome.success { "done" } else { "failed" }) } " " span.words { (reword_metal_phrases(&outcome.message)) }
+                            span.word { (if outcome.success { "done" } else { "failed" }) } " " span.words { (page_frame::reword_message(&outcome.message)) }
                         }
                     }
                 }

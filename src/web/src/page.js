@@ -282,6 +282,12 @@
       }));
       if (body || machine) renew();
     });
+    source.addEventListener("logout", () => {
+      source.close();
+      // A form that was filled in remains visible, although it can no longer be sent.
+      if (!find("textarea")) location.assign("/login");
+      live.innerHTML = "the session has ended: <a href=\"/login\">log in</a>";
+    });
     // The connection is closed properly, so that the next page can register as a watcher.
     addEventListener("pagehide", () => source.close());
     addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });

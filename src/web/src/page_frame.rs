@@ -4,7 +4,7 @@
 use super::form::TOKEN;
 use super::session::LoggedIn;
 use api::AppState;
-use api::access::UserRole;
+use api::access::{self, UserRole};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use common::format::metal_api_wording::reword_metal_phrases;
@@ -65,8 +65,25 @@ fn visible_places(person: &LoggedIn) -> impl Iterator<Item = (&'static str, &'st
 pub(crate) fn list_visible_problems(app: &AppState, person: &LoggedIn) -> Vec<String> {
     match person.identity.is_restricted() {
         true => Vec::new(),
-        false => list_problems(&app.counters.health, &app.directory_for(&person.identity).problems),
+        false => {
+            let mut of_directory = app.directory_for(&person.identity).problems.clone();
+            if !person.is_operator() {
+                of_directory.iter_mut().for_each(|problem| *problem = without_reasons(problem));
+            }
+            list_problems(&app.counters.health, &of_directory)
+        }
     }
+}
+
+/// Replaces the reasons in the problems of a file by their codes. A reason can quote a value of the file, which may be a
+/// secret in the wrong place, or the output of a `verify` program.
+fn without_reasons(problem: &str) -> String {
+    let shorten = |line: &str| {
+        let position = line.split_once(": ").map_or("the server's directory", |(position, _)| position);
+        let code = line.rsplit_once(" (DH-").map(|(_, code)| format!(" (DH-{code}")).unwrap_or_default();
+        format!("{position}: operators can read the problem{code}")
+    };
+    problem.lines().map(shorten).collect::<Vec<_>>().join("\n")
 }
 
 /// Returns the current problems: those of the server itself, followed by those of the directory.
@@ -105,6 +122,11 @@ pub(crate) fn render_login(status: StatusCode, why: Option<&str>) -> Response {
         }
     };
     html_response(status, &render_document("Log in", &body))
+}
+
+/// Returns the part of a machine's message that the current user may read, in the product's own wording.
+pub(crate) fn reword_message(message: &str) -> String {
+    reword_metal_phrases(access::visible_message(message))
 }
 
 /// Returns the status and the message of an error, in the product's own wording. The REST API has metal-api's phrases,
@@ -201,6 +223,20 @@ fn to_second(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn problems_without_reasons_have_positions_and_codes() {
+        for (problem, expected) in [
+            (
+                "./m.yaml:3:95: must be a list, but is the text \"hunter2\" (DH-705)\n./m.yaml:4:1: hunter2",
+                "./m.yaml:3:95: operators can read the problem (DH-705)\n./m.yaml:4:1: operators can read the problem",
+            ),
+            ("hunter2", "the server's directory: operators can read the problem"),
+            ("", ""),
+        ] {
+            assert_eq!(without_reasons(problem), expected);
+        }
+    }
 
     #[test]
     fn ages_have_the_exact_time_as_a_tooltip() {

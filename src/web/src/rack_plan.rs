@@ -6,6 +6,7 @@ use super::page_frame::{self, show_age};
 use super::rack_plan_runs::{RackPlanProgress, RackPlanRun, RackPlanRuns};
 use super::session::LoggedIn;
 use api::AppState;
+use api::access;
 use api::rack_plan::machine_rows::{RackOutcome, RackRow, RackSummary, describe_disks};
 use api::rack_plan::{RackChange, check_change};
 use axum::Extension;
@@ -264,7 +265,7 @@ fn show_rows<'a>(query: &PlanQuery, rows: impl Iterator<Item = &'a RackRow>) -> 
 fn show_row(query: &PlanQuery, row: &RackRow) -> Markup {
     let (_, _, word, class) = describe_outcome(row.outcome);
     let has_plan = row.image.is_some() && row.outcome != RackOutcome::Nothing;
-    let reasons = row.reasons.join("\n");
+    let reasons = access::visible_lines(&row.reasons.join("\n"));
     html! {
         tr class=(class) {
             td.name { a href={ "/machines/" (row.id) } { (display_name(row)) } }

@@ -1,5 +1,7 @@
 //! Secrets in JSON documents. Responses to viewers and entries of the audit log contain the fields, but not the values.
 
+use common::format::without_secrets;
+use linux::process::without_program_output;
 use serde_json::Value;
 
 /// Replacement of a secret text.
@@ -12,12 +14,17 @@ const SECRET_PARTS: [&str; 6] = ["password", "passphrase", "secret", "token", "p
 const SECRET_FIELDS: [&str; 9] =
     ["userdata", "user_data", "disk_key", "vpn", "args", "auth", "auth_key", "os_parameters", "parameters"];
 
+/// Names of the fields that contain messages of machines. A message can quote the output of an image's installer, which
+/// may print passwords.
+const MESSAGE_FIELDS: [&str; 4] = ["message", "withheld", "from_says", "to_says"];
+
 fn is_secret_field(name: &str) -> bool {
     let name = name.to_lowercase();
     SECRET_FIELDS.contains(&name.as_str()) || SECRET_PARTS.iter().any(|part| name.contains(part))
 }
 
-/// Replaces the values of all fields that contain secrets. Empty values remain, and lists and objects keep their form.
+/// Replaces the values of all fields that contain secrets, and masks the secrets of URLs in all other texts. Empty values
+/// remain, and lists and objects keep their form.
 pub fn hide_secrets(document: &mut Value) {
     match document {
         Value::Object(fields) => fields.iter_mut().for_each(|(name, value)| match is_secret_field(name) {
@@ -25,6 +32,21 @@ pub fn hide_secrets(document: &mut Value) {
             false => hide_secrets(value),
         }),
         Value::Array(items) => items.iter_mut().for_each(hide_secrets),
+        Value::String(text) if text.contains("://") => *text = without_secrets(text),
+        _ => {}
+    }
+}
+
+/// Shortens all messages of machines to the part that does not quote the output of a program.
+pub fn hide_program_output(document: &mut Value) {
+    match document {
+        Value::Object(fields) => fields.iter_mut().for_each(|(name, value)| match value {
+            Value::String(text) if MESSAGE_FIELDS.contains(&name.as_str()) => {
+                *text = without_program_output(text).to_owned();
+            }
+            value => hide_program_output(value),
+        }),
+        Value::Array(items) => items.iter_mut().for_each(hide_program_output),
         _ => {}
     }
 }
@@ -70,5 +92,27 @@ mod tests {
                 "steps": [{"interface": "deploy", "args": {"settings": [{"name": HIDDEN, "value": null}]}}],
                 "pull_secrets": [{"registry": HIDDEN, "identitytoken": ""}], "user_data": ""})
         );
+    }
+    #[test]
+    fn secrets_in_urls_are_masked_at_every_depth() {
+        let mut document = json!({"url": "https://me:pw@h/i.tar?token=t&a=b", "mirrors": ["http://h/i?X-Amz-Signature=s", "plain"],
+            "message": "fetch http://u:p@h/i: refused"});
+        hide_secrets(&mut document);
+        let masked = json!({"url": "https://…@h/i.tar?token=…&a=b", "mirrors": ["http://h/i?X-Amz-Signature=…", "plain"],
+            "message": "fetch http://…@h/i: refused"});
+        assert_eq!(document, masked);
+        let mut value = json!("oci://u:p@r/os");
+        hide_secrets_at("/url", &mut value);
+        assert_eq!(value, json!("oci://…@r/os"));
+    }
+
+    #[test]
+    fn messages_lose_the_output_of_programs_and_other_texts_remain() {
+        let mut document = json!([{"message": "x: `sh` exited with 1: hunter2", "failure": {"message": "no\nhunter2"},
+            "plan": "line\nline", "message_count": "a\nb", "from_says": "a\nhunter2", "message2": null}]);
+        hide_program_output(&mut document);
+        let expected = json!([{"message": "x: `sh` exited with 1", "failure": {"message": "no"}, "plan": "line\nline",
+            "message_count": "a\nb", "from_says": "a", "message2": null}]);
+        assert_eq!(document, expected);
     }
 }

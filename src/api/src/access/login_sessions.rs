@@ -15,10 +15,16 @@ use store::user_tokens::TokenVerdict;
 
 /// Name of the cookie.
 pub const COOKIE: &str = "drophammer";
+/// Maximum interval at which the session of an open stream of live updates is verified.
+pub const VERIFY_INTERVAL: Duration = Duration::from_secs(30);
 /// Duration after which a session ends.
 pub const LASTS: Duration = Duration::from_secs(12 * 3600);
-/// Maximum number of sessions. A further login ends the session that has not been used for the longest time.
-const MOST: usize = 64;
+/// Maximum number of sessions per user. A further login ends the session of this user that has not been used for the
+/// longest time.
+const PER_USER: usize = 8;
+/// Maximum number of sessions of all users. A further login ends the least recently used session of the user with the
+/// most sessions, so that no user can end the only session of another one.
+const MOST: usize = 512;
 /// Maximum number of wrong tokens per address and minute. The limit keeps the log readable. The limit is not needed to
 /// prevent guessing, since the token is long and random.
 const WRONG: u32 = 10;
@@ -46,6 +52,24 @@ struct LoginSession {
     used: Instant,
 }
 
+impl SessionTable {
+    /// Ends a session if the user, or all users together, have the maximum number of sessions.
+    fn make_place(&mut self, user: &str) {
+        let mut counts: HashMap<&str, usize> = HashMap::new();
+        self.sessions.values().for_each(|session| *counts.entry(&session.user).or_default() += 1);
+        let own = counts.get(user).copied().unwrap_or_default();
+        let most = counts.values().copied().max().unwrap_or_default();
+        let is_candidate = |session: &LoginSession| match own >= PER_USER {
+            true => session.user == user,
+            false => self.sessions.len() >= MOST && counts.get(session.user.as_str()) == Some(&most),
+        };
+        let candidates = self.sessions.iter().filter(|(_, session)| is_candidate(session));
+        if let Some(oldest) = candidates.min_by_key(|(_, session)| session.used).map(|(hash, _)| *hash) {
+            self.sessions.remove(&oldest);
+        }
+    }
+}
+
 impl LoginSessions {
     fn lock_table(&self) -> MutexGuard<'_, SessionTable> {
         let mut known = lock_mutex(&self.0);
@@ -59,7 +83,17 @@ impl LoginSessions {
     /// # Errors
     /// Returns an error if the database cannot be read.
     pub async fn authenticate(&self, app: &AppState, headers: &HeaderMap) -> common::error::Result<TokenVerdict> {
-        let Some(session) = session_cookie(headers) else { return Ok(TokenVerdict::Unknown) };
+        match session_cookie(headers) {
+            Some(session) => self.verify_session(app, session).await,
+            None => Ok(TokenVerdict::Unknown),
+        }
+    }
+
+    /// Determines the user of a session. A session whose token is no longer valid ends.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read.
+    pub async fn verify_session(&self, app: &AppState, session: TokenHash) -> common::error::Result<TokenVerdict> {
         let Some(token) = self.lock_table().sessions.get(&session).map(|session| session.token) else {
             return Ok(TokenVerdict::Unknown);
         };
@@ -90,11 +124,7 @@ impl LoginSessions {
     pub fn start_session(&self, user: &str, token: TokenHash) -> common::error::Result<String> {
         let ((cookie, session), (form, _)) = (token::generate_token()?, token::generate_token()?);
         let mut known = self.lock_table();
-        if known.sessions.len() >= MOST
-            && let Some(oldest) = known.sessions.iter().min_by_key(|(_, session)| session.used).map(|(hash, _)| *hash)
-        {
-            known.sessions.remove(&oldest);
-        }
+        known.make_place(user);
         let now = Instant::now();
         known.sessions.insert(session, LoginSession { form, user: user.to_owned(), token, begun: now, used: now });
         Ok(cookie)
@@ -141,21 +171,43 @@ pub fn session_cookie(headers: &HeaderMap) -> Option<TokenHash> {
 mod tests {
     use super::*;
 
+    fn start(sessions: &LoginSessions, user: &str) -> TokenHash {
+        token::hash_token(&sessions.start_session(user, [7; 32]).unwrap())
+    }
+
+    #[test]
+    fn no_user_ends_the_sessions_of_another_one() {
+        let sessions = LoginSessions::default();
+        let admin = start(&sessions, "ann");
+        for _ in 0..1000 {
+            start(&sessions, "vic");
+        }
+        assert!(sessions.is_valid(&admin));
+        // The sessions of many users together are bounded too: a user with several sessions loses one of them.
+        for user in 0..MOST / PER_USER {
+            for _ in 0..PER_USER {
+                start(&sessions, &format!("user{user}"));
+            }
+        }
+        assert!(sessions.lock_table().sessions.len() <= MOST);
+        assert!(sessions.is_valid(&admin));
+    }
+
     #[test]
     fn sessions_are_bounded_and_end() {
         let sessions = LoginSessions::default();
-        let cookies: Vec<_> =
-            (0..MOST + 3).map(|_| token::hash_token(&sessions.start_session("ann", [7; 32]).unwrap())).collect();
-        assert_eq!(sessions.lock_table().sessions.len(), MOST);
-        let last = cookies[MOST + 2];
+        let cookies: Vec<_> = (0..PER_USER + 3).map(|_| start(&sessions, "ann")).collect();
+        assert_eq!(sessions.lock_table().sessions.len(), PER_USER);
+        assert!(!sessions.is_valid(&cookies[2]) && sessions.is_valid(&cookies[3]), "the oldest session ends first");
+        let last = cookies[PER_USER + 2];
         let form = sessions.find_session(last).unwrap();
         assert!(sessions.is_valid(&last) && form.len() == 64);
         sessions.end_session(&last);
         assert!(!sessions.is_valid(&last) && sessions.find_session(last).is_none());
         sessions.end_sessions_of("bob");
-        assert!(sessions.is_valid(&cookies[MOST + 1]));
+        assert!(sessions.is_valid(&cookies[PER_USER + 1]));
         sessions.end_sessions_of("ann");
-        assert!(!sessions.is_valid(&cookies[MOST + 1]));
+        assert!(!sessions.is_valid(&cookies[PER_USER + 1]));
     }
 
     #[test]

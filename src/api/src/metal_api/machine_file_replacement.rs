@@ -6,10 +6,10 @@ use super::machine_file::check_allocation;
 use super::machines::{FIELDS, KIND};
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
+use crate::access;
 use common::yaml::edit;
 use serde_json::{Value, json};
 use site::operator_files::{self, MachineSpec};
-use site::snapshot::SiteSnapshot;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -88,7 +88,7 @@ impl NewAllocation {
 /// MAC of another machine.
 pub async fn check_machine_text(app: &AppState, id: &str, text: &str) -> ApiResult<MachineSpec> {
     let mut machine = operator_files::parse_machine(text).map_err(ApiRefusal::unprocessable)?;
-    check_identity(&app.directory(), id, &machine)?;
+    check_identity(app, id, &machine)?;
     if machine.allocation.as_ref().is_some_and(|allocation| allocation.os.is_some()) {
         let directory = app.directory();
         let settle = move || {
@@ -107,13 +107,19 @@ pub async fn check_machine_text(app: &AppState, id: &str, text: &str) -> ApiResu
 /// # Errors
 /// Fails as [`check_machine_text`] does.
 pub async fn recheck_machine(app: &AppState, id: &str, machine: &MachineSpec) -> ApiResult<()> {
-    let directory = app.directory();
-    check_identity(&directory, id, machine)?;
-    check_allocation(app, machine, &directory.known).await?.map_err(ApiRefusal::unprocessable)
+    check_identity(app, id, machine)?;
+    check_allocation(app, machine, &app.directory().known).await?.map_err(ApiRefusal::unprocessable)
 }
 
-/// Checks that a machine has the id of the file, and no name or MAC of another machine.
-fn check_identity(directory: &SiteSnapshot, id: &str, machine: &MachineSpec) -> ApiResult<()> {
+/// Checks that a machine has the id of the file, and no name or MAC of another machine, also of a machine that the user
+/// may not see. The refusal does not name such a machine.
+fn check_identity(app: &AppState, id: &str, machine: &MachineSpec) -> ApiResult<()> {
+    let (directory, visible) = (app.whole_directory(), app.directory());
+    let describe = |other: &MachineSpec| match visible.find_machine(&other.id) {
+        Some(_) if other.name.is_empty() => format!("machine {}", other.id),
+        Some(_) => format!("machine {} ({:?})", other.id, other.name),
+        None => access::UNSEEN_MACHINE.to_owned(),
+    };
     if machine.id != id {
         return Err(ApiRefusal::unprocessable(format!(
             "the text has the id {}, but this is the file of machine {id}: to change the id, run `drophammer machine rename`",
@@ -123,15 +129,13 @@ fn check_identity(directory: &SiteSnapshot, id: &str, machine: &MachineSpec) -> 
     if let Some(other) =
         directory.machines().find(|other| other.id != id && other.name == machine.name && !machine.name.is_empty())
     {
-        return Err(ApiRefusal::unprocessable(format!("machine {} already has the name {:?}", other.id, machine.name)));
+        let other = describe(other);
+        return Err(ApiRefusal::unprocessable(format!("{other} already has the name {:?}", machine.name)));
     }
     for mac in &machine.macs {
         if let Some(other) = directory.find_machines_by_mac(mac).find(|other| other.id != id) {
-            let name = other.name.as_str();
-            return Err(ApiRefusal::unprocessable(format!(
-                "the file of machine {} ({name:?}) already lists {mac}",
-                other.id
-            )));
+            let other = describe(other);
+            return Err(ApiRefusal::unprocessable(format!("the file of {other} already lists {mac}")));
         }
     }
     Ok(())

@@ -16,6 +16,9 @@ pub(crate) fn format_metrics(metrics: &Metrics, phases: &BTreeMap<&'static str, 
     write_sample(&mut text, "healthy", &[], u8::from(metrics.health.failures().is_empty()));
     write_header(&mut text, "errors_total", "counter", "Requests that the server has failed to complete (status 5xx).");
     write_sample(&mut text, "errors_total", &[], metrics.health.count_errors());
+    let name = "audit_entries_lost_total";
+    write_header(&mut text, name, "counter", "Entries of the audit log that could not be written to --audit-log.");
+    write_sample(&mut text, name, &[], metrics.health.count_lost_audit_entries());
     write_header(&mut text, "machines", "gauge", "Machines that have a machine file, by phase.");
     for phase in PHASES {
         write_sample(&mut text, "machines", &[("phase", phase)], phases.get(phase).copied().unwrap_or_default());

@@ -1,5 +1,6 @@
 //! Role of a machine in its migration, as shown to the operator.
 
+use super::super::access::UNSEEN_MACHINE;
 use super::certificate_approval::CertificateShown;
 use super::{Migration, MigrationState};
 use model::machine_migration::MigrationSide;
@@ -11,7 +12,7 @@ pub struct MachineMigration {
     /// Id of the migration order.
     pub id: String,
     pub part: MigrationSide,
-    /// Id of the peer machine.
+    /// Id of the peer machine; empty if the user may not see this machine.
     pub other: String,
     pub state: MigrationState,
     /// Certificate that the machine sent in its last boot for the migration; absent once the migration no longer uses
@@ -27,8 +28,14 @@ impl MachineMigration {
         MachineMigration { part, other: is.other_machine(machine).to_owned(), id: is.id, state: is.state, certificate }
     }
 
+    /// Removes the id of the peer machine, and the certificate, which only an operator of both machines can approve.
+    pub(crate) fn hide_peer(self) -> MachineMigration {
+        MachineMigration { other: String::new(), certificate: None, ..self }
+    }
+
     /// Describes the role and the migration's state in a few words. `name` is the name of the peer machine.
     pub fn describe(&self, name: &str) -> String {
+        let name = if self.other.is_empty() { UNSEEN_MACHINE } else { name };
         let way = match self.part {
             MigrationSide::Send => "migrates to",
             MigrationSide::Receive => "receives",

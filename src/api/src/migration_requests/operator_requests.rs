@@ -5,13 +5,16 @@ use super::certificate_approval::CertificateShown;
 use super::machine_requests::describe_migration;
 use super::{ApprovedCertificates, Migration, MigrationEndpoint, MigrationEvent, MigrationState, disk_mapping};
 use crate::AppState;
+use crate::access::UNSEEN_MACHINE;
 use crate::agent_api::request_body::EVENT_BYTES;
 use crate::metal_api::{ApiRefusal, EditRequest, EditTurn};
 use crate::operator::OperatorAuth;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
 use common::diagnostic;
+use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
 use http_server::quotas::ClientAddress;
 use model::allocation::Allocation;
@@ -107,6 +110,22 @@ async fn view_migration(app: &AppState, is: Migration) -> Result<MigrationView, 
     })
 }
 
+/// Checks that the current user may access both machines of the migration of machine `id`.
+///
+/// # Errors
+/// Returns an error that does not name the other machine.
+fn check_both_visible(app: &AppState, id: &str, is: &Migration) -> Result<(), ApiError> {
+    match app.may_see_migration(is) {
+        true => Ok(()),
+        false => {
+            let why = format!(
+                "machine {id} is part of a migration with {UNSEEN_MACHINE}: ask an admin to handle the migration"
+            );
+            Err(ApiError::new(StatusCode::FORBIDDEN, why).with_error_code(ErrorCode::AccessDenied))
+        }
+    }
+}
+
 fn no_migration_error(id: &str) -> ApiError {
     ApiError::not_found(format!("machine {id} is not part of a migration"))
 }
@@ -120,6 +139,7 @@ pub(crate) async fn show_migration(
 ) -> Result<Json<MigrationView>, ApiError> {
     let id = id.to_lowercase();
     let is = app.state.find_last_migration(&id).await?.ok_or_else(|| no_migration_error(&id))?;
+    check_both_visible(&app, &id, &is)?;
     view_migration(&app, is).await.map(Json)
 }
 
@@ -293,7 +313,7 @@ fn has_volumes(machine: &MachineSpec) -> bool {
 
 fn refusal_error(problems: &[String]) -> ApiError {
     let lines: Vec<String> = problems.iter().map(|problem| format!("not migrated: {problem}")).collect();
-    ApiError::new(axum::http::StatusCode::CONFLICT, lines.join("\n"))
+    ApiError::new(StatusCode::CONFLICT, lines.join("\n"))
 }
 
 #[derive(Deserialize)]
@@ -314,6 +334,7 @@ pub(crate) async fn cancel_migration(
     let Query(CancelQuery { off }) = query.map_err(|error| ApiError::bad_request(error.to_string()))?;
     let id = id.to_lowercase();
     let is = app.state.find_live_migration(&id).await?.ok_or_else(|| no_migration_error(&id))?;
+    check_both_visible(&app, &id, &is)?;
     let off = off.map(|off| off.to_lowercase());
     if let Some(other) = off.as_ref().filter(|off| **off != is.b) {
         return Err(ApiError::bad_request(format!(
@@ -333,6 +354,7 @@ pub(crate) async fn finish_migration(
 ) -> Result<Json<MigrationView>, ApiError> {
     let id = id.to_lowercase();
     let is = app.state.find_last_migration(&id).await?.ok_or_else(|| no_migration_error(&id))?;
+    check_both_visible(&app, &id, &is)?;
     if is.state == MigrationState::Done {
         return view_migration(&app, is).await.map(Json);
     }
@@ -348,6 +370,7 @@ pub(crate) async fn approve_certificates(
     let EditTurn { app, peer, .. } = &turn;
     let id = id.to_lowercase();
     let is = app.state.find_live_migration(&id).await?.ok_or_else(|| no_migration_error(&id))?;
+    check_both_visible(app, &id, &is)?;
     let now = app.state.read_current_boots(&is).await?;
     let word = MigrationEvent::Approved { fingerprints: asked.fingerprints, now };
     Ok(apply_event(app, &is, word, *peer).await?)
@@ -360,7 +383,7 @@ async fn apply_event(
     peer: ClientAddress,
 ) -> Result<Json<MigrationView>, ApiError> {
     let heard = app.state.apply_migration_event(&is.a, &is.id, word).await?.ok_or_else(|| no_migration_error(&is.a))?;
-    let conflict = |why| ApiError::new(axum::http::StatusCode::CONFLICT, why);
+    let conflict = |why| ApiError::new(StatusCode::CONFLICT, why);
     let MoveHeard { is, news } = heard.map_err(conflict)?;
     if news {
         app.watch.log_note(format!(

@@ -94,6 +94,38 @@ fn what_must_be_whole_is_whole_or_an_error() {
 }
 
 #[test]
+fn a_message_without_the_output_of_the_program_describes_the_failure() {
+    let failed = |end| {
+        let tail = vec!["hunter2".to_owned(), "exited with 5: hunter2".to_owned()];
+        let error = CommandError { argv: "sh -c x".to_owned(), end, tail };
+        common::error::Error::with_source(common::error::Phase::Target, "run /install.sh", error).to_string()
+    };
+    let deadline = ProcessFailure::Deadline { limit: Duration::from_secs(2), warnings: vec!["hunter2".to_owned()] };
+    for (end, expected) in [
+        (ProcessFailure::Exited(12), "run /install.sh: `sh -c x` exited with 12"),
+        (ProcessFailure::Killed(9), "run /install.sh: `sh -c x` was killed by signal 9"),
+        (deadline, "run /install.sh: `sh -c x` did not end within 2 s and was killed"),
+        (
+            ProcessFailure::NotWhole(7),
+            "run /install.sh: `sh -c x` printed more than 7 bytes, or left behind a process that keeps its output pipe open",
+        ),
+    ] {
+        let message = failed(end);
+        assert!(message.contains("hunter2"), "{message}");
+        assert_eq!(without_program_output(&message), expected);
+        assert_eq!(without_program_output(&format!("{expected}\nhunter2")), expected);
+    }
+    for (message, expected) in [
+        ("", ""),
+        ("disk full", "disk full"),
+        ("one\ntwo", "one"),
+        ("it exited with 3, saying: hunter2", "it exited with 3"),
+    ] {
+        assert_eq!(without_program_output(message), expected);
+    }
+}
+
+#[test]
 fn only_the_last_lines_are_quoted() {
     let error = ToolCommand::new("sh").args(["-c", "seq 1 500 >&2; exit 1"]).run().unwrap_err();
     assert_eq!(error.tail.len(), TAIL_LINES);

@@ -91,6 +91,51 @@ async fn refused_requests_leave_a_limited_number_of_entries() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_login_is_recorded_although_the_quota_for_refusals_is_used_up() {
+    let server = Running::start().await;
+    for _ in 0..50 {
+        assert_eq!(server.call("dh_wrong", "POST", "/v1/machine/find", &json!({})).await.status, 401);
+    }
+    let refusals = server.audit("limit=1000").await.into_iter().filter(|entry| entry["outcome"] == "refused");
+    assert_eq!(refusals.count(), 20);
+    let token = server.user("ann", "viewer", &[]).await;
+    server.browser_with(&token).await;
+    let entry = server.audit("who=ann").await.remove(0);
+    assert_eq!((&entry["action"], &entry["outcome"]), (&json!("POST /login"), &json!("done")), "{entry}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_is_not_regular_is_refused_at_the_start() {
+    let dir = directory();
+    let file = dir.path().join("audit.fifo");
+    nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let options = ServerConfig { audit_log: Some(file), ..options(dir.path()) };
+    let watch = StatusLog::json_into(Heard::default());
+    let refused = ControlServer::bind_server(&options, watch, &silent(), 10_000).await.err().unwrap().to_string();
+    assert!(refused.contains("--audit-log") && refused.contains("is not a regular file"), "{refused}");
+}
+
+/// The file becomes a FIFO, to which nothing can be written without a reader.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entries_that_the_file_lacks_are_counted_and_shown() {
+    let dir = directory();
+    let file = dir.path().join("audit.jsonl");
+    let options = ServerConfig { audit_log: Some(file.clone()), ..options(dir.path()) };
+    let server = Running::start_with(dir, &options, &silent(), 10_000).await;
+    assert!(server.has_metric("drophammer_audit_entries_lost_total 0").await);
+    std::fs::remove_file(&file).unwrap();
+    nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert_eq!(server.v1("PUT", "/v1/users", &json!({"name": "a", "role": "viewer"})).await.status, 201);
+    server.heard("cannot write entry").await;
+    while !server.has_metric("drophammer_audit_entries_lost_total 1").await {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(server.browser().await.text("/").await.contains("lacks 1 entry"));
+    assert!(server.is_ready().await.0, "requests are not impaired");
+    assert_eq!(server.audit("action=PUT").await.len(), 1, "the entry is in the database");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entries_are_filtered_paged_and_written_to_a_file() {
     let dir = directory();
     let file = dir.path().join("audit.jsonl");
@@ -110,7 +155,9 @@ async fn entries_are_filtered_paged_and_written_to_a_file() {
     for method in ["POST", "PUT", "PATCH", "DELETE"] {
         assert_eq!(server.v1(method, "/v1/audit", &Value::Null).await.status, 405, "{method}");
     }
-    let lines = std::fs::read_to_string(&file).unwrap();
+    let read = || std::fs::read_to_string(&file).unwrap();
+    server.until(|| read().lines().count() == 7, "all entries are in the file").await;
+    let lines = read();
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 7, "{lines:?}");
     assert!(lines[..3].iter().all(|line| line["outcome"] == "done" && line["user"] == "operator"), "{lines:?}");

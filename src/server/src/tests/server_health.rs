@@ -4,7 +4,7 @@ use super::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Running {
-    async fn is_ready(&self) -> (bool, String) {
+    pub(super) async fn is_ready(&self) -> (bool, String) {
         let answer = self.ask("GET", "/readyz", &[], "").await;
         match answer.status {
             200 => (true, answer.text()),
@@ -24,7 +24,7 @@ impl Running {
         }
     }
 
-    async fn has_metric(&self, line: &str) -> bool {
+    pub(super) async fn has_metric(&self, line: &str) -> bool {
         let answer = self.v1("GET", "/metrics", &Value::Null).await;
         answer.text().lines().any(|found| found == line)
     }

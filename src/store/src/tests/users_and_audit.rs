@@ -41,6 +41,25 @@ fn entry(user: &str) -> AuditEntry {
     }
 }
 
+/// A full disk must not lock out users, whose requests may be necessary to free space.
+#[test]
+fn a_token_whose_use_cannot_be_recorded_is_accepted() {
+    if engine::is_postgres("the trigger is written for SQLite") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(&dir);
+    let token = add(&state, "ann", UserRole::Operator);
+    let trigger = "CREATE TRIGGER full BEFORE UPDATE ON user_tokens
+        BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END";
+    wait(state.run_durably(move |transaction| transaction.execute(trigger, [])));
+    for _ in 0..2 {
+        assert!(matches!(verify(&state, &token), TokenVerdict::Valid(identity) if identity.user == "ann"));
+    }
+    assert_eq!(wait(state.list_user_tokens("ann"))[0].last_used, None);
+    assert_eq!(verify(&state, "dh_other"), TokenVerdict::Unknown);
+}
+
 #[test]
 fn tokens_are_stored_as_hashes_and_survive_a_restart() {
     if engine::is_postgres("PostgreSQL has no database file in the directory") {

@@ -1,7 +1,8 @@
 //! Live updates: their number is limited, and they end with the session and the server.
 
 use super::*;
-use http_server::live_updates::WATCHERS;
+use http_server::live_updates::WATCHERS_PER_USER;
+use store::users::UserChange;
 use tokio::net::tcp::OwnedReadHalf;
 
 /// Response that is received continuously.
@@ -67,22 +68,52 @@ async fn an_installation_is_seen_to_move() {
     watching.ends().await;
 }
 
+/// Another server on the same database disables the user, or revokes the token.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_updates_end_when_another_server_disables_the_user_or_revokes_the_token() {
+    let server = Running::start().await;
+    for (name, is_disabled) in [("ann", true), ("bob", false)] {
+        let browser = server.browser_with(&server.user(name, "viewer", &[]).await).await;
+        let mut watching = browser.watch().await;
+        let disabled = UserChange { disabled: Some(true), ..UserChange::default() };
+        match is_disabled {
+            true => drop(server.state.change_user(name, disabled).await.unwrap()),
+            false => drop(server.state.revoke_user_token(name, "t").await.unwrap()),
+        }
+        watching.until("event: logout").await;
+        watching.until("\r\n0\r\n\r\n").await;
+        assert_eq!(browser.get("/events").await.status, 401);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn viewers_do_not_receive_the_output_of_an_installer() {
+    let server = Running::start_in(with_images()).await;
+    let browser = server.browser_with(&server.user("vic", "viewer", &[]).await).await;
+    let mut watching = browser.watch().await;
+    let token = server.token(ONE).await;
+    server.allocated(ONE, &token).await;
+    let event = json!({ "event": "Crashed", "message": "`/install.sh` exited with 3: hunter2\nhunter2" });
+    assert_eq!(server.call(&token, "POST", &format!("/v1/machine/{ONE}/event"), &event).await.status, 200);
+    watching.until("`/install.sh` exited with 3").await;
+    watching.until("}]\n\n").await;
+    assert!(!watching.heard.contains("hunter2"), "{}", watching.heard);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_so_many_watch_and_a_place_is_given_back() {
     let server = Running::start().await;
     let browser = server.browser().await;
     let mut all = Vec::new();
-    for _ in 0..WATCHERS {
+    for _ in 0..WATCHERS_PER_USER {
         let watching = browser.watch().await;
         assert!(watching.heard.contains("200 OK"), "{}", watching.heard);
         all.push(watching);
     }
     let refused = browser.get("/events").await;
-    assert!(
-        refused.status == 503 && refused.text().contains("pages already receive live updates"),
-        "{}",
-        refused.text()
-    );
+    assert!(refused.status == 503 && refused.text().contains("already receive live updates"), "{}", refused.text());
+    let other = server.browser_with(&server.user("vic", "viewer", &[]).await).await;
+    assert!(other.watch().await.heard.contains("200 OK"), "another user is not affected");
     all.pop();
     let began = std::time::Instant::now();
     let mut again = browser.watch().await;
