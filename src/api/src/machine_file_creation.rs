@@ -142,7 +142,7 @@ pub async fn write_machine_file(
         _ => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("write {}: {error}", added.file)),
     })?;
     app.watch.log_note(format!("created {} for machine {} on request of {peer}", added.file, added.id));
-    app.request_reload();
+    app.request_machine_reload(&added.id, Some(app.machines.join(format!("{}.yaml", added.name))));
     // The file is in effect already, so the request has succeeded. The next boot and the start of an installation repeat the record.
     if let Err(error) = app.state.record_machine_file(&added.id).await {
         app.log_rate_limited(ErrorCode::ServerProblem.annotate(format!(

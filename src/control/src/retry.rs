@@ -36,8 +36,6 @@ pub(crate) enum AttemptResult<T> {
     Done(T),
     /// Transient failure, after which the attempt is repeated.
     Transient(Error),
-    /// The server is busy, and has requested this pause before the next attempt.
-    Busy(Error, Duration),
     /// Permanent failure.
     Permanent(common::error::Error),
 }
@@ -54,7 +52,6 @@ impl RetryPolicy {
                 AttemptResult::Done(value) => return Ok(value),
                 AttemptResult::Permanent(error) => return Err(error),
                 AttemptResult::Transient(error) => schedule.next_pause(error, Duration::ZERO)?,
-                AttemptResult::Busy(error, pause) => schedule.next_pause(error, pause)?,
             });
         }
     }

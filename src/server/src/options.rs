@@ -1,5 +1,6 @@
 //! Command line options of `drophammer serve`.
 
+use crate::limit_options::LimitOptions;
 use clap::{Args, Subcommand};
 use http_server::listen_address::parse_listen_address;
 use pxe::BootServer;
@@ -119,6 +120,8 @@ pub struct ServeOptions {
     /// Install only machines whose plan is approved (`drophammer site plan --approve`). Machines without an approved plan wait.
     #[arg(long)]
     pub approved_only: bool,
+    #[command(flatten)]
+    pub limits: LimitOptions,
     /// Print one JSON object per line instead of text.
     #[arg(long)]
     pub json: bool,
@@ -161,6 +164,7 @@ pub struct ServerConfig {
     pub cmdline: String,
     /// True if machines without an approved plan must wait.
     pub approved_only: bool,
+    pub limits: LimitOptions,
     /// Print one JSON object per line instead of text.
     pub json: bool,
 }
@@ -191,6 +195,7 @@ impl From<ServeOptions> for ServerConfig {
             cmdline,
             json,
             approved_only,
+            limits,
             ..
         } = serve;
         let pxe = serve.pxe.map(|card| PxeOptions { card, range, dhcp_options, ipxe });
@@ -213,6 +218,7 @@ impl From<ServeOptions> for ServerConfig {
             boot,
             cmdline,
             approved_only,
+            limits,
             json,
         }
     }

@@ -28,6 +28,7 @@ mod machine_details;
 mod machine_endpoints;
 mod machine_failures;
 mod machine_identity;
+mod machine_lists;
 mod machine_migration;
 mod machine_rename;
 mod metrics;
@@ -205,6 +206,7 @@ fn options(dir: &Path) -> ServerConfig {
         boot: None,
         cmdline: "quiet".to_owned(),
         approved_only: false,
+        limits: LimitOptions::default(),
         json: true,
     }
 }

@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 use store::{InstallState, restore_confirmation, wipe_policy_check};
 
 /// Objects that allocations can refer to.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct SiteObjects {
     /// Layouts by id.
     pub layouts: BTreeMap<String, Layout>,

@@ -4,6 +4,7 @@ use crate::boot_token::RequestedBoot;
 use crate::token::TokenHash;
 use common::sync::lock_mutex;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
@@ -18,6 +19,9 @@ pub const QUIET_AT_SAME_ADDRESS: Duration = Duration::from_secs(70);
 
 /// Duration after which a boot that has not started an installation expires. The machine must then boot again.
 const LASTS: time::Duration = time::Duration::hours(24);
+
+/// Number of boots that are remembered without a cleanup.
+const CLEANUP_MINIMUM: usize = 16 << 10;
 
 /// Boot of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +78,8 @@ struct LastCall {
 #[derive(Clone)]
 pub struct BootActivity {
     at: Arc<Mutex<HashMap<TokenHash, LastCall>>>,
+    /// Number of boots at which the silent ones are removed.
+    cleanup_at: Arc<AtomicUsize>,
     /// Time at which the server started. Requests before this time are unknown, so a boot without a known request is
     /// assumed to have sent its last request at this time.
     started: Instant,
@@ -86,6 +92,7 @@ impl BootActivity {
     pub(crate) fn new(quiet: Duration) -> BootActivity {
         BootActivity {
             at: Arc::default(),
+            cleanup_at: Arc::new(AtomicUsize::new(CLEANUP_MINIMUM)),
             started: Instant::now(),
             quiet,
             quiet_at_same_address: QUIET_AT_SAME_ADDRESS.min(quiet),
@@ -95,8 +102,10 @@ impl BootActivity {
     pub fn record_call(&self, boot: &TokenHash) {
         let mut at = lock_mutex(&self.at);
         at.insert(*boot, LastCall { instant: Instant::now(), time: OffsetDateTime::now_utc() });
-        if at.len() > 16 << 10 {
+        // Each cleanup makes room for at least as many calls as it has visited entries.
+        if at.len() >= self.cleanup_at.load(Ordering::Relaxed) {
             at.retain(|_, heard| heard.instant.elapsed() < self.quiet);
+            self.cleanup_at.store(at.len() * 2 + CLEANUP_MINIMUM, Ordering::Relaxed);
         }
     }
 

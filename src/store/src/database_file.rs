@@ -1,5 +1,5 @@
 //! SQLite file with the server's database. The file is opened only if it is undamaged and belongs to the directory.
-//! When a durable transaction returns, the result of the transaction is in this file. If the file is removed, the
+//! Durable transactions are synced in groups (`group_commit`), before they are acknowledged. If the file is removed, the
 //! server stops.
 //!
 //! The write-ahead log (WAL) makes it unnecessary to sync each of the frequent events of machines. Transactions that
@@ -26,12 +26,17 @@ pub(crate) enum Durability {
     Deferred,
 }
 
+/// Maximum number of prepared statements that are kept for reuse.
+const STATEMENTS: usize = 256;
+
 pub(crate) struct DatabaseFile {
     pub connection: Connection,
     path: PathBuf,
     /// Device number and inode number of the file that was opened.
     file: (u64, u64),
     identity: DatabaseIdentity,
+    /// True if a transaction that must be durable is not synced yet.
+    unsynced: bool,
     /// Reason why the server must stop.
     gone: watch::Sender<Option<String>>,
 }
@@ -48,6 +53,7 @@ impl DatabaseFile {
         let mut connection = Connection::open(path).context(Phase::Serve, what)?;
         let settings = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=5000;";
         connection.execute_batch(settings).context(Phase::Serve, what)?;
+        connection.set_prepared_statement_cache_capacity(STATEMENTS);
         check_integrity(&connection, path)?;
         let own = read_identity(&connection).context(Phase::Serve, what)?;
         let replaces_lost = is_new && database_id::had_transactions(path);
@@ -61,7 +67,7 @@ impl DatabaseFile {
         }
         checkpoint_log(&connection).context(Phase::Serve, what)?;
         let file = read_inode(path).context(Phase::Serve, what)?;
-        Ok(DatabaseFile { connection, path: path.to_owned(), file, identity, gone })
+        Ok(DatabaseFile { connection, path: path.to_owned(), file, identity, unsynced: false, gone })
     }
 
     /// Opens the database of a server for reading only, without creating or upgrading it. Each read is a short transaction, which does not
@@ -90,11 +96,11 @@ impl DatabaseFile {
             return Err(Error::refusal(Phase::Serve, message));
         };
         let file = read_inode(path).context(Phase::Serve, what)?;
-        Ok(DatabaseFile { connection, path: path.to_owned(), file, identity, gone })
+        Ok(DatabaseFile { connection, path: path.to_owned(), file, identity, unsynced: false, gone })
     }
 
-    /// Runs one transaction, and syncs it if `work` returns [`Durability::Synced`]. Transactions that any client can
-    /// cause should be [`Durability::Deferred`], since a sync costs as much as hundreds of transactions.
+    /// Runs one transaction, which is synced with its group if `work` returns [`Durability::Synced`]. Transactions that
+    /// any client can cause should be [`Durability::Deferred`], since a sync costs as much as hundreds of transactions.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written. If the file is missing, the server stops.
@@ -109,64 +115,62 @@ impl DatabaseFile {
             transaction.commit().map(|()| done)
         })();
         let (value, durability) = done.context(Phase::Serve, || "the database")?;
-        if durability == Durability::Synced {
-            self.sync_log()?;
-        }
+        self.unsynced |= durability == Durability::Synced;
         Ok(value)
     }
 
-    /// Syncs all previous transactions.
-    fn sync_log(&mut self) -> Result<()> {
-        self.run_counted(|_| Ok(((), true)))
-    }
-
-    /// Runs one transaction. When this function returns, the result is in the database file on disk. A transaction that
-    /// changes nothing is not synced. The explicit sync is needed because `synchronous=NORMAL` with a WAL survives a
-    /// crash of the server, but not a power failure.
+    /// Runs one transaction, which is synced with its group. A transaction that changes nothing is not synced.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written. If the file is missing, the server stops.
     pub(crate) fn run_durably<T>(&mut self, work: impl FnOnce(&Transaction) -> rusqlite::Result<T>) -> Result<T> {
-        self.run_counted(|transaction| {
+        self.run_as_durable_as_needed(|transaction| {
             let before = transaction.total_changes();
             let value = work(transaction)?;
-            Ok((value, transaction.total_changes() > before))
+            let is_changed = transaction.total_changes() > before;
+            Ok((value, if is_changed { Durability::Synced } else { Durability::Deferred }))
         })
     }
 
-    /// Runs one transaction. If `work` returns true, adds one to the number of durable transactions, and syncs the
-    /// transaction.
-    fn run_counted<T>(&mut self, work: impl FnOnce(&Transaction) -> rusqlite::Result<(T, bool)>) -> Result<T> {
-        self.check_file()?;
-        let (value, transactions) = self.commit_counted(work).context(Phase::Serve, || "the database")?;
-        // If the file was deleted or replaced in the meantime, the transaction is lost with it.
-        self.check_file()?;
-        let Some(transactions) = transactions else { return Ok(value) };
-        self.identity.transactions = transactions;
-        let counted = database_id::update_count(&database_id::id_path(&self.path), &self.identity);
-        counted.map_err(|error| self.stop_server(error.to_string()))?;
-        Ok(value)
+    /// Returns whether a transaction that must be durable is not synced yet.
+    pub(crate) fn has_unsynced(&self) -> bool {
+        self.unsynced
     }
 
-    /// Commits a transaction. If the transaction is a durable one, returns the new number of durable transactions.
-    fn commit_counted<T>(
-        &mut self,
-        work: impl FnOnce(&Transaction) -> rusqlite::Result<(T, bool)>,
-    ) -> rusqlite::Result<(T, Option<i64>)> {
-        self.connection.pragma_update(None, "synchronous", "FULL")?;
-        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let result = work(&transaction).and_then(|(value, is_counted)| {
-            let count = "UPDATE identity SET transactions = transactions + 1 RETURNING transactions";
-            let count = || transaction.query_row(count, [], |row| row.get(0));
-            let transactions = is_counted.then(count).transpose()?;
-            transaction.commit().map(|()| (value, transactions))
-        });
-        self.connection.pragma_update(None, "synchronous", "NORMAL")?;
-        let (value, transactions) = result?;
-        if transactions.is_some() {
-            checkpoint_log(&self.connection)?;
+    /// Syncs all previous transactions: when this function returns, they are in the database file on disk. Adds one to
+    /// the number of durable transactions. Does nothing if no transaction must be durable. The explicit sync is needed
+    /// because `synchronous=NORMAL` with a WAL survives a crash of the server, but not a power failure.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be synced. The transactions are then visible, but may be lost. If the
+    /// file is missing, the server stops.
+    pub(crate) fn sync_transactions(&mut self) -> Result<()> {
+        if !std::mem::take(&mut self.unsynced) {
+            return Ok(());
         }
-        Ok((value, transactions))
+        self.check_file()?;
+        let transactions = self.count_and_sync().context(Phase::Serve, || "the database")?;
+        // If the file was deleted or replaced in the meantime, the transactions are lost with it.
+        self.check_file()?;
+        self.identity.transactions = transactions;
+        let counted = database_id::update_count(&database_id::id_path(&self.path), &self.identity);
+        counted.map_err(|error| self.stop_server(error.to_string()))
+    }
+
+    /// Adds one to the number of durable transactions, and returns the new number. The log is sequential, so that the
+    /// sync of this transaction also covers all earlier ones.
+    fn count_and_sync(&mut self) -> rusqlite::Result<i64> {
+        self.connection.pragma_update(None, "synchronous", "FULL")?;
+        let count = "UPDATE identity SET transactions = transactions + 1 RETURNING transactions";
+        let counted = (|| {
+            let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let transactions = transaction.query_row(count, [], |row| row.get(0))?;
+            transaction.commit().map(|()| transactions)
+        })();
+        self.connection.pragma_update(None, "synchronous", "NORMAL")?;
+        let transactions = counted?;
+        checkpoint_log(&self.connection)?;
+        Ok(transactions)
     }
 
     /// Reads and writes one row, to check that the database works.

@@ -4,12 +4,13 @@
 use crate::boot_activity::BootActivity;
 use crate::database_file::{DatabaseFile, Durability};
 use crate::fair_queue::{self, JobSender};
+use crate::group_commit::{self, Acknowledgement, DatabaseJob, combine_results};
+use crate::unknown_machines::UNKNOWN_MACHINES;
 use common::error::{Context, Error, Phase, Result};
 use common::timestamp::now;
 use model::install_report::ProgressEvent;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use std::net::IpAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,12 +20,6 @@ use tokio::sync::{oneshot, watch};
 const EVENTS_KEPT: u32 = 5000;
 /// Number of newly stored events after which excess events are deleted.
 const TRIM_EVERY: i64 = 64;
-
-pub(crate) enum DatabaseJob {
-    Work(Box<dyn FnOnce(&mut DatabaseFile) + Send>),
-    /// Closes the file, then sends a response.
-    End(oneshot::Sender<()>),
-}
 
 /// Name of the database file in the operator's directory.
 pub const DATABASE: &str = "drophammer.sqlite";
@@ -53,6 +48,8 @@ pub struct ServerState {
     pub heard: BootActivity,
     hooks: StoreHooks,
     gone: watch::Receiver<Option<String>>,
+    /// Maximum number of machines without a machine file.
+    pub(crate) most_unknown: usize,
 }
 
 /// Stamp that identifies the content of a file at the time when its digest was computed.
@@ -86,27 +83,21 @@ impl ServerState {
     }
 
     fn start_thread(
-        mut store: DatabaseFile,
+        store: DatabaseFile,
         quiet: Duration,
         gone: watch::Receiver<Option<String>>,
     ) -> Result<ServerState> {
         let (jobs, queue) = fair_queue::create_queue::<DatabaseJob>();
-        let run = move || {
-            while let Some(job) = queue.receive() {
-                match job {
-                    // A panic ends one call only: its transaction is rolled back, and its caller gets an error.
-                    DatabaseJob::Work(work) => drop(catch_unwind(AssertUnwindSafe(|| work(&mut store)))),
-                    DatabaseJob::End(done) => {
-                        drop(store);
-                        let _ = done.send(());
-                        return;
-                    }
-                }
-            }
-        };
+        let run = move || group_commit::run_jobs(store, &queue);
         let what = || "start the database thread";
         std::thread::Builder::new().name("state".to_owned()).spawn(run).context(Phase::Serve, what)?;
-        Ok(ServerState { jobs, heard: BootActivity::new(quiet), hooks: StoreHooks::default(), gone })
+        Ok(ServerState {
+            jobs,
+            heard: BootActivity::new(quiet),
+            hooks: StoreHooks::default(),
+            gone,
+            most_unknown: UNKNOWN_MACHINES,
+        })
     }
 
     /// Sets how long a boot must be silent before another boot may register from the same address. A value above the
@@ -114,6 +105,11 @@ impl ServerState {
     pub fn with_quiet_at_same_address(mut self, quiet: Duration) -> ServerState {
         self.heard.quiet_at_same_address = quiet.min(self.heard.quiet);
         self
+    }
+
+    /// Sets the maximum number of machines that have no machine file.
+    pub fn with_most_unknown(self, most_unknown: usize) -> ServerState {
+        ServerState { most_unknown, ..self }
     }
 
     /// Sets the functions that connect the store with its server.
@@ -142,7 +138,13 @@ impl ServerState {
 
     /// Checks that the database file still exists at its path. If it does not, [`ServerState::wait_until_gone`] returns.
     pub fn check_file(&self) {
-        self.jobs.send(None, DatabaseJob::Work(Box::new(|store| drop(store.check_file()))));
+        self.jobs.send(
+            None,
+            DatabaseJob::Work(Box::new(|store| {
+                drop(store.check_file());
+                Box::new(|_| ())
+            })),
+        );
     }
 
     pub(crate) fn submit_job<T: Send + 'static>(
@@ -154,8 +156,11 @@ impl ServerState {
         let (began, observe) = (Instant::now(), self.hooks.observe_job.clone());
         let work = move |store: &mut DatabaseFile| {
             let done = work(store);
-            observe(began.elapsed());
-            drop(answer.send(done));
+            let acknowledge = move |synced: &Result<(), String>| {
+                observe(began.elapsed());
+                drop(answer.send(combine_results(done, synced)));
+            };
+            Box::new(acknowledge) as Acknowledgement
         };
         // A job that cannot be sent drops `answer`, and the receiver gets an error.
         self.jobs.send((self.hooks.current_client)(), DatabaseJob::Work(Box::new(work)));
@@ -203,7 +208,13 @@ impl ServerState {
     /// Blocks the database's thread until the sender of the channel is dropped.
     #[cfg(any(test, feature = "testing"))]
     pub fn block_thread(&self, until: std::sync::mpsc::Receiver<()>) {
-        self.jobs.send(None, DatabaseJob::Work(Box::new(move |_| until.recv().unwrap_or_default())));
+        self.jobs.send(
+            None,
+            DatabaseJob::Work(Box::new(move |_| {
+                until.recv().unwrap_or_default();
+                Box::new(|_| ())
+            })),
+        );
     }
 
     /// Returns the client of each job that the database has run, in the order of the jobs.
@@ -216,6 +227,12 @@ impl ServerState {
     #[cfg(any(test, feature = "testing"))]
     pub fn waiting_jobs(&self, client: std::net::IpAddr) -> usize {
         self.jobs.count_waiting(Some(client))
+    }
+
+    /// Returns the number of jobs of the server itself that are waiting for the database.
+    #[cfg(test)]
+    pub(crate) fn count_own_jobs(&self) -> usize {
+        self.jobs.count_waiting(None)
     }
 
     /// Returns the time at which the machine was last seen, and the last event that it sent, as JSON.
@@ -269,11 +286,9 @@ impl ServerState {
         self.run_job(move |connection| {
             let time = now();
             let transaction = connection.transaction()?;
-            let kept = transaction.execute(
-                "INSERT INTO events (machine, time, event) SELECT ?1, ?2, ?3
-                 WHERE NOT EXISTS (SELECT 1 FROM machines WHERE id = ?1 AND stranger IS NOT NULL)",
-                params![machine, time, text],
-            )?;
+            let insert = "INSERT INTO events (machine, time, event) SELECT ?1, ?2, ?3
+                 WHERE NOT EXISTS (SELECT 1 FROM machines WHERE id = ?1 AND stranger IS NOT NULL)";
+            let kept = transaction.prepare_cached(insert)?.execute(params![machine, time, text])?;
             if kept > 0 && transaction.last_insert_rowid() % TRIM_EVERY == 0 {
                 transaction.execute(
                     "DELETE FROM events WHERE machine = ?1 AND id <= (SELECT id FROM events WHERE machine = ?1
@@ -281,12 +296,10 @@ impl ServerState {
                     params![machine, EVENTS_KEPT],
                 )?;
             }
-            transaction.execute(
-                "INSERT INTO machines (id, last_seen, last_event) VALUES (?1, ?2, ?3)
+            let update = "INSERT INTO machines (id, last_seen, last_event) VALUES (?1, ?2, ?3)
                  ON CONFLICT (id) DO UPDATE SET last_seen = ?2, last_event = ?3,
-                 reported = CASE WHEN ?4 THEN reported END",
-                params![machine, time, text, is_late],
-            )?;
+                 reported = CASE WHEN ?4 THEN reported END";
+            transaction.prepare_cached(update)?.execute(params![machine, time, text, is_late])?;
             transaction.commit()
         })
         .await

@@ -14,7 +14,7 @@ pub(crate) fn record_loss(connection: &Connection) -> rusqlite::Result<()> {
 
 /// Returns whether the record of an installation on the machine may have been lost with an earlier database.
 pub(crate) fn is_unremembered(connection: &Connection, machine: &str) -> rusqlite::Result<bool> {
-    connection.query_row(MACHINE, [machine], |row| row.get(0))
+    connection.prepare_cached(MACHINE)?.query_row([machine], |row| row.get(0))
 }
 
 #[cfg(test)]

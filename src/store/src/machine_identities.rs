@@ -22,10 +22,11 @@ impl ServerState {
     /// # Errors
     /// Returns an error if the database cannot be read or written.
     pub async fn find_machines_with_mac(&self, mac: &str) -> Result<Vec<String>> {
-        let listed = format!("%\"{mac}\"%");
+        let mac = mac.to_ascii_lowercase();
         self.run_job(move |connection| {
-            let mut select = connection.prepare_cached("SELECT id FROM machines WHERE macs LIKE ?1 ORDER BY id")?;
-            select.query_map([listed], |row| row.get(0))?.collect()
+            let select = "SELECT machine FROM machine_macs WHERE mac = ?1 ORDER BY machine";
+            let mut select = connection.prepare_cached(select)?;
+            select.query_map([mac], |row| row.get(0))?.collect()
         })
         .await
     }
@@ -52,7 +53,7 @@ impl ServerState {
 /// in the registration.
 fn read_identity(connection: &Connection, machine: &str) -> rusqlite::Result<RegisteredIdentity> {
     let select = "SELECT macs, registered, smbios_uuid FROM machines WHERE id = ?1 AND registered IS NOT NULL";
-    let row = connection.query_row(select, [machine], |row| {
+    let row = connection.prepare_cached(select)?.query_row([machine], |row| {
         Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, Option<String>>(2)?))
     });
     let Some((macs, document, uuid)) = row.optional()? else { return Ok(RegisteredIdentity::default()) };
