@@ -44,7 +44,7 @@ compile_error!(
 /// Timeout for the head of a request, and for an idle connection.
 const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Time after which a request that waits for its turn is answered with 429. It is shorter than the patience of agents.
+/// Default of the time after which a request that waits for its turn is answered with 429. It is shorter than the patience of agents.
 const TURN_PATIENCE: Duration = Duration::from_secs(20);
 /// Part of the connections that are kept free: below it, connections are closed after each response.
 const SCARCE: usize = 10;
@@ -64,6 +64,8 @@ pub struct ConnectionLimiter {
     places: Arc<Semaphore>,
     /// Number of free permits below which connections are closed after each response.
     scarce_places: usize,
+    /// Time after which a request that waits for its turn is refused.
+    turn_patience: Duration,
     peers: ClientQuotas,
     watch: StatusLog,
     alarms: RateLimitedLog,
@@ -84,6 +86,7 @@ impl ConnectionLimiter {
         ConnectionLimiter {
             places: Arc::new(Semaphore::new(places)),
             scarce_places: places / SCARCE,
+            turn_patience: TURN_PATIENCE,
             peers,
             watch,
             alarms,
@@ -140,6 +143,7 @@ impl ConnectionLimiter {
                     router: front.router.clone(),
                     places: self.places.clone(),
                     scarce_places: self.scarce_places,
+                    turn_patience: self.turn_patience,
                     peers: self.peers.clone(),
                     watch: self.watch.clone(),
                     alarms: self.alarms.clone(),
@@ -162,6 +166,7 @@ struct ConnectionClient {
     router: Router,
     places: Arc<Semaphore>,
     scarce_places: usize,
+    turn_patience: Duration,
     peers: ClientQuotas,
     watch: StatusLog,
     alarms: RateLimitedLog,
@@ -224,7 +229,7 @@ impl ConnectionClient {
         request.extensions_mut().insert(connected);
         request.extensions_mut().insert(origin);
         let turn = self.peers.turns.take_turn(origin.address);
-        let mut response = match tokio::time::timeout(TURN_PATIENCE, turn).await {
+        let mut response = match tokio::time::timeout(self.turn_patience, turn).await {
             Ok(turn) => {
                 let context = RequestContext::new(id.clone(), origin.address, turn);
                 request_context::run_in_context(context, self.handle_request(request, began)).await

@@ -64,8 +64,8 @@ const MACS: &str = "
         INSERT OR IGNORE INTO machine_macs SELECT lower(value), NEW.id FROM json_each(NEW.macs) WHERE type = 'text'; END;
     CREATE TRIGGER IF NOT EXISTS machine_macs_deleted AFTER DELETE ON machines BEGIN
         DELETE FROM machine_macs WHERE machine = OLD.id; END;
-    INSERT OR IGNORE INTO machine_macs SELECT lower(value), id FROM machines, json_each(iif(json_valid(macs), macs, '[]'))
-        WHERE type = 'text';
+    INSERT OR IGNORE INTO machine_macs SELECT lower(each.value), machines.id
+        FROM machines, json_each(iif(json_valid(macs), macs, '[]')) AS each WHERE each.type = 'text';
     DROP INDEX IF EXISTS machines_by_macs;
     CREATE INDEX IF NOT EXISTS machines_unknown ON machines (id) WHERE stranger IS NOT NULL;
 ";

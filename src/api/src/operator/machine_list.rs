@@ -29,11 +29,11 @@ pub struct MachineListQuery {
     pub limit: Option<usize>,
     /// Id of the machine after which the list begins: the last machine of the previous page.
     pub after: Option<String>,
-    /// Phase of the listed machines.
+    /// Phase of the listed machines. Upper and lower case are equal, as in `image` and `q`.
     pub phase: Option<String>,
     /// Id of the image that is installed on the listed machines, or will be.
     pub image: Option<String>,
-    /// Text that the name, the id or a MAC of the listed machines contains. Upper and lower case are equal.
+    /// Text that the name, the id or a MAC of the listed machines contains.
     pub q: Option<String>,
 }
 
@@ -51,11 +51,14 @@ impl MachineListQuery {
     }
 
     fn matches_state(&self, machine: &MachineSummary) -> bool {
-        let has_phase = self.phase.as_ref().is_none_or(|phase| machine.phase == current_word(phase));
+        let has_phase = self.phase.as_ref().is_none_or(|phase| {
+            let phase = phase.to_lowercase();
+            machine.phase.to_lowercase() == current_word(&phase)
+        });
         let has_image = self
             .image
             .as_ref()
-            .is_none_or(|image| [&machine.image, &machine.wanted].into_iter().flatten().any(|named| named == image));
+            .is_none_or(|image| [&machine.image, &machine.wanted].into_iter().flatten().any(|named| named.eq_ignore_ascii_case(image)));
         has_phase && has_image
     }
 }

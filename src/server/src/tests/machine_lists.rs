@@ -75,7 +75,8 @@ async fn the_server_filters_by_phase_image_and_text() {
     assert_eq!(server.names("?phase=free&limit=2").await, ["m1", "m3"]);
     assert_eq!(server.names(&format!("?phase=free&limit=2&after={}", id(3))).await, ["m5", "m7"]);
     assert_eq!(server.names("?phase=new").await, [STRANGER]);
-    assert_eq!(server.names("?image=debian-12").await, even);
+    assert_eq!(server.names("?phase=Not+Installed").await, even);
+    assert_eq!(server.names("?image=Debian-12").await, even);
     assert_eq!(server.names("?image=debian").await, Vec::<String>::new());
     assert_eq!(server.names("?q=M7").await, ["m7"]);
     assert_eq!(server.names("?q=00:01:04").await, ["m4"]);
