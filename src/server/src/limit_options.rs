@@ -1,7 +1,6 @@
 //! Limits of the server that the operator can set. A request above a limit waits, or is answered with `Retry-After`; it never displaces
 //! another machine.
 
-use clap::Args;
 use http_server::request_turns::OF_ONE_ADDRESS;
 use store::UNKNOWN_MACHINES;
 use store::retention::RetentionPolicy;
@@ -10,25 +9,13 @@ use store::retention::RetentionPolicy;
 const RETAINED: RetentionPolicy = RetentionPolicy { max_age: time::Duration::days(90), max_bytes: 4 << 30 };
 
 /// Limits of clients and of stored records.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone)]
 pub struct LimitOptions {
-    /// Maximum number of open connections [default: half of the limit of open files]. Each waiting machine has one connection. Further
-    /// connections wait until another connection is closed.
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(16..=1_000_000))]
+    /// Maximum number of open connections; `None` for half of the limit of open files.
     pub connections: Option<u32>,
-    /// Maximum number of requests from one address that are handled at the same time. Further requests wait, and get status 429 with
-    /// Retry-After after 20 seconds.
-    #[arg(long, value_name = "NUMBER", default_value_t = OF_ONE_ADDRESS as u32, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub requests_per_address: u32,
-    /// Maximum number of machines that have registered, but have no machine file. Further machines get status 503 with Retry-After, and
-    /// wait.
-    #[arg(long, value_name = "NUMBER", default_value_t = UNKNOWN_MACHINES as u32, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub unknown_machines: u32,
-    /// Age and total size above which events are deleted, the oldest first.
-    #[arg(long, value_name = "AGE,SIZE", default_value = "90d,4GiB", value_parser = parse_retention)]
     pub retain_events: RetentionPolicy,
-    /// Age and total size above which console logs are deleted, the oldest first.
-    #[arg(long, value_name = "AGE,SIZE", default_value = "90d,4GiB", value_parser = parse_retention)]
     pub retain_logs: RetentionPolicy,
 }
 
@@ -45,7 +32,7 @@ impl Default for LimitOptions {
 }
 
 /// Parses an age, a size, or both: `30d`, `12h`, `500MiB`, `30d,1GiB`. A missing value has its default.
-fn parse_retention(text: &str) -> Result<RetentionPolicy, String> {
+pub(crate) fn parse_retention(text: &str) -> Result<RetentionPolicy, String> {
     let mut policy = RETAINED;
     for part in text.split(',') {
         let digits = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
@@ -89,9 +76,10 @@ mod tests {
         #[derive(Debug, clap::Parser)]
         struct Parsed {
             #[command(flatten)]
-            limits: LimitOptions,
+            serve: crate::ServeArgs,
         }
-        let parsed = <Parsed as clap::Parser>::parse_from(["serve"]).limits;
-        assert_eq!(format!("{parsed:?}"), format!("{:?}", LimitOptions::default()));
+        let parsed = <Parsed as clap::Parser>::parse_from(["serve", "DIR"]).serve.options.unwrap();
+        let limits = crate::ServerConfig::from(parsed).limits;
+        assert_eq!(format!("{limits:?}"), format!("{:?}", LimitOptions::default()));
     }
 }

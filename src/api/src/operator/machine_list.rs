@@ -55,10 +55,9 @@ impl MachineListQuery {
             let phase = phase.to_lowercase();
             machine.phase.to_lowercase() == current_word(&phase)
         });
-        let has_image = self
-            .image
-            .as_ref()
-            .is_none_or(|image| [&machine.image, &machine.wanted].into_iter().flatten().any(|named| named.eq_ignore_ascii_case(image)));
+        let has_image = self.image.as_ref().is_none_or(|image| {
+            [&machine.image, &machine.wanted].into_iter().flatten().any(|named| named.eq_ignore_ascii_case(image))
+        });
         has_phase && has_image
     }
 }
