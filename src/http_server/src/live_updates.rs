@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 pub const WATCHERS: usize = 64;
 /// Maximum number of machines whose state is stored. When this number is exceeded, half of the states are discarded:
 /// those of the machines that have been silent longest.
-const MACHINES: usize = 16 << 10;
+const MACHINES: usize = 64 << 10;
 
 /// Current states of machines. Cheap to clone.
 #[derive(Clone, Default)]

@@ -138,6 +138,13 @@ impl<T> JobReceiver<T> {
     }
 }
 
+impl<T> JobReceiver<T> {
+    /// Returns the next job if one is waiting.
+    pub(crate) fn receive_waiting(&self) -> Option<T> {
+        lock_mutex(&self.0.waiting).pop_job()
+    }
+}
+
 impl<T> Drop for JobReceiver<T> {
     /// Drops the waiting jobs, so that their callers get an error.
     fn drop(&mut self) {
@@ -164,7 +171,7 @@ mod tests {
         sender.send(address(3), (3, 0));
         sender.send(None, (0, 0));
         sender.send(address(3), (3, 1));
-        let order: Vec<_> = (0..6).map(|_| receiver.receive().unwrap()).collect();
+        let order: Vec<_> = (0..6).map(|_| receiver.receive_waiting().unwrap()).collect();
         assert_eq!(order, [(2, 0), (3, 0), (0, 0), (2, 1), (3, 1), (2, 2)]);
         assert_eq!((sender.count_waiting(address(2)), sender.taken_origins().len()), (797, 6));
         drop(sender);
@@ -179,6 +186,7 @@ mod tests {
         sender.send(address(3), 2);
         let other = sender.clone();
         assert_eq!((receiver.receive(), receiver.receive()), (Some(1), Some(9)));
+        assert_eq!(receiver.receive_waiting(), None);
         drop((sender, other));
         assert_eq!(receiver.receive(), None);
     }
