@@ -8,6 +8,7 @@
 
 use super::database_id::{self, DatabaseIdentity};
 use super::moved_database::refuse_moved_database;
+use super::read_connection::ReadConnection;
 use super::sql::{self, Connection, OptionalExtension, Row, Transaction, TransactionKind, convert_error, params};
 use super::{lost_database, schema};
 use common::error::{Context, Error, Phase, Result};
@@ -37,6 +38,8 @@ pub(crate) struct DatabaseFile {
     pub(crate) identity: DatabaseIdentity,
     /// True if a transaction that must be durable is not synced yet. Always false on PostgreSQL.
     pub(crate) unsynced: bool,
+    /// Second connection, with which other threads read.
+    pub(crate) reader: Option<ReadConnection>,
     /// Reason why the server must stop.
     pub(crate) gone: watch::Sender<Option<String>>,
 }
@@ -76,7 +79,21 @@ impl DatabaseFile {
         }
         checkpoint_log(&connection).context(Phase::Serve, what)?;
         let file = Some(read_inode(path).context(Phase::Serve, what)?);
-        Ok(DatabaseFile { connection, path: path.to_owned(), file, identity, unsynced: false, gone })
+        Ok(DatabaseFile { connection, path: path.to_owned(), file, identity, unsynced: false, reader: None, gone })
+    }
+
+    /// Opens the second connection, with which other threads read.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be opened.
+    pub(crate) fn with_reader(self) -> Result<DatabaseFile> {
+        let reader = ReadConnection::open(&self)?;
+        Ok(DatabaseFile { reader, ..self })
+    }
+
+    /// Closes both connections.
+    pub(crate) fn close(self) {
+        self.reader.iter().for_each(ReadConnection::close);
     }
 
     /// Opens the database of a server for reading only, without creating or upgrading it. Each read is a short transaction, which does not
@@ -104,7 +121,7 @@ impl DatabaseFile {
             return Err(Error::refusal(Phase::Serve, message));
         };
         let file = Some(read_inode(path).context(Phase::Serve, what)?);
-        Ok(DatabaseFile { connection, path: path.to_owned(), file, identity, unsynced: false, gone })
+        Ok(DatabaseFile { connection, path: path.to_owned(), file, identity, unsynced: false, reader: None, gone })
     }
 
     /// Runs one transaction, which is synced with its group if `work` returns [`Durability::Synced`]. Transactions that
@@ -214,7 +231,10 @@ impl DatabaseFile {
         })();
         self.set_synchronous("NORMAL")?;
         let transactions = counted?;
-        checkpoint_log(&self.connection)?;
+        match &self.reader {
+            Some(reader) => reader.exclude_reads(|| checkpoint_log(&self.connection))?,
+            None => checkpoint_log(&self.connection)?,
+        }
         Ok(transactions)
     }
 

@@ -1,4 +1,4 @@
-//! Handle on the database, and the thread that owns the connection. Also stores machines and digests, which have no
+//! Handle on the database, and the thread that owns the connection. Also stores events and digests, which have no
 //! module of their own.
 
 use crate::audit_transactions::mark_audited;
@@ -7,6 +7,7 @@ use crate::change_listener;
 use crate::database_file::{DatabaseFile, Durability};
 use crate::fair_queue::{self, JobSender};
 use crate::group_commit::{self, Acknowledgement, DatabaseJob, combine_results};
+use crate::read_connection::ReadConnection;
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use crate::store_address::PostgresAddress;
 use crate::unknown_machines::UNKNOWN_MACHINES;
@@ -56,6 +57,7 @@ pub struct ServerState {
     gone: watch::Receiver<Option<String>>,
     /// Number that changes when another server may have changed the database.
     changes: watch::Receiver<u64>,
+    pub(crate) reader: Option<ReadConnection>,
     /// Maximum number of machines without a machine file.
     pub(crate) most_unknown: usize,
 }
@@ -82,7 +84,8 @@ impl ServerState {
             return ServerState::open_postgres(&address, &dir, quiet);
         }
         let path = path.to_owned();
-        ServerState::start_thread(move |gone| DatabaseFile::open(&path, gone), quiet, watch::channel(0).1)
+        let open = move |gone| DatabaseFile::open(&path, gone)?.with_reader();
+        ServerState::start_thread(open, quiet, watch::channel(0).1)
     }
 
     /// Opens the PostgreSQL database of the server in the directory `dir`.
@@ -127,23 +130,23 @@ impl ServerState {
         let (jobs, queue) = fair_queue::create_queue::<DatabaseJob>();
         let (say_gone, gone) = watch::channel(None);
         let (opened, is_open) = mpsc::channel();
-        let run = move || {
-            let store = match open(say_gone) {
-                Ok(store) => store,
-                Err(error) => return drop(opened.send(Err(error))),
-            };
-            drop(opened.send(Ok(())));
-            group_commit::run_jobs(store, &queue);
+        let run = move || match open(say_gone) {
+            Ok(store) => {
+                drop(opened.send(Ok(store.reader.clone())));
+                group_commit::run_jobs(store, &queue);
+            }
+            Err(error) => drop(opened.send(Err(error))),
         };
         let what = || "start the database thread";
         std::thread::Builder::new().name("state".to_owned()).spawn(run).context(Phase::Serve, what)?;
-        is_open.recv().context(Phase::Serve, || "open the database")??;
+        let reader = is_open.recv().context(Phase::Serve, || "open the database")??;
         Ok(ServerState {
             jobs,
             heard: BootActivity::new(quiet),
             hooks: StoreHooks::default(),
             gone,
             changes,
+            reader,
             most_unknown: UNKNOWN_MACHINES,
         })
     }
@@ -324,46 +327,6 @@ impl ServerState {
     #[cfg(test)]
     pub(crate) fn count_own_jobs(&self) -> usize {
         self.jobs.count_waiting(None)
-    }
-
-    /// Returns the time at which the machine was last seen, and the last event that it sent, as JSON.
-    ///
-    /// # Errors
-    /// Returns an error if the database cannot be read or written.
-    pub async fn last_event(&self, machine: &str) -> Result<Option<(String, String)>> {
-        let machine = machine.to_owned();
-        self.run_job(move |connection| {
-            let select = "SELECT last_seen, last_event FROM machines WHERE id = ?1 AND last_event IS NOT NULL";
-            connection.query_row(select, [&machine], |row| Ok((row.get(0)?, row.get(1)?))).optional()
-        })
-        .await
-    }
-
-    /// Returns whether the database has a record of this allocation on the machine: the allocation was served, adopted
-    /// or reported at some time.
-    ///
-    /// # Errors
-    /// Returns an error if the database cannot be read or written.
-    pub async fn has_allocation(&self, machine: &str, allocation: &str) -> Result<bool> {
-        let key = [machine.to_owned(), allocation.to_owned()];
-        self.run_job(move |connection| {
-            let select = "SELECT 1 FROM allocations WHERE machine = ?1 AND id = ?2";
-            connection.query_row(select, key, |_| Ok(())).optional().map(|there| there.is_some())
-        })
-        .await
-    }
-
-    /// Returns whether the database has a record of the machine. A machine is recorded when it requests a boot, unless it is unknown and
-    /// the limit of unknown machines is reached.
-    ///
-    /// # Errors
-    /// Returns an error if the database cannot be read or written.
-    pub async fn is_recorded(&self, machine: &str) -> Result<bool> {
-        let machine = machine.to_owned();
-        self.run_job(move |connection| {
-            connection.prepare_cached("SELECT 1 FROM machines WHERE id = ?1")?.exists([machine])
-        })
-        .await
     }
 
     /// Stores an event. For a machine that has no machine file, only the latest event is kept. If the server loses

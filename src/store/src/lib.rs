@@ -10,7 +10,8 @@
 //! * **Database.** `sql` is the interface to both engines, and `store_address` the address of a PostgreSQL database.
 //!   `postgres_database` opens such a database, `change_listener` receives the changes of other servers, and
 //!   `store_transfer`, `table_copy` and `moved_database` copy records between the engines. `database_handle` is the handle
-//!   on the database, and contains machines and digests. `group_commit` is the thread of the database. `database_file`
+//!   on the database, and contains machines and digests. `group_commit` is the thread of the database, and `read_connection` a second
+//!   connection for lists. `database_file`
 //!   opens the file, `database_id` distinguishes the file from others, and `schema` defines its tables. `lost_database`
 //!   records that the database replaced a lost database. `epoch` issues fencing tokens, `json_columns` reads and writes
 //!   columns of JSON, and `token` and `boot_token` contain tokens.
@@ -80,6 +81,7 @@ mod orders;
 mod out_of_band;
 pub mod plan_approval;
 mod postgres_database;
+mod read_connection;
 mod registrations;
 pub mod restore_confirmation;
 pub(crate) mod restore_review;

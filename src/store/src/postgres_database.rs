@@ -44,7 +44,15 @@ impl DatabaseFile {
         if let Some(postgres) = connection.as_postgres() {
             postgres.expect_identity(&identity);
         }
-        Ok(DatabaseFile { connection, path: path.to_owned(), file: None, identity, unsynced: false, gone })
+        Ok(DatabaseFile {
+            connection,
+            path: path.to_owned(),
+            file: None,
+            identity,
+            unsynced: false,
+            reader: None,
+            gone,
+        })
     }
 
     /// Runs one transaction on PostgreSQL. If `work` returns [`Durability::Synced`], counts the transaction as a durable

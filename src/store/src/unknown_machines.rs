@@ -72,7 +72,7 @@ impl ServerState {
     /// # Errors
     /// Returns an error if the database cannot be read or written.
     pub async fn list_unknown_machines(&self) -> Result<Vec<String>> {
-        self.run_job(|connection| {
+        self.read_committed(|connection| {
             let select = "SELECT id FROM machines WHERE stranger IS NOT NULL AND registered IS NOT NULL ORDER BY id";
             connection.prepare_cached(select)?.query_map([], |row| row.get(0))?.collect()
         })
