@@ -98,7 +98,7 @@ impl SimulatedMachine {
         let client = self.boot(run).await?;
         self.send_event(run, &client, EventName::Registering, "registers").await;
         self.register(run, &client).await?;
-        if self.lacks_file && operator.time_since_creation(&self.id).is_none() {
+        if self.lacks_file && !operator.has_created(&self.id) {
             let waits = self.wait(run, operator, &client);
             let create = async {
                 tokio::time::sleep(Duration::from_secs(2)).await;
@@ -167,9 +167,9 @@ impl SimulatedMachine {
     async fn wait(&self, run: &MachineRun, operator: &Operator, client: &HttpMachineClient) -> Result<(), String> {
         let began = Instant::now();
         while !client.wait_for_allocation(POLL).await.map_err(text)? {}
-        match operator.time_since_creation(&self.id) {
+        match operator.take_time_since_request(&self.id) {
+            // This includes the creation of the machine file, so it is an upper bound.
             Some(passed) => run.figures.record_duration("wake-up", passed),
-            None if self.lacks_file => run.figures.record_duration("wake-up", Duration::ZERO),
             None => run.figures.record("wait, allocated already", began),
         }
         Ok(())

@@ -2,10 +2,11 @@
 
 use crate::figures::Figures;
 use common::error::{Context, Phase, Result};
+use common::sync::lock_mutex;
 use linux::http;
 use reqwest::{Client, RequestBuilder};
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -24,29 +25,39 @@ pub struct Operator {
     url: String,
     token: String,
     figures: Arc<Figures>,
-    /// For each machine, the time at which its file was in the directory.
-    created: Arc<Mutex<HashMap<String, Instant>>>,
+    /// For each machine, the time at which the creation of its file was requested.
+    requested: Arc<Mutex<HashMap<String, Instant>>>,
+    /// Machines whose file was created.
+    created: Arc<Mutex<HashSet<String>>>,
 }
 
 impl Operator {
     pub fn new(api: SocketAddr, token: &Path, figures: Arc<Figures>) -> Result<Operator> {
         let read = std::fs::read_to_string(token).context(Phase::Control, || format!("read {}", token.display()))?;
         let (client, url) = (http::new_async_client(None)?, format!("https://{api}"));
-        Ok(Operator { client, url, token: read.trim().to_owned(), figures, created: Arc::default() })
+        let (requested, created) = (Arc::default(), Arc::default());
+        Ok(Operator { client, url, token: read.trim().to_owned(), figures, requested, created })
     }
 
     /// Creates the file of a machine, with an allocation. Returns the error of the server if the file cannot be created.
     pub async fn create_machine_file(&self, id: &str, name: &str, allocation: &str) -> Result<(), String> {
         let body = json!({"name": name, "image": "bench", "allocation": allocation, "layout": "bench"});
         let request = self.client.post(format!("{}/v1/machine/{id}/file", self.url)).json(&body);
+        lock_mutex(&self.requested).insert(id.to_owned(), Instant::now());
         let answer = self.figures.measure("create machine file", self.send(request)).await;
-        common::sync::lock_mutex(&self.created).insert(id.to_owned(), Instant::now());
+        lock_mutex(&self.created).insert(id.to_owned());
         answer.map(drop)
     }
 
-    /// Returns how long ago the file of the machine was created by this operator; `None` if it was not.
-    pub fn time_since_creation(&self, id: &str) -> Option<Duration> {
-        common::sync::lock_mutex(&self.created).get(id).map(Instant::elapsed)
+    /// Returns whether this operator has created the file of the machine.
+    pub fn has_created(&self, id: &str) -> bool {
+        lock_mutex(&self.created).contains(id)
+    }
+
+    /// Returns the time since this operator has requested the creation of the machine's file, once per request. Returns
+    /// `None` if there was no such request.
+    pub fn take_time_since_request(&self, id: &str) -> Option<Duration> {
+        lock_mutex(&self.requested).remove(id).map(|requested| requested.elapsed())
     }
 
     /// Lists machines until the task is aborted.
