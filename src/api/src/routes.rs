@@ -13,12 +13,11 @@ use super::metal_api::machine_response::{MachineResponse, ReinstallResponse};
 use super::metal_api::{image_states, images, layouts, machines, sizes, volumes};
 use super::migration_requests::{machine_requests, operator_requests as moving};
 use super::operator::reinstalls::ReinstallRequest;
-use super::operator::{MachineSummary, RenameRequest, machine_list, restored_machine_confirmation};
-use super::plan_input::PlanInput;
-use super::power::PowerRequest;
+use super::operator::{self, MachineSummary, RenameRequest, machine_list, restored_machine_confirmation};
+use super::plan_input::{self, PlanInput};
+use super::power::{self, PowerRequest};
 use super::{
     AppState, agent_api, boot_digest, console_log, deploy_templates, machine_file_creation, metrics, netboot, openapi,
-    operator, plan_input, power,
 };
 use axum::Router;
 use axum::handler::Handler;

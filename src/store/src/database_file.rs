@@ -82,15 +82,6 @@ impl DatabaseFile {
         Ok(DatabaseFile { connection, path: path.to_owned(), file, identity, unsynced: false, reader: None, gone })
     }
 
-    /// Opens the second connection, with which other threads read.
-    ///
-    /// # Errors
-    /// Returns an error if the file cannot be opened.
-    pub(crate) fn with_reader(self) -> Result<DatabaseFile> {
-        let reader = ReadConnection::open(&self)?;
-        Ok(DatabaseFile { reader, ..self })
-    }
-
     /// Closes both connections.
     pub(crate) fn close(self) {
         self.reader.iter().for_each(ReadConnection::close);

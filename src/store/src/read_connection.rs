@@ -55,6 +55,17 @@ impl ReadConnection {
     }
 }
 
+impl DatabaseFile {
+    /// Opens the second connection, with which other threads read.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be opened.
+    pub(crate) fn with_reader(self) -> Result<DatabaseFile> {
+        let reader = ReadConnection::open(&self)?;
+        Ok(DatabaseFile { reader, ..self })
+    }
+}
+
 impl ServerState {
     /// Reads with the second connection, if there is one.
     pub(crate) async fn read_committed<T: Send + 'static>(
