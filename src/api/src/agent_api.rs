@@ -81,7 +81,7 @@ pub(crate) async fn register_boot(
         let arrays = directory.find_machine(&id).and_then(|machine| MachineArrays::find(machine, &directory.known));
         if arrays.is_some() {
             // The layouts that templates generate depend on the registration. The reload reports their problems.
-            app.request_reload();
+            app.request_machine_reload(&id, None);
         }
     }
     if directory.find_machine(&id).is_none() {
@@ -146,11 +146,15 @@ pub(crate) async fn wait_for_allocation(
 /// database publishes a new snapshot, which wakes this function.
 async fn until_allocated(app: &AppState, boot: &MachineBoot) -> Result<(), ApiError> {
     let mut directory = app.directory.clone();
+    let mut seen = None;
     loop {
         let now = directory.borrow_and_update().clone();
-        if machine_requests::find_assignment(app, &now, boot).await?.is_some() {
+        let version = now.machine_version(&boot.machine);
+        // Thousands of machines may wait while the files of other machines change.
+        if seen != Some(version) && machine_requests::find_assignment(app, &now, boot).await?.is_some() {
             return Ok(());
         }
+        seen = Some(version);
         if directory.changed().await.is_err() {
             // The server is shutting down, so the connection to the client ends too.
             std::future::pending::<()>().await;

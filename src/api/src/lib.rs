@@ -66,6 +66,7 @@ use http_server::server_log::StatusLog;
 use http_server::tls::ServerTls;
 use linux::neighbor_table::MacLookup;
 use planner_pool::PlannerPool;
+use site::machine_refresh::ChangedMachine;
 use site::snapshot::SiteSnapshot;
 use site_reload::ReloadEvent;
 use source_port_check::SourcePorts;
@@ -169,5 +170,11 @@ impl AppState {
     pub fn request_reload(&self) {
         // Sending fails only at shutdown, when the directory thread has exited.
         let _ = self.wake.send(ReloadEvent::State);
+    }
+
+    /// Requests an update of one machine in the current snapshot, because its state has changed in the database, or
+    /// `file` is its new machine file.
+    pub fn request_machine_reload(&self, id: &str, file: Option<PathBuf>) {
+        let _ = self.wake.send(ReloadEvent::Machine(ChangedMachine { id: id.to_owned(), file }));
     }
 }

@@ -143,6 +143,7 @@ pub(crate) async fn enroll_boot(
             );
             Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message))
         }
+        EnrollOutcome::Crowded => Err(super::netboot::too_many_machines(app, id, peer)),
         EnrollOutcome::Rejected => Err(not_authorized_for(id)),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::AppState;
 use super::agent_api::request_body::{EVENT_BYTES, read_operator_document};
-use super::metal_api::edited_files::wait_until_published;
+use super::metal_api::edited_files::wait_until_in_effect;
 use super::metal_api::machine_file::check_templates;
 use super::metal_api::{ApiRefusal, EditTurn};
 use super::operator::OperatorAuth;
@@ -151,7 +151,8 @@ pub async fn write_machine_file(
     app.watch.log_note(format!("created {} for machine {} on request of {peer}", added.file, added.id));
     let is_known = |directory: &SiteSnapshot| directory.find_machine_by_uuid(&added.id).is_some();
     let path = app.machines.join(format!("{}.yaml", added.name));
-    wait_until_published(app, &path, Some(&text), is_known).await.map_err(ApiRefusal::into_error)?;
+    app.request_machine_reload(&added.id, Some(path.clone()));
+    wait_until_in_effect(app, &path, Some(&text), is_known).await.map_err(ApiRefusal::into_error)?;
     // The file is in effect already, so the request has succeeded. The next boot and the start of an installation repeat the record.
     if let Err(error) = app.state.record_machine_file(&added.id).await {
         app.log_rate_limited(ErrorCode::ServerProblem.annotate(format!(

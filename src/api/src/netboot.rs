@@ -350,7 +350,7 @@ async fn log_active_boot(
     Ok(())
 }
 
-fn too_many_machines(app: &AppState, id: &str, peer: ClientAddress) -> ApiError {
+pub(crate) fn too_many_machines(app: &AppState, id: &str, peer: ClientAddress) -> ApiError {
     let message = "too many registered machines lack a machine file: create a file in machines/ for this machine";
     app.log_rate_limited(format!("{id} at {peer}: {message}"));
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)

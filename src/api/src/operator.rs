@@ -1,6 +1,8 @@
-//! The operator's API: lists, adopts and renames machines. `reinstalls` orders reinstalls, and `restored_machine_confirmation` confirms
+//! The operator's API: adopts and renames machines. `machine_list` lists machines, `reinstalls` orders
+//! reinstalls, and `restored_machine_confirmation` confirms
 //! machines.
 
+pub mod machine_list;
 mod machine_summary;
 pub mod reinstall_plan;
 pub mod reinstalls;
@@ -9,9 +11,6 @@ pub(crate) mod restored_machine_confirmation;
 use super::AppState;
 use super::access::{self, Identity};
 use super::agent_api::request_body::{EVENT_BYTES, read_operator_document};
-use super::display_phase::DisplayPhase;
-use super::migration_requests::migration_role::MachineMigration;
-use super::out_of_band::progress::OutOfBandProgress;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, State};
@@ -20,10 +19,10 @@ use axum::http::{Extensions, StatusCode};
 use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
 use http_server::quotas::ClientAddress;
+pub use machine_list::{list_machines, list_with_new_machines, summarize_machine, summarize_new_machine};
 pub use machine_summary::{MachineFailure, MachineSummary, WaitingMarker};
 use serde::{Deserialize, Serialize};
 use site::boot_value_validation;
-use site::effective_allocation::{find_allocation_differences, is_unrecorded};
 use site::operator_files::DEFAULT_ID;
 use site::operator_files::MachineSpec;
 use std::sync::Arc;
@@ -57,109 +56,6 @@ impl FromRequestParts<Arc<AppState>> for OperatorAuth {
             false => Err(access::unauthenticated_error()),
         }
     }
-}
-
-/// `GET /v1/machines`: lists the machines, sorted by name. Machines without a machine file follow.
-pub(crate) async fn get_machines(
-    State(app): State<Arc<AppState>>,
-    _: OperatorAuth,
-) -> Result<Json<Vec<MachineSummary>>, ApiError> {
-    list_with_new_machines(&app).await.map(Json)
-}
-
-/// Returns the machines that have a machine file, sorted by name, followed by the machines that have registered without
-/// a machine file, sorted by id.
-pub async fn list_with_new_machines(app: &AppState) -> Result<Vec<MachineSummary>, ApiError> {
-    let mut all = list_machines(app).await?;
-    if access::current_projects().is_some() {
-        // Machines without a machine file do not belong to a project.
-        return Ok(all);
-    }
-    let directory = app.directory();
-    for id in app.state.list_unknown_machines().await? {
-        if directory.find_machine(&id).is_none() {
-            all.extend(summarize_new_machine(app, &id).await?);
-        }
-    }
-    Ok(all)
-}
-
-/// Returns the summary of a machine that has registered, but has no machine file. Returns `None` if the machine has not
-/// registered.
-pub async fn summarize_new_machine(app: &AppState, id: &str) -> Result<Option<MachineSummary>, ApiError> {
-    if !app.state.is_recorded(id).await? {
-        return Ok(None);
-    }
-    let contact = app.state.read_contact(id).await?;
-    let summary = MachineSummary { new: true, ..MachineSummary::from_contact(id, contact) };
-    Ok(Some(add_phase(app, summary)))
-}
-
-/// Sets the phase of a machine.
-fn add_phase(app: &AppState, summary: MachineSummary) -> MachineSummary {
-    let phase = DisplayPhase::current(app, &summary).word.to_owned();
-    MachineSummary { phase, ..summary }
-}
-
-/// Returns the machines that have a machine file, sorted by name.
-pub async fn list_machines(app: &AppState) -> Result<Vec<MachineSummary>, ApiError> {
-    let directory = app.directory();
-    let mut all = Vec::new();
-    for machine in directory.machines() {
-        all.push(summarize_machine(app, machine).await?);
-    }
-    all.sort_by(|one, other| (&one.name, &one.id).cmp(&(&other.name, &other.id)));
-    Ok(all)
-}
-
-pub async fn summarize_machine(app: &AppState, machine: &MachineSpec) -> Result<MachineSummary, ApiError> {
-    let allocation = machine.allocation.as_ref().map(|allocation| allocation.id.to_string());
-    // Machines without an allocation may need confirmation too, so their state is read as well.
-    let standing = app.state.read_install_state(&machine.id, allocation.as_deref().unwrap_or_default()).await?;
-    let allocation_id = machine.allocation.as_ref().map(|allocation| &**allocation.id);
-    let contact = app.state.read_contact(&machine.id).await?;
-    let moving = app.state.find_live_migration(&machine.id).await?.map(|is| {
-        let is_visible = app.may_see_migration(&is);
-        let moving = MachineMigration::from_migration(&machine.id, is);
-        if is_visible { moving } else { moving.hide_peer() }
-    });
-    let reported =
-        standing.waits.as_ref().map(|marker| WaitingMarker { image: marker.image.clone(), time: marker.time.clone() });
-    let waits = reported.clone().filter(|_| !standing.is_installed() && standing.elsewhere.is_none());
-    let stored = standing.layout.as_ref().and_then(|layout| layout.get("id")?.as_str().map(str::to_owned));
-    let in_file = machine.allocation.as_ref().map(|allocation| allocation.image.to_string());
-    let order = standing.order.as_ref().map(|order| order.id.as_str()).unwrap_or_default();
-    let run = app.state.find_out_of_band_run(&machine.id).await?;
-    let run = run.filter(|run| run.is_for(allocation.as_deref().unwrap_or_default(), order));
-    let out_of_band = run.as_ref().and_then(OutOfBandProgress::from_run);
-    let differences = machine.allocation.as_ref().map(|file| find_allocation_differences(file, &standing));
-    let failure = standing.failure.clone();
-    let summary = MachineSummary {
-        differences: differences.unwrap_or_default(),
-        allocation_unrecorded: is_unrecorded(&standing),
-        name: machine.name.clone(),
-        project: machine.project.clone(),
-        size: machine.size.clone(),
-        allocation,
-        wanted: standing.order.as_ref().map(|order| order.image.clone()).or(in_file),
-        image: standing.image,
-        layout: stored.or(standing.layout_id).filter(|_| standing.succeeded),
-        installed: standing.succeeded,
-        adopted: standing.adopted,
-        claimed: standing.is_claimed,
-        waits,
-        needs_confirmation: standing.unconfirmed,
-        not_clean: app.state.may_run_previous_system(&machine.id, allocation_id).await?,
-        on_disk: reported.filter(|_| standing.unconfirmed && standing.succeeded),
-        locked: machine.locked.clone(),
-        out_of_band,
-        order: standing.order,
-        moving,
-        outcome: standing.outcome,
-        ..MachineSummary::from_contact(&machine.id, contact)
-    };
-    let failure = failure.map(|attempt| MachineFailure::new(attempt, &summary));
-    Ok(add_phase(app, MachineSummary { failure, ..summary }))
 }
 
 /// `POST /v1/machine/{id}/adopt`: records that the machine's allocation is installed, if the server has lost its record

@@ -115,7 +115,7 @@ impl RackSnapshot {
         let mut loader = loader.without_approvals();
         let seen = loader.rescan().ok_or_else(|| Error::new(Phase::Serve, "the directory could not be read"))?;
         let (mut directory, mut notes) = (seen.directory, Vec::new());
-        for (id, image) in &mut directory.known.images {
+        for (id, image) in &mut Arc::make_mut(&mut directory.known).images {
             if image.is_none() {
                 notes.push(format!(
                     "the digest of image {id} is not known yet, so the manifest of the image is not checked"

@@ -13,12 +13,11 @@ use super::metal_api::machine_response::{MachineResponse, ReinstallResponse};
 use super::metal_api::{image_states, images, layouts, machines, sizes, volumes};
 use super::migration_requests::{machine_requests, operator_requests as moving};
 use super::operator::reinstalls::ReinstallRequest;
-use super::operator::{MachineSummary, RenameRequest, restored_machine_confirmation};
-use super::plan_input::PlanInput;
-use super::power::{PowerRequest, PowerStateResponse};
+use super::operator::{self, MachineSummary, RenameRequest, machine_list, restored_machine_confirmation};
+use super::plan_input::{self, PlanInput};
+use super::power::{self, PowerRequest, PowerStateResponse};
 use super::{
     AppState, agent_api, boot_digest, console_log, deploy_templates, machine_file_creation, metrics, netboot, openapi,
-    operator, plan_input, power,
 };
 use axum::Router;
 use axum::handler::Handler;
@@ -247,7 +246,8 @@ fn machine_management_routes() -> Vec<ApiRoute> {
             .with_response(response_schema::<MachineResponse>),
         delete_route("/v1/machine/{id}/free", machines::free_machine, "Free a machine; its disks are unchanged")
             .with_response(response_schema::<MachineResponse>),
-        get_route("/v1/machines", operator::get_machines, "Machines with their orders and results")
+        get_route("/v1/machines", machine_list::get_machines, "Machines with their orders and results")
+            .with_query(&machine_list::QUERY)
             .with_response(list_schema::<MachineSummary>),
         post_route(reinstall, machines::reinstall_machine, "Order a reinstall")
             .with_request(request_schema::<ReinstallRequest>)

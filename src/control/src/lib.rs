@@ -8,11 +8,13 @@ pub mod clock;
 pub mod fake_control_plane;
 mod file_control_plane;
 mod http_control_plane;
+mod http_machine_client;
 pub mod metal_stack;
 pub mod retry;
 
 pub use file_control_plane::{FileControl, SignatureVerifier};
 pub use http_control_plane::HttpControlPlane;
+pub use http_machine_client::HttpMachineClient;
 pub use metal_stack::MetalControlPlane;
 use operations::StageExtents;
 

@@ -1,6 +1,6 @@
 //! Bounded retries with exponential backoff and jitter.
 
-use common::error::Result;
+use common::error::{Error, Result};
 use linux::http::add_jitter;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -28,11 +28,14 @@ pub(crate) const BRIEF: RetryPolicy = RetryPolicy { patience: Duration::from_sec
 /// Single attempt.
 pub const ONCE: RetryPolicy = RetryPolicy { patience: Duration::ZERO, ..PATIENT };
 
+/// Longest pause that a server can request with `Retry-After`.
+const LONGEST_REQUESTED: Duration = Duration::from_secs(120);
+
 /// Result of a single attempt.
 pub(crate) enum AttemptResult<T> {
     Done(T),
     /// Transient failure, after which the attempt is repeated.
-    Transient(common::error::Error),
+    Transient(Error),
     /// Permanent failure.
     Permanent(common::error::Error),
 }
@@ -43,29 +46,55 @@ impl RetryPolicy {
     /// # Errors
     /// Returns the error of the last attempt.
     pub(crate) fn run_attempts<T>(&self, mut attempt: impl FnMut() -> AttemptResult<T>) -> Result<T> {
-        let end = Instant::now() + self.patience;
-        let mut pause = self.first_pause;
+        let mut schedule = RetrySchedule::start(*self);
         loop {
-            let error = match attempt() {
+            thread::sleep(match attempt() {
                 AttemptResult::Done(value) => return Ok(value),
                 AttemptResult::Permanent(error) => return Err(error),
-                AttemptResult::Transient(error) => error,
-            };
-            let jittered = add_jitter(pause);
-            if Instant::now() + jittered >= end {
-                return Err(error);
-            }
-            tracing::warn!("{error}; again in {:.1} s", jittered.as_secs_f64());
-            thread::sleep(jittered);
-            pause = (pause * 2).min(self.longest_pause);
+                AttemptResult::Transient(error) => schedule.next_pause(error, Duration::ZERO)?,
+            });
         }
+    }
+}
+
+/// Pauses between the attempts of one request.
+pub(crate) struct RetrySchedule {
+    end: Instant,
+    pause: Duration,
+    longest: Duration,
+}
+
+impl RetrySchedule {
+    pub(crate) fn start(policy: RetryPolicy) -> RetrySchedule {
+        let RetryPolicy { patience, first_pause, longest_pause } = policy;
+        RetrySchedule { end: Instant::now() + patience, pause: first_pause, longest: longest_pause }
+    }
+
+    /// Returns the pause after an attempt that has failed with `error`, and logs the retry. The pause is at least
+    /// `requested`, which the server has sent. Clients that have received the same `requested` return at different
+    /// times.
+    ///
+    /// # Errors
+    /// Returns `error` if the time for retries has elapsed.
+    pub(crate) fn next_pause(&mut self, error: Error, requested: Duration) -> Result<Duration> {
+        let requested = requested.min(LONGEST_REQUESTED);
+        let jittered = match requested >= self.pause {
+            true => requested + (requested - add_jitter(requested)),
+            false => add_jitter(self.pause).max(requested),
+        };
+        if Instant::now() + jittered >= self.end {
+            return Err(error);
+        }
+        tracing::warn!("{error}; again in {:.1} s", jittered.as_secs_f64());
+        self.pause = (self.pause * 2).min(self.longest);
+        Ok(jittered)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use common::error::{Error, Phase};
+    use common::error::Phase;
 
     const QUICK: RetryPolicy = RetryPolicy {
         patience: Duration::from_millis(200),
@@ -111,5 +140,19 @@ mod tests {
         assert_eq!(result.unwrap_err().to_string(), "connection refused");
         assert!(began.elapsed() < Duration::from_secs(5));
         assert!((1..100).contains(&calls), "{calls}");
+    }
+
+    #[test]
+    fn the_pause_that_a_busy_server_requests_is_a_lower_bound() {
+        let mut schedule = RetrySchedule::start(PATIENT);
+        for requested in [0, 5, 60].map(Duration::from_secs) {
+            let pause = schedule.next_pause(error(), requested).unwrap();
+            assert!(pause >= requested && pause <= requested.mul_f64(1.5).max(Duration::from_secs(4)), "{pause:?}");
+        }
+        // A server cannot stop a client for longer.
+        let pause = schedule.next_pause(error(), Duration::from_secs(3000)).unwrap();
+        assert!(pause >= LONGEST_REQUESTED && pause <= LONGEST_REQUESTED.mul_f64(1.5), "{pause:?}");
+        let mut once = RetrySchedule::start(ONCE);
+        assert!(once.next_pause(error(), Duration::ZERO).is_err());
     }
 }

@@ -58,7 +58,11 @@ pub fn run_machine_command(options: &MachineOptions) -> Result<CommandOutcome> {
         return done;
     }
     let server = OperatorClient::new(&options.of)?;
-    let all: Vec<MachineSummary> = match server.send_json(server.request(Method::GET, "/v1/machines"))? {
+    let fetched = match &options.command {
+        MachineCommand::List(asked) => machine_list::fetch_machines(&server, asked)?,
+        _ => server.send_json(server.request(Method::GET, "/v1/machines"))?,
+    };
+    let all: Vec<MachineSummary> = match fetched {
         OperatorResponse::Good(all) => all,
         OperatorResponse::Refused(why) => return Ok(print_refusal(&why)),
     };

@@ -12,7 +12,7 @@ const EVERY: Duration = Duration::from_secs(60);
 /// number when it boots, but the loss of an event is harmless.
 pub const EVENTS: u32 = 120;
 /// Maximum number of addresses counted per minute. Events of further addresses are dropped.
-const ADDRESSES: usize = 16 << 10;
+const ADDRESSES: usize = 40_000;
 
 /// Number of events that each address has sent in the current minute.
 pub struct AnonymousEvents(Mutex<(Instant, HashMap<IpAddr, u32>)>);

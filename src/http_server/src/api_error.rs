@@ -61,7 +61,7 @@ const RETRY_AFTER: &str = "5";
 
 /// Sets `Retry-After` in the response of a busy server.
 pub fn set_retry_after(response: &mut Response) {
-    if response.status() == StatusCode::SERVICE_UNAVAILABLE {
+    if [StatusCode::SERVICE_UNAVAILABLE, StatusCode::TOO_MANY_REQUESTS].contains(&response.status()) {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER));
     }
 }

@@ -12,7 +12,7 @@ use crate::tls::{self, ServerTls};
 use crate::write_timeout::{STALLED, WriteTimeoutStream};
 use axum::Router;
 use axum::body::Body;
-use axum::http::{Method, StatusCode};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use common::error_code::ErrorCode;
 use futures_util::FutureExt;
@@ -44,6 +44,11 @@ compile_error!(
 /// Timeout for the head of a request, and for an idle connection.
 const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 
+/// Default of the time after which a request that waits for its turn is answered with 429. It is shorter than the patience of agents.
+const TURN_PATIENCE: Duration = Duration::from_secs(20);
+/// Part of the connections that are kept free: below it, connections are closed after each response.
+const SCARCE: usize = 10;
+
 /// Listening socket, with the router that handles its requests.
 pub struct RoutedListener {
     pub listener: TcpListener,
@@ -57,6 +62,10 @@ type ConnectionPermits = (Option<OwnedSemaphorePermit>, QuotaShare);
 /// Accepts connections within the limits.
 pub struct ConnectionLimiter {
     places: Arc<Semaphore>,
+    /// Number of free permits below which connections are closed after each response.
+    scarce_places: usize,
+    /// Time after which a request that waits for its turn is refused.
+    turn_patience: Duration,
     peers: ClientQuotas,
     watch: StatusLog,
     alarms: RateLimitedLog,
@@ -76,6 +85,8 @@ impl ConnectionLimiter {
         let (is_full, has_refused) = (AtomicBool::new(false), AtomicBool::new(false));
         ConnectionLimiter {
             places: Arc::new(Semaphore::new(places)),
+            scarce_places: places / SCARCE,
+            turn_patience: TURN_PATIENCE,
             peers,
             watch,
             alarms,
@@ -130,6 +141,9 @@ impl ConnectionLimiter {
                     address,
                     port,
                     router: front.router.clone(),
+                    places: self.places.clone(),
+                    scarce_places: self.scarce_places,
+                    turn_patience: self.turn_patience,
                     peers: self.peers.clone(),
                     watch: self.watch.clone(),
                     alarms: self.alarms.clone(),
@@ -150,6 +164,9 @@ struct ConnectionClient {
     address: IpAddr,
     port: u16,
     router: Router,
+    places: Arc<Semaphore>,
+    scarce_places: usize,
+    turn_patience: Duration,
     peers: ClientQuotas,
     watch: StatusLog,
     alarms: RateLimitedLog,
@@ -211,10 +228,23 @@ impl ConnectionClient {
         let origin = self.peers.find_origin(connected, request.headers());
         request.extensions_mut().insert(connected);
         request.extensions_mut().insert(origin);
-        let turn = self.peers.turns.take_turn(origin.address).await;
-        let context = RequestContext::new(id.clone(), origin.address, turn);
-        let mut response = request_context::run_in_context(context, self.handle_request(request, began)).await;
+        let turn = self.peers.turns.take_turn(origin.address);
+        let mut response = match tokio::time::timeout(self.turn_patience, turn).await {
+            Ok(turn) => {
+                let context = RequestContext::new(id.clone(), origin.address, turn);
+                request_context::run_in_context(context, self.handle_request(request, began)).await
+            }
+            Err(_) => {
+                drop(DrainedBody::new(request.into_body()));
+                let message = format!("{} has too many requests in flight; retry later", origin.address);
+                ApiError::new(StatusCode::TOO_MANY_REQUESTS, message).into_response()
+            }
+        };
         request_context::add_id_header(response.headers_mut(), &id);
+        if self.places.available_permits() < self.scarce_places {
+            // An idle connection would occupy a permit for half a minute.
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         response
     }
 

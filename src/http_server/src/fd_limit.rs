@@ -11,6 +11,14 @@ const BY_CONNECTION: u64 = 2;
 /// Minimum number of connections that the server must be able to accept.
 const AT_LEAST: u64 = 16;
 
+/// Returns the number of connections that the server accepts: `wanted`, but at most as many as the file descriptors
+/// suffice for. `default` is the number without a setting, which reserves a second descriptor for each connection.
+pub fn limit_connections(default: usize, wanted: Option<usize>) -> usize {
+    let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(20, |(soft, _)| soft);
+    let most = usize::try_from(limit.saturating_sub(RESERVE).max(AT_LEAST)).unwrap_or(usize::MAX);
+    wanted.map_or(default, |wanted| wanted.clamp(1, most))
+}
+
 /// Raises the soft limit of open files, usually 1024, to the hard limit, since every waiting machine needs a descriptor. Returns the
 /// maximum number of connections.
 pub fn raise_fd_limit(watch: &StatusLog) -> usize {
@@ -40,5 +48,7 @@ mod tests {
             assert_eq!(max_connections(limit), expected);
         }
         assert!((1024 - max_connections(1024) * 2) >= 128);
+        assert_eq!((limit_connections(400, None), limit_connections(400, Some(7))), (400, 7));
+        assert!(limit_connections(400, Some(usize::MAX)) < usize::MAX);
     }
 }

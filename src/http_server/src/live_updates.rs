@@ -14,7 +14,7 @@ pub const WATCHERS: usize = 256;
 pub const WATCHERS_PER_USER: usize = 16;
 /// Maximum number of machines whose state is stored. When this number is exceeded, half of the states are discarded:
 /// those of the machines that have been silent longest.
-const MACHINES: usize = 16 << 10;
+const MACHINES: usize = 64 << 10;
 
 /// Current states of machines. Cheap to clone.
 #[derive(Clone, Default)]

@@ -87,12 +87,19 @@ impl ClientOrigin {
 /// Quotas and their current use. Cheap to clone.
 #[derive(Clone)]
 pub struct ClientQuotas {
-    taken: Arc<Mutex<HashMap<IpAddr, QuotaUse>>>,
+    taken: Arc<Mutex<QuotaTable>>,
     pub turns: RequestTurns,
     /// Permits for large bodies.
     pub large_bodies: Arc<Semaphore>,
     places: usize,
     proxies: Arc<[IpAddr]>,
+}
+
+#[derive(Default)]
+struct QuotaTable {
+    addresses: HashMap<IpAddr, QuotaUse>,
+    /// Sum of the body bytes of all addresses.
+    body_bytes: u64,
 }
 
 #[derive(Default)]
@@ -116,6 +123,11 @@ impl ClientQuotas {
         let proxies = proxies.iter().map(IpAddr::to_canonical).collect();
         let large_bodies = Arc::new(Semaphore::new(LARGE_AT_ONCE));
         ClientQuotas { taken: Arc::default(), turns: RequestTurns::default(), large_bodies, places, proxies }
+    }
+
+    /// Sets the maximum number of requests of one address that are handled at the same time.
+    pub fn with_requests_per_address(self, requests: usize) -> ClientQuotas {
+        ClientQuotas { turns: RequestTurns::new(requests), ..self }
     }
 
     /// Returns the client of a request: the remote address of the connection or, if that address is a proxy named with
@@ -142,7 +154,7 @@ impl ClientQuotas {
     /// Reserves a connection, or returns `None` if the address has reached its limit.
     pub fn reserve_connection(&self, address: IpAddr) -> Option<QuotaShare> {
         let mut all = lock_mutex(&self.taken);
-        let taken = all.entry(address).or_default();
+        let taken = all.addresses.entry(address).or_default();
         if taken.connections >= self.places && !self.is_proxy(address) {
             return None;
         }
@@ -153,12 +165,12 @@ impl ClientQuotas {
     /// Reserves memory for a request body. Returns `None` if the limit per address or the total limit is reached.
     pub fn reserve_body(&self, ClientAddress(address): ClientAddress, body_bytes: u64) -> Option<QuotaShare> {
         let mut all = lock_mutex(&self.taken);
-        let of_all: u64 = all.values().map(|taken| taken.body_bytes).sum();
-        let of_one = all.get(&address).map_or(0, |taken| taken.body_bytes);
-        if of_all + body_bytes > BODIES_OF_ALL || of_one + body_bytes > BODIES_OF_ONE {
+        let of_one = all.addresses.get(&address).map_or(0, |taken| taken.body_bytes);
+        if all.body_bytes + body_bytes > BODIES_OF_ALL || of_one + body_bytes > BODIES_OF_ONE {
             return None;
         }
-        all.entry(address).or_default().body_bytes += body_bytes;
+        all.body_bytes += body_bytes;
+        all.addresses.entry(address).or_default().body_bytes += body_bytes;
         Some(QuotaShare { peers: self.clone(), address, connections: 0, body_bytes })
     }
 }
@@ -166,11 +178,12 @@ impl ClientQuotas {
 impl Drop for QuotaShare {
     fn drop(&mut self) {
         let mut all = lock_mutex(&self.peers.taken);
-        let Some(taken) = all.get_mut(&self.address) else { return };
+        all.body_bytes -= self.body_bytes;
+        let Some(taken) = all.addresses.get_mut(&self.address) else { return };
         taken.connections -= self.connections;
         taken.body_bytes -= self.body_bytes;
         if taken.connections == 0 && taken.body_bytes == 0 {
-            all.remove(&self.address);
+            all.addresses.remove(&self.address);
         }
     }
 }
@@ -216,6 +229,7 @@ mod tests {
         let others: Vec<_> = others.collect();
         assert_eq!(others.len(), 14, "64 MiB in all");
         drop((bodies, others));
-        assert!(lock_mutex(&peers.taken).is_empty());
+        let taken = lock_mutex(&peers.taken);
+        assert!(taken.addresses.is_empty() && taken.body_bytes == 0);
     }
 }

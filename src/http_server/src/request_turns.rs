@@ -10,12 +10,22 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Maximum number of requests of one address that are handled at the same time. A browser opens six connections.
+/// Default of the maximum number of requests of one address that are handled at the same time. A browser opens six
+/// connections.
 pub const OF_ONE_ADDRESS: usize = 8;
 
 /// Requests that are being handled or are waiting, by address; cheap to clone.
-#[derive(Clone, Default)]
-pub struct RequestTurns(Arc<Mutex<HashMap<IpAddr, AddressQueue>>>);
+#[derive(Clone)]
+pub struct RequestTurns {
+    queues: Arc<Mutex<HashMap<IpAddr, AddressQueue>>>,
+    at_once: usize,
+}
+
+impl Default for RequestTurns {
+    fn default() -> RequestTurns {
+        RequestTurns::new(OF_ONE_ADDRESS)
+    }
+}
 
 struct AddressQueue {
     /// Permits for turns, granted in the order in which requests arrive.
@@ -38,6 +48,11 @@ struct QueuePlace {
 }
 
 impl RequestTurns {
+    /// Creates turns for `at_once` requests of each address at the same time.
+    pub fn new(at_once: usize) -> RequestTurns {
+        RequestTurns { queues: Arc::default(), at_once: at_once.max(1) }
+    }
+
     /// Waits for a turn of the address.
     pub async fn take_turn(&self, address: IpAddr) -> RequestTurn {
         let place = self.enter_queue(address);
@@ -46,10 +61,10 @@ impl RequestTurns {
     }
 
     fn enter_queue(&self, address: IpAddr) -> QueuePlace {
-        let mut queues = lock_mutex(&self.0);
+        let mut queues = lock_mutex(&self.queues);
         let queue = queues
             .entry(address)
-            .or_insert_with(|| AddressQueue { turns: Arc::new(Semaphore::new(OF_ONE_ADDRESS)), requests: 0 });
+            .or_insert_with(|| AddressQueue { turns: Arc::new(Semaphore::new(self.at_once)), requests: 0 });
         queue.requests += 1;
         QueuePlace { turns: self.clone(), address, queue: queue.turns.clone() }
     }
@@ -57,7 +72,7 @@ impl RequestTurns {
     /// Returns how many requests of the address are being handled or are waiting.
     #[cfg(any(test, feature = "testing"))]
     pub fn count_requests(&self, address: IpAddr) -> usize {
-        lock_mutex(&self.0).get(&address).map_or(0, |queue| queue.requests)
+        lock_mutex(&self.queues).get(&address).map_or(0, |queue| queue.requests)
     }
 }
 
@@ -70,7 +85,7 @@ impl QueuePlace {
 
 impl Drop for QueuePlace {
     fn drop(&mut self) {
-        let mut queues = lock_mutex(&self.turns.0);
+        let mut queues = lock_mutex(&self.turns.queues);
         if let Some(queue) = queues.get_mut(&self.address) {
             queue.requests -= 1;
             if queue.requests == 0 {
@@ -127,7 +142,7 @@ mod tests {
         assert!(poll(&mut waiting[OF_ONE_ADDRESS + 1]).is_none());
         assert!(poll(&mut waiting[OF_ONE_ADDRESS]).is_some());
         drop((waiting, taken, other));
-        assert!(lock_mutex(&turns.0).is_empty(), "no address is remembered");
+        assert!(lock_mutex(&turns.queues).is_empty(), "no address is remembered");
     }
 
     #[test]

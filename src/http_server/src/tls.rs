@@ -70,6 +70,8 @@ impl ServerTls {
             }
         };
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        // Sessions are resumed by tickets: a cache on the server would be too small for thousands of machines.
+        config.ticketer = rustls::crypto::ring::Ticketer::new().context(Phase::Serve, || "set up TLS tickets")?;
         let acceptor = TlsAcceptor::from(Arc::new(config));
         Ok(ServerTls { acceptor, chain, file: certificates.to_owned(), handshake: HANDSHAKE })
     }

@@ -1,4 +1,4 @@
-//! Blocking HTTP clients: rustls with ring, and the system's CA certificates.
+//! HTTP clients, blocking unless their name contains `async`: rustls with ring, and the system's CA certificates.
 
 pub mod privileged_port;
 pub mod proxies;
@@ -8,11 +8,13 @@ use common::bounded_read::read_whole;
 use common::error::{Context, Phase, Result};
 use proxies::{ProxyScope, use_proxies};
 use reqwest::blocking::{Client, ClientBuilder, Response};
+use reqwest::header::{HeaderMap, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use reqwest::{StatusCode, Url};
 use rustls::CertificateError;
 use std::error::Error as StdError;
 use std::io::{self, Read};
+use std::net::IpAddr;
 use std::time::Duration;
 use time::OffsetDateTime;
 
@@ -39,6 +41,41 @@ pub fn read_error_response(response: Response) -> String {
     let mut body = Vec::new();
     let _ = response.take(REFUSAL_BYTES).read_to_end(&mut body);
     String::from_utf8_lossy(&body).into_owned()
+}
+
+/// Reads the body of a response to an asynchronous request.
+///
+/// # Errors
+/// The same errors as for [`read_response`].
+pub async fn read_async_response(response: reqwest::Response) -> io::Result<Vec<u8>> {
+    let (body, is_complete) = read_up_to(response, ANSWER_BYTES).await?;
+    let too_long = || io::Error::other(format!("the response has more than {ANSWER_BYTES} bytes"));
+    is_complete.then_some(body).ok_or_else(too_long)
+}
+
+/// Reads the beginning of an error response to an asynchronous request, as [`read_error_response`] does.
+pub async fn read_async_error_response(response: reqwest::Response) -> String {
+    let (body, _) = read_up_to(response, REFUSAL_BYTES).await.unwrap_or_default();
+    String::from_utf8_lossy(&body).into_owned()
+}
+
+/// Returns at most `limit` bytes of the body, and whether these are all bytes.
+async fn read_up_to(mut response: reqwest::Response, limit: u64) -> io::Result<(Vec<u8>, bool)> {
+    let (mut body, limit) = (Vec::new(), usize::try_from(limit).unwrap_or(usize::MAX));
+    while let Some(chunk) = response.chunk().await.map_err(io::Error::other)? {
+        body.extend_from_slice(&chunk);
+        if body.len() > limit {
+            body.truncate(limit);
+            return Ok((body, false));
+        }
+    }
+    Ok((body, true))
+}
+
+/// Returns the pause that the server requests before the next attempt, in the header `Retry-After` as a number of
+/// seconds.
+pub fn requested_pause(headers: &HeaderMap) -> Option<Duration> {
+    headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }
 
 /// Returns a client for requests with small responses. The client does not use proxies. It has no timeout: callers set
@@ -112,11 +149,15 @@ fn build_client(builder: &dyn Fn() -> ClientBuilder) -> Result<Client> {
     match builder().build() {
         Ok(client) => Ok(client),
         Err(error) => {
-            let why = common::error::Error::with_source(Phase::Control, "TLS", error);
-            tracing::warn!("https is not available, so only http is used: {why}");
+            warn_of_missing_tls(error);
             build_without_roots(builder())
         }
     }
+}
+
+fn warn_of_missing_tls(error: reqwest::Error) {
+    let why = common::error::Error::with_source(Phase::Control, "TLS", error);
+    tracing::warn!("https is not available, so only http is used: {why}");
 }
 
 /// Appends `suffix` to the path of a URL. The query of the URL, if any, stays at the end.
@@ -125,16 +166,34 @@ pub fn append_to_path(url: &str, suffix: &str) -> String {
     format!("{path}{suffix}{query}")
 }
 
+/// Returns an asynchronous client for requests with small responses, with the properties of [`new_client`]. The client
+/// connects from the address `source`, if it is set.
+///
+/// # Errors
+/// The same errors as for [`new_client`].
+pub fn new_async_client(source: Option<IpAddr>) -> Result<reqwest::Client> {
+    let builder = || async_client_builder().local_address(source);
+    let client = builder().build().or_else(|error| {
+        warn_of_missing_tls(error);
+        builder().tls_certs_only([]).build()
+    });
+    client.context(Phase::Control, || "set up an HTTP client")
+}
+
 /// Returns a builder with the settings that all clients share. The client connects directly unless the caller adds
 /// [`proxies`].
 pub fn client_builder(timeout: Option<Duration>) -> ClientBuilder {
+    ClientBuilder::from(async_client_builder()).timeout(timeout)
+}
+
+fn async_client_builder() -> reqwest::ClientBuilder {
     // Fails only if an earlier call has installed a provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let agent = concat!("drophammer/", env!("CARGO_PKG_VERSION"));
     // No Referer header is sent: on a redirect, it would disclose the URL and its query, which may be secret, to the
     // other host. HTTP/2 is not used: it would send all ranges of an image over one connection, which defeats parallel
     // ranges.
-    let client = Client::builder().user_agent(agent).connect_timeout(CONNECT).timeout(timeout).referer(false);
+    let client = reqwest::Client::builder().user_agent(agent).connect_timeout(CONNECT).referer(false);
     let client = client.no_proxy();
     client.http1_only().redirect(Policy::custom(|attempt| match attempt.previous().last() {
         Some(before) if is_downgrade(before, attempt.url()) => attempt.error("refused a redirect from https to http"),
@@ -267,5 +326,15 @@ mod tests {
         for code in [200, 206, 301, 400, 401, 403, 404, 405, 410, 416, 501, 505] {
             assert!(!is_retryable(StatusCode::from_u16(code).unwrap()), "{code}");
         }
+    }
+
+    #[test]
+    fn a_pause_is_requested_in_seconds() {
+        let pause = |text: &str| requested_pause(&HeaderMap::from_iter([(RETRY_AFTER, text.parse().unwrap())]));
+        assert_eq!([pause("5"), pause(" 120 ")], [5, 120].map(|seconds| Some(Duration::from_secs(seconds))));
+        for other in ["", "-1", "1.5", "soon", "Fri, 31 Dec 1999 23:59:59 GMT", "99999999999999999999"] {
+            assert_eq!(pause(other), None, "{other}");
+        }
+        assert_eq!(requested_pause(&HeaderMap::new()), None);
     }
 }

@@ -4,9 +4,9 @@
 //! connections and its log, `pxe` DHCP and TFTP, `site` the operator's directory, and `store` the database. Start with
 //! `server_lifecycle`, which starts and ends the server, after `start_checks` has checked its options and its directory.
 //!
-//! * Start: `options` defines the command line, `listeners` binds the sockets and assigns routes to them, and
+//! * Start: `options` and `limit_options` define the command line, `listeners` binds the sockets and assigns routes to them, and
 //!   `systemd_notify` reports to systemd.
-//! * Requests: `request_guard` checks the head of every request.
+//! * Requests: `request_guard` checks the head of every request. `record_retention` deletes old records.
 //! * Checks: `site_check` checks all files of a directory, `health_check` checks the running server, and `new_site`
 //!   creates a directory.
 //!
@@ -15,9 +15,11 @@
 mod authorization_layer;
 mod health_check;
 mod host_environment;
+mod limit_options;
 mod listeners;
 mod new_site;
 mod options;
+mod record_retention;
 mod request_guard;
 mod server_lifecycle;
 mod site_check;
@@ -25,6 +27,7 @@ mod start_checks;
 pub mod store_options;
 mod systemd_notify;
 
+pub use limit_options::LimitOptions;
 pub use options::{ServeArgs, ServeCommand, ServeOptions, ServerConfig};
 
 use common::error::{Context, Error, Phase, Result};
@@ -72,6 +75,8 @@ pub fn run_serve(serve: ServeArgs) -> Result<CommandOutcome> {
 pub(crate) fn run_server(options: ServerConfig) -> Result<()> {
     let (watch, writer) = StatusLog::start_writer(options.json).context(Phase::Serve, || "start the output")?;
     let connections = http_server::fd_limit::raise_fd_limit(&watch);
+    let wanted = options.limits.connections.map(|wanted| wanted as usize);
+    let connections = http_server::fd_limit::limit_connections(connections, wanted);
     let runtime = tokio::runtime::Builder::new_multi_thread().max_blocking_threads(32).enable_all().build();
     let runtime = runtime.context(Phase::Serve, || "start the asynchronous runtime")?;
     let result = runtime.block_on(async {

@@ -1,15 +1,19 @@
 //! Command line options of `drophammer serve`.
 
 use super::store_options::StoreOptions;
+use crate::limit_options::{LimitOptions, parse_retention};
 use api::audit_log::AuditRetention;
 use clap::{Args, Subcommand};
 use http_server::listen_address::parse_listen_address;
+use http_server::request_turns::OF_ONE_ADDRESS;
 use pxe::BootServer;
 use pxe::command_line_options::{AddressRange, DhcpOption, PxeOptions};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
+use store::UNKNOWN_MACHINES;
 use store::boot_activity::QUIET_AT_SAME_ADDRESS;
+use store::retention::RetentionPolicy;
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -143,6 +147,24 @@ pub struct ServeOptions {
     /// Maximum number of entries of the audit log in the database. The oldest entries are deleted first.
     #[arg(long, value_name = "NUMBER", default_value_t = AUDIT_RETENTION.entries, value_parser = clap::value_parser!(u32).range(1000..=10_000_000))]
     pub audit_entries: u32,
+    /// Maximum number of open connections [default: half of the limit of open files]. Each waiting machine has one connection. Further
+    /// connections wait until another connection is closed.
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(16..=1_000_000))]
+    pub connections: Option<u32>,
+    /// Maximum number of requests from one address that are handled at the same time. Further requests wait, and get status 429 with
+    /// Retry-After after 20 seconds.
+    #[arg(long, value_name = "NUMBER", default_value_t = OF_ONE_ADDRESS as u32, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub requests_per_address: u32,
+    /// Maximum number of machines that have registered, but have no machine file. Further machines get status 503 with Retry-After, and
+    /// wait.
+    #[arg(long, value_name = "NUMBER", default_value_t = UNKNOWN_MACHINES as u32, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub unknown_machines: u32,
+    /// Age and total size above which events are deleted, the oldest first.
+    #[arg(long, value_name = "AGE,SIZE", default_value = "90d,4GiB", value_parser = parse_retention)]
+    pub retain_events: RetentionPolicy,
+    /// Age and total size above which console logs are deleted, the oldest first.
+    #[arg(long, value_name = "AGE,SIZE", default_value = "90d,4GiB", value_parser = parse_retention)]
+    pub retain_logs: RetentionPolicy,
     /// Print one JSON object per line instead of text.
     #[arg(long)]
     pub json: bool,
@@ -194,6 +216,7 @@ pub struct ServerConfig {
     pub audit_log: Option<PathBuf>,
     /// Limits above which entries of the audit log are deleted.
     pub audit_retention: AuditRetention,
+    pub limits: LimitOptions,
     /// Print one JSON object per line instead of text.
     pub json: bool,
 }
@@ -229,6 +252,11 @@ impl From<ServeOptions> for ServerConfig {
             audit_log,
             audit_days,
             audit_entries,
+            connections,
+            requests_per_address,
+            unknown_machines,
+            retain_events,
+            retain_logs,
             ..
         } = serve;
         let pxe = serve.pxe.map(|card| PxeOptions { card, range, dhcp_options, ipxe });
@@ -254,6 +282,7 @@ impl From<ServeOptions> for ServerConfig {
             approved_only,
             audit_log,
             audit_retention: AuditRetention { days: audit_days, entries: audit_entries },
+            limits: LimitOptions { connections, requests_per_address, unknown_machines, retain_events, retain_logs },
             json,
         }
     }

@@ -4,6 +4,7 @@ use super::health_check::{CHECK_INTERVAL, watch_health};
 use super::host_environment::HostEnvironment;
 use super::listeners::{BoundListeners, ServerFronts};
 use super::options::ServerConfig;
+use super::record_retention::delete_expired_records;
 use super::start_checks::{boot_directory, check_at_start, check_options, refuse_lost_database};
 use super::systemd_notify::{HeartbeatSource, ServiceManager};
 use api::accepted_host_names::{HostNames, note_doubtful_name};
@@ -57,7 +58,7 @@ pub(super) struct ControlServer {
     pxe: Option<PxeServer>,
     health: ServerHealth,
     /// Tasks that run until the server ends.
-    tasks: [JoinHandle<()>; 4],
+    tasks: [JoinHandle<()>; 5],
     /// State whose audit log is written to its file before the server ends.
     audited: Arc<AppState>,
     /// Lock on the server's directory, held while the server runs.
@@ -108,7 +109,7 @@ impl ControlServer {
         let app = Arc::new(app);
         let audited = app.clone();
         let fronts = listeners.build_fronts(&app);
-        let (health, tasks) = (app.counters.health.clone(), start_tasks(&app, around));
+        let (health, tasks) = (app.counters.health.clone(), start_tasks(&app, options, around));
         let _lock = lock;
         Ok(ControlServer {
             fronts,
@@ -183,15 +184,16 @@ impl ControlServer {
     }
 }
 
-/// Starts the tasks that update machine files when migrations have ended, continue the steps over Redfish, and check the
-/// server itself.
-fn start_tasks(app: &Arc<AppState>, around: &HostEnvironment) -> [JoinHandle<()>; 4] {
+/// Starts the tasks that update machine files when migrations have ended, continue the steps over Redfish, check the
+/// server itself, and delete old records.
+fn start_tasks(app: &Arc<AppState>, options: &ServerConfig, around: &HostEnvironment) -> [JoinHandle<()>; 5] {
     let interval = CHECK_INTERVAL.min(around.look_every * 5);
     [
         tokio::spawn(migration_requests::machine_file_update::keep_files_updated(app.clone())),
         tokio::spawn(out_of_band::continue_runs(app.clone())),
         tokio::spawn(forward_changes(app.clone())),
         tokio::spawn(watch_health(app.clone(), interval, around.free_space.clone())),
+        tokio::spawn(delete_expired_records(app.state.clone(), options.limits.clone(), app.alarms.clone())),
     ]
 }
 
@@ -264,7 +266,8 @@ fn build_app_state(
             true => SourcePorts::Any,
             false => SourcePorts::Below(around.first_unprivileged_port),
         },
-        peers: ClientQuotas::new(places, &options.proxies),
+        peers: ClientQuotas::new(places, &options.proxies)
+            .with_requests_per_address(options.limits.requests_per_address as usize),
         neighbours: around.neighbours.clone(),
         anonymous_events: AnonymousEvents::default(),
         https: listeners.https()?,
@@ -293,6 +296,7 @@ fn open_state(
         observe_job: Arc::new(move |duration| observed.observe_store_job(duration)),
     };
     let state = ServerState::open_store(store, &options.dir, quiet)?;
+    let state = state.with_most_unknown(options.limits.unknown_machines as usize);
     Ok(state.with_quiet_at_same_address(options.restart_timeout).with_hooks(hooks))
 }
 

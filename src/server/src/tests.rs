@@ -29,6 +29,7 @@ mod machine_details;
 mod machine_endpoints;
 mod machine_failures;
 mod machine_identity;
+mod machine_lists;
 mod machine_migration;
 mod machine_rename;
 mod metrics;
@@ -212,6 +213,7 @@ fn options(dir: &Path) -> ServerConfig {
         approved_only: false,
         audit_log: None,
         audit_retention: crate::options::AUDIT_RETENTION,
+        limits: LimitOptions::default(),
         json: true,
     }
 }

@@ -3,9 +3,10 @@
 //! An invalid file is reported, and its last good version stays in force. A machine file whose image or layout does not
 //! exist is reported in the same way, and the last good version of the machine file stays in force. The crate does not
 //! handle requests: `api` publishes its snapshots, and `site plan` and `serve --check` read the same directory. Start
-//! with `loader`, which builds a `snapshot` of all files in force. `operator_files` parses and validates files,
-//! `effective_allocation` determines the allocation that applies, `allocation_resolution` follows the references of the
-//! allocation, and `requested_steps` merges the deploy templates that the allocation requests.
+//! with `loader`, which builds a `snapshot` of all files in force; `machine_refresh` updates single machines in it.
+//! `operator_files` parses and validates files, `effective_allocation` determines the allocation that applies,
+//! `allocation_resolution` follows the references of the allocation, and `requested_steps` merges the deploy templates
+//! that the allocation requests.
 
 pub mod allocation_resolution;
 pub mod approved_inputs;
@@ -15,6 +16,7 @@ mod duplicates;
 pub mod effective_allocation;
 pub mod image_states;
 pub mod loader;
+pub mod machine_refresh;
 pub mod migrated_allocations;
 pub mod operator_files;
 pub mod os_definition_state;

@@ -22,6 +22,7 @@ use model::image_boot_contents::{self, BootContents};
 use model::layout::{self, Layout, layout_set::LayoutSet};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use store::image_digest_cache::{self, ImageDigests};
 use store::{FileStamp, InstallState, ServerState};
 
@@ -40,7 +41,7 @@ fn read_template(text: &str) -> Result<DeployTemplate, String> {
 /// Reader of the operator's directory. Keeps the last good version of each file in memory.
 pub struct SiteLoader {
     dir: PathBuf,
-    machines: YamlFolder<MachineSpec>,
+    pub(crate) machines: YamlFolder<MachineSpec>,
     layouts: YamlFolder<Layout>,
     images: YamlFolder<ImageSpec>,
     templates: YamlFolder<DeployTemplate>,
@@ -52,11 +53,13 @@ pub struct SiteLoader {
     /// Stamps (size and modification time) of the image files and their manifests at the last scan.
     stamps: Vec<Option<FileStamp>>,
     digests: ImageDigests,
-    definitions: OsDefinitions,
-    state: ServerState,
+    pub(crate) definitions: OsDefinitions,
+    pub(crate) state: ServerState,
     /// True if something other than the files has changed since the last scan, such as the database or a computed
     /// digest.
-    stale: bool,
+    pub(crate) stale: bool,
+    /// Number of complete scans.
+    scans: u64,
 }
 
 /// Result of a scan of the directory.
@@ -86,6 +89,7 @@ impl SiteLoader {
             definitions,
             state,
             stale: true,
+            scans: 0,
         }
     }
 
@@ -176,7 +180,8 @@ impl SiteLoader {
         let images = index_by_id("image", images, |image| &image.id, &mut problems);
         problems.extend(self.registries.problem());
         problems.extend(self.states.describe_problem());
-        let (mut directory, mut notes) = (SiteSnapshot::default(), Vec::new());
+        self.scans += 1;
+        let (mut directory, mut notes) = (SiteSnapshot { scan: self.scans, ..SiteSnapshot::default() }, Vec::new());
         directory.images.clone_from(&images);
         // Machines wait for an image without a digest: the digest is being computed, or the image is unreadable.
         let mut ready = BTreeMap::new();
@@ -199,7 +204,7 @@ impl SiteLoader {
         directory.size_files = sizes.iter().map(|(id, (path, _))| (id.clone(), path.clone())).collect();
         let sizes = sizes.into_iter().map(|(id, (_, size))| (id, size)).collect();
         let states = self.states.in_force.clone();
-        directory.known = SiteObjects { layouts, set, images: ready, templates, states, approvals, sizes };
+        directory.known = Arc::new(SiteObjects { layouts, set, images: ready, templates, states, approvals, sizes });
         problems.extend(self.definitions.collect_problems());
         directory.os_definitions = self.definitions.catalog().clone();
         self.add_machines(&mut directory, &mut problems, &mut notes);
@@ -238,7 +243,7 @@ impl SiteLoader {
     }
 
     fn add_machines(&mut self, directory: &mut SiteSnapshot, problems: &mut Vec<String>, said: &mut Vec<String>) {
-        let (known, state, definitions) = (&directory.known, &self.state, &mut self.definitions);
+        let (known, state, definitions) = (directory.known.clone(), &self.state, &mut self.definitions);
         let moves = state.list_live_migrations_blocking().unwrap_or_else(|error| {
             problems.push(error.to_string());
             Vec::new()
@@ -246,12 +251,8 @@ impl SiteLoader {
         let files = self.machines.entries.values();
         let files = files.filter_map(|entry| entry.newest.as_ref().ok().or(entry.in_force.as_ref()).cloned());
         let overlay = AllocationOwners::new(&moves, files);
-        let mut settle = |machine: &MachineSpec| -> Result<(Vec<String>, Option<String>), String> {
-            let (machine, note) = apply_definition(definitions, &overlay.effective_machine(machine).0);
-            let standing = read_standing_blocking(state, &machine, known)?;
-            resolve_allocation(&machine, &standing, known)?;
-            let notes = find_differences(&machine, &standing, known).into_iter().chain(note).collect();
-            Ok((notes, explain_broken_promise(&machine, &standing, known)))
+        let mut settle = |machine: &MachineSpec| -> Result<SettledMachine, String> {
+            settle_machine(definitions, state, &known, &overlay.effective_machine(machine).0)
         };
         self.machines.report_unread(problems);
         let mut all = Vec::new();
@@ -260,7 +261,7 @@ impl SiteLoader {
             problems.extend(hidden.map(|why| format_problem(path, &why, false)));
             let newest = entry.newest.as_ref().map_err(ToString::to_string).and_then(&mut settle);
             let machine = match newest {
-                Ok((notes, broken)) => {
+                Ok(SettledMachine { notes, broken, .. }) => {
                     problems.extend(broken.map(|why| format_problem(path, &why, false)));
                     said.extend(notes.iter().map(|note| format_problem(path, note, false)));
                     entry.in_force = entry.newest.clone().ok();
@@ -280,9 +281,34 @@ impl SiteLoader {
         for (id, (path, machine)) in duplicates::remove_shared_ids(all, problems) {
             duplicates::register_macs(&mut directory.macs, &path, &machine, problems);
             directory.machine_files.insert(id.clone(), path);
-            directory.machines.insert(id, machine);
+            directory.machines.insert(id, Arc::new(machine));
         }
     }
+}
+
+/// Machine whose allocation can be carried out.
+pub(crate) struct SettledMachine {
+    /// Machine with its resolved OS definition.
+    pub machine: MachineSpec,
+    /// Remarks for the operator.
+    pub notes: Vec<String>,
+    /// Problem of a promise that the machine's new layout breaks.
+    pub broken: Option<String>,
+}
+
+/// Checks that the allocation of the machine can be carried out.
+pub(crate) fn settle_machine(
+    definitions: &mut OsDefinitions,
+    state: &ServerState,
+    known: &SiteObjects,
+    machine: &MachineSpec,
+) -> Result<SettledMachine, String> {
+    let (machine, note) = apply_definition(definitions, machine);
+    let standing = read_standing_blocking(state, &machine, known)?;
+    resolve_allocation(&machine, &standing, known)?;
+    let notes = find_differences(&machine, &standing, known).into_iter().chain(note).collect();
+    let broken = explain_broken_promise(&machine, &standing, known);
+    Ok(SettledMachine { machine, notes, broken })
 }
 
 /// Resolves the OS definition that the machine's allocation names in `os`. Returns the machine with this definition and

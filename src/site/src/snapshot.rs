@@ -6,6 +6,7 @@ use crate::os_definitions::DefinitionCatalog;
 use model::machine_identity::swap_id_byte_order;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 pub(crate) const MANIFEST: &str = ".manifest";
 
@@ -13,10 +14,10 @@ pub(crate) const MANIFEST: &str = ".manifest";
 const BESIDE: [&str; 4] = [MANIFEST, ".manifest.minisig", ".sha256", ".sha256.minisig"];
 
 /// Consistent snapshot of all files in force.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct SiteSnapshot {
     /// Machines by id.
-    pub(crate) machines: HashMap<String, MachineSpec>,
+    pub(crate) machines: HashMap<String, Arc<MachineSpec>>,
     /// For each MAC, the ids of the machines whose files list the MAC. A MAC identifies a machine only if no other
     /// machine file lists the MAC.
     pub(crate) macs: HashMap<String, Vec<String>>,
@@ -32,10 +33,21 @@ pub struct SiteSnapshot {
     pub size_files: BTreeMap<String, PathBuf>,
     pub os_definitions: DefinitionCatalog,
     /// Objects that allocations can refer to.
-    pub known: SiteObjects,
+    pub known: Arc<SiteObjects>,
     /// Problems of the operator's directory, to be shown to the operator. The server sets this field when it publishes
     /// the snapshot.
     pub problems: Vec<String>,
+    /// Number of the complete scan from which this snapshot was created.
+    pub(crate) scan: u64,
+    /// For each machine that was updated since the complete scan, the number of its updates.
+    pub(crate) updates: HashMap<String, u64>,
+}
+
+/// Version of the files and records that affect one machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MachineVersion {
+    scan: u64,
+    updates: u64,
 }
 
 impl SiteSnapshot {
@@ -63,11 +75,19 @@ impl SiteSnapshot {
             os_definitions: self.os_definitions.clone(),
             known: self.known.clone(),
             problems: Vec::new(),
+            scan: self.scan,
+            updates: self.updates.clone(),
         }
     }
 
     pub fn find_machine(&self, id: &str) -> Option<&MachineSpec> {
-        self.machines.get(id)
+        self.machines.get(id).map(Arc::as_ref)
+    }
+
+    /// Returns the version of the machine. If two snapshots return the same version, nothing that affects the machine has
+    /// changed between them.
+    pub fn machine_version(&self, id: &str) -> MachineVersion {
+        MachineVersion { scan: self.scan, updates: self.updates.get(id).copied().unwrap_or_default() }
     }
 
     /// Returns the machine whose id is this UUID. If no such machine exists, returns the machine whose id is this UUID
@@ -82,7 +102,7 @@ impl SiteSnapshot {
     }
 
     pub fn machines(&self) -> impl Iterator<Item = &MachineSpec> {
-        self.machines.values()
+        self.machines.values().map(Arc::as_ref)
     }
 
     /// Returns the path of an image file, or of a file next to an image file (see [`BESIDE`]).

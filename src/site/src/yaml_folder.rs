@@ -107,7 +107,8 @@ impl<T: Clone> YamlFolder<T> {
         changed
     }
 
-    fn rescan_file(&mut self, path: PathBuf) -> bool {
+    /// Reads the file if it has changed, and returns whether anything has changed.
+    pub(crate) fn rescan_file(&mut self, path: PathBuf) -> bool {
         let stamp = image_digest_cache::file_stamp(&path);
         let known = self.entries.get(&path);
         if let (Some(VersionedFile { newest: Ok(_) | Err(FileFault::Wrong(_)), stamp: Some(before), .. }), Ok(now)) =

@@ -4,6 +4,7 @@ use crate::boot_token::RequestedBoot;
 use crate::token::TokenHash;
 use common::sync::lock_mutex;
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
@@ -22,6 +23,9 @@ const EXCHANGE_MARGIN: Duration = Duration::from_secs(15);
 
 /// Duration after which a boot that has not started an installation expires. The machine must then boot again.
 const LASTS: time::Duration = time::Duration::hours(24);
+
+/// Number of boots that are remembered without a cleanup.
+const CLEANUP_MINIMUM: usize = 16 << 10;
 
 /// Boot of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,6 +82,8 @@ struct LastCall {
 #[derive(Clone)]
 pub struct BootActivity {
     at: Arc<Mutex<HashMap<TokenHash, LastCall>>>,
+    /// Number of boots at which the silent ones are removed.
+    cleanup_at: Arc<AtomicUsize>,
     /// Time at which the server started. Requests before this time are unknown, so a boot without a known request is
     /// assumed to have sent its last request at this time.
     started: Instant,
@@ -93,6 +99,7 @@ impl BootActivity {
     pub(crate) fn new(quiet: Duration) -> BootActivity {
         BootActivity {
             at: Arc::default(),
+            cleanup_at: Arc::new(AtomicUsize::new(CLEANUP_MINIMUM)),
             started: Instant::now(),
             quiet,
             is_shared: false,
@@ -107,8 +114,10 @@ impl BootActivity {
         if self.is_shared {
             lock_mutex(&self.unshared).insert(*boot);
         }
-        if at.len() > 16 << 10 {
+        // Each cleanup makes room for at least as many calls as it has visited entries.
+        if at.len() >= self.cleanup_at.load(Ordering::Relaxed) {
             at.retain(|_, heard| heard.instant.elapsed() < self.quiet);
+            self.cleanup_at.store(at.len() * 2 + CLEANUP_MINIMUM, Ordering::Relaxed);
         }
     }
 

@@ -35,8 +35,9 @@ pub enum EnrollOutcome {
     Moved(String),
     /// Another boot of the machine is still active. Contains its address.
     Waits(String),
-    /// The boot cannot register: there are too many unknown machines or, after this boot was requested, the machine was
-    /// freed or another boot registered.
+    /// The boot must wait, because there are too many unknown machines.
+    Crowded,
+    /// The boot cannot register: after this boot was requested, the machine was freed or another boot registered.
     Rejected,
 }
 
@@ -47,16 +48,19 @@ impl ServerState {
     /// # Errors
     /// Returns an error if the database cannot be read or written.
     pub async fn enroll_boot(&self, boot: MachineBoot, by: Enrollment) -> Result<EnrollOutcome> {
-        let heard = self.heard.clone();
+        let (heard, most_unknown) = (self.heard.clone(), self.most_unknown);
         self.run_as_durable_as_needed(move |transaction| {
             let deferred = |enrolled| Ok((enrolled, Durability::Deferred));
             let current = current_boot(transaction, &boot.machine)?;
             if let Some(current) = current.as_ref().filter(|current| current.hash == boot.hash) {
                 return deferred(re_enroll(transaction, current, &by.address, &heard)?);
             }
-            let has_room = |transaction| unknown_machines::admit_machine(transaction, &boot.machine, &heard);
-            if is_revoked(transaction, &boot)? || !(by.has_file || has_room(transaction)?) {
+            if is_revoked(transaction, &boot)? {
                 return deferred(EnrollOutcome::Rejected);
+            }
+            let (machine, address) = (&boot.machine, Some(by.address.as_str()));
+            if !by.has_file && !unknown_machines::admit_machine(transaction, machine, &heard, most_unknown, address)? {
+                return deferred(EnrollOutcome::Crowded);
             }
             if let Some(active) = current.filter(|current| heard.blocks_registration(current, &by.address)) {
                 return deferred(EnrollOutcome::Waits(active.address.unwrap_or_default()));

@@ -20,7 +20,7 @@ impl ServerState {
     pub async fn find_boot(&self, hash: TokenHash, requested: Option<MachineBoot>) -> Result<Option<MachineBoot>> {
         self.run_job(move |connection| {
             let select = format!("SELECT {COLUMNS} FROM boots WHERE hash = ?1");
-            let registered = connection.query_row(&select, [hash], read_row).optional()?;
+            let registered = connection.prepare_cached(&select)?.query_row([hash], read_row).optional()?;
             match (registered, requested) {
                 (None, Some(requested)) if !is_revoked(connection, &requested)? => Ok(Some(requested)),
                 (registered, _) => Ok(registered),
@@ -90,7 +90,7 @@ fn read_row(row: &Row) -> sql::Result<MachineBoot> {
 /// Returns the machine's boot that registered last.
 pub(crate) fn current_boot(connection: &Connection, machine: &str) -> sql::Result<Option<MachineBoot>> {
     let select = format!("SELECT {COLUMNS} FROM boots WHERE machine = ?1 AND address IS NOT NULL");
-    connection.query_row(&select, [machine], read_row).optional()
+    connection.prepare_cached(&select)?.query_row([machine], read_row).optional()
 }
 
 /// Returns the hash of the token of the machine's current boot.

@@ -1,5 +1,5 @@
 //! SQLite file with the server's database. The file is opened only if it is undamaged and belongs to the directory.
-//! When a durable transaction returns, the result of the transaction is in this file. If the file is removed, the
+//! Durable transactions are synced in groups (`group_commit`), before they are acknowledged. If the file is removed, the
 //! server stops.
 //!
 //! The write-ahead log (WAL) makes it unnecessary to sync each of the frequent events of machines. Transactions that
@@ -8,8 +8,9 @@
 
 use super::database_id::{self, DatabaseIdentity};
 use super::moved_database::refuse_moved_database;
+use super::read_connection::ReadConnection;
 use super::sql::{self, Connection, OptionalExtension, Row, Transaction, TransactionKind, convert_error, params};
-use super::{change_listener, lost_database, schema};
+use super::{lost_database, schema};
 use common::error::{Context, Error, Phase, Result};
 use common::error_code::ErrorCode;
 use rusqlite::OpenFlags;
@@ -35,6 +36,10 @@ pub(crate) struct DatabaseFile {
     /// Device number and inode number of the file that was opened; `None` on PostgreSQL.
     pub(crate) file: Option<(u64, u64)>,
     pub(crate) identity: DatabaseIdentity,
+    /// True if a transaction that must be durable is not synced yet. Always false on PostgreSQL.
+    pub(crate) unsynced: bool,
+    /// Second connection, with which other threads read.
+    pub(crate) reader: Option<ReadConnection>,
     /// Reason why the server must stop.
     pub(crate) gone: watch::Sender<Option<String>>,
 }
@@ -74,7 +79,12 @@ impl DatabaseFile {
         }
         checkpoint_log(&connection).context(Phase::Serve, what)?;
         let file = Some(read_inode(path).context(Phase::Serve, what)?);
-        Ok(DatabaseFile { connection, path: path.to_owned(), file, identity, gone })
+        Ok(DatabaseFile { connection, path: path.to_owned(), file, identity, unsynced: false, reader: None, gone })
+    }
+
+    /// Closes both connections.
+    pub(crate) fn close(self) {
+        self.reader.iter().for_each(ReadConnection::close);
     }
 
     /// Opens the database of a server for reading only, without creating or upgrading it. Each read is a short transaction, which does not
@@ -102,11 +112,11 @@ impl DatabaseFile {
             return Err(Error::refusal(Phase::Serve, message));
         };
         let file = Some(read_inode(path).context(Phase::Serve, what)?);
-        Ok(DatabaseFile { connection, path: path.to_owned(), file, identity, gone })
+        Ok(DatabaseFile { connection, path: path.to_owned(), file, identity, unsynced: false, reader: None, gone })
     }
 
-    /// Runs one transaction, and syncs it if `work` returns [`Durability::Synced`]. Transactions that any client can
-    /// cause should be [`Durability::Deferred`], since a sync costs as much as hundreds of transactions.
+    /// Runs one transaction, which is synced with its group if `work` returns [`Durability::Synced`]. Transactions that
+    /// any client can cause should be [`Durability::Deferred`], since a sync costs as much as hundreds of transactions.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written. If the file is missing, the server stops.
@@ -116,9 +126,7 @@ impl DatabaseFile {
     ) -> Result<T> {
         self.check_file()?;
         if self.file.is_none() {
-            return self.run_counted(|transaction| {
-                work(transaction).map(|(value, durability)| (value, durability == Durability::Synced))
-            });
+            return self.run_on_postgres(work);
         }
         let done = (|| {
             let transaction = self.connection.transaction()?;
@@ -126,9 +134,7 @@ impl DatabaseFile {
             transaction.commit().map(|()| done)
         })();
         let (value, durability) = self.add_context(done)?;
-        if durability == Durability::Synced {
-            self.sync_log()?;
-        }
+        self.unsynced |= durability == Durability::Synced;
         Ok(value)
     }
 
@@ -166,70 +172,65 @@ impl DatabaseFile {
         })
     }
 
-    /// Syncs all previous transactions.
-    fn sync_log(&mut self) -> Result<()> {
-        self.run_counted(|_| Ok(((), true)))
-    }
-
-    /// Runs one transaction. When this function returns, the result is in the database file on disk. A transaction that
-    /// changes nothing is not synced. The explicit sync is needed because `synchronous=NORMAL` with a WAL survives a
-    /// crash of the server, but not a power failure.
+    /// Runs one transaction, which is synced with its group. A transaction that changes nothing is not synced.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written. If the file is missing, the server stops.
     pub(crate) fn run_durably<T>(&mut self, work: impl FnOnce(&Transaction) -> sql::Result<T>) -> Result<T> {
-        self.run_counted(|transaction| {
+        self.run_as_durable_as_needed(|transaction| {
             let before = transaction.total_changes();
             let value = work(transaction)?;
-            Ok((value, transaction.total_changes() > before))
+            let is_changed = transaction.total_changes() > before;
+            Ok((value, if is_changed { Durability::Synced } else { Durability::Deferred }))
         })
     }
 
-    /// Runs one transaction. If `work` returns true, adds one to the number of durable transactions, and syncs the
-    /// transaction.
-    fn run_counted<T>(&mut self, work: impl FnOnce(&Transaction) -> sql::Result<(T, bool)>) -> Result<T> {
-        self.check_file()?;
-        let committed = self.commit_counted(work);
-        let (value, transactions) = self.add_context(committed)?;
-        // If the file was deleted or replaced in the meantime, the transaction is lost with it.
-        self.check_file()?;
-        let Some(transactions) = transactions else { return Ok(value) };
-        self.identity.transactions = transactions;
-        if let Some(postgres) = self.connection.as_postgres() {
-            postgres.expect_identity(&self.identity);
-        }
-        let counted = database_id::update_count(&database_id::id_path(&self.path), &self.identity);
-        counted.map_err(|error| self.stop_server(error.to_string()))?;
-        Ok(value)
+    /// Returns whether a transaction that must be durable is not synced yet.
+    pub(crate) fn has_unsynced(&self) -> bool {
+        self.unsynced
     }
 
-    /// Commits a transaction. If the transaction is a durable one, returns the new number of durable transactions.
-    fn commit_counted<T>(
-        &mut self,
-        work: impl FnOnce(&Transaction) -> sql::Result<(T, bool)>,
-    ) -> sql::Result<(T, Option<i64>)> {
-        self.set_synchronous("FULL")?;
-        let transaction = self.connection.transaction()?;
-        let result = work(&transaction).and_then(|(value, is_counted)| {
-            let count = "UPDATE identity SET transactions = transactions + 1 RETURNING transactions";
-            let count = || transaction.query_row(count, [], |row| row.get(0));
-            let transactions = is_counted.then(count).transpose()?;
-            if is_counted && transaction.as_postgres().is_some() {
-                transaction.execute("SELECT pg_notify(?1, '')", [change_listener::CHANNEL])?;
-            }
-            if is_counted { transaction.commit() } else { transaction.commit_deferred() }?;
-            Ok((value, transactions))
-        });
-        self.set_synchronous("NORMAL")?;
-        let (value, transactions) = result?;
-        if transactions.is_some() {
-            checkpoint_log(&self.connection)?;
+    /// Syncs all previous transactions of a SQLite file: when this function returns, they are in the database file on
+    /// disk. Adds one to the number of durable transactions. Does nothing if no transaction must be durable. The explicit
+    /// sync is needed because `synchronous=NORMAL` with a WAL survives a crash of the server, but not a power failure.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be synced. The transactions are then visible, but may be lost. If the
+    /// file is missing, the server stops.
+    pub(crate) fn sync_transactions(&mut self) -> Result<()> {
+        if !std::mem::take(&mut self.unsynced) {
+            return Ok(());
         }
-        Ok((value, transactions))
+        self.check_file()?;
+        let counted = self.count_and_sync();
+        let transactions = self.add_context(counted)?;
+        // If the file was deleted or replaced in the meantime, the transactions are lost with it.
+        self.check_file()?;
+        self.identity.transactions = transactions;
+        let counted = database_id::update_count(&database_id::id_path(&self.path), &self.identity);
+        counted.map_err(|error| self.stop_server(error.to_string()))
+    }
+
+    /// Adds one to the number of durable transactions, and returns the new number. The log is sequential, so that the
+    /// sync of this transaction also covers all earlier ones.
+    fn count_and_sync(&mut self) -> sql::Result<i64> {
+        self.set_synchronous("FULL")?;
+        let counted = (|| {
+            let transaction = self.connection.transaction()?;
+            let transactions = count_transaction(&transaction)?;
+            transaction.commit().map(|()| transactions)
+        })();
+        self.set_synchronous("NORMAL")?;
+        let transactions = counted?;
+        match &self.reader {
+            Some(reader) => reader.exclude_reads(|| checkpoint_log(&self.connection))?,
+            None => checkpoint_log(&self.connection)?,
+        }
+        Ok(transactions)
     }
 
     /// Sets how SQLite syncs commits. On PostgreSQL, the commit itself specifies this.
-    fn set_synchronous(&self, mode: &str) -> sql::Result<()> {
+    pub(crate) fn set_synchronous(&self, mode: &str) -> sql::Result<()> {
         match self.connection.as_sqlite() {
             Some(connection) => Ok(connection.pragma_update(None, "synchronous", mode)?),
             None => Ok(()),
@@ -258,7 +259,7 @@ impl DatabaseFile {
         }
     }
 
-    fn stop_server(&self, why: String) -> Error {
+    pub(crate) fn stop_server(&self, why: String) -> Error {
         let message = format!(
             "{why}. Reports and orders can no longer be stored, so the server stops. Restore the database \
             (`drophammer serve restore`), and start the server again"
@@ -266,6 +267,12 @@ impl DatabaseFile {
         self.gone.send_replace(Some(message.clone()));
         Error::new(Phase::Serve, message)
     }
+}
+
+/// Adds one to the number of durable transactions, and returns the new number.
+pub(crate) fn count_transaction(transaction: &Transaction) -> sql::Result<i64> {
+    let count = "UPDATE identity SET transactions = transactions + 1 RETURNING transactions";
+    transaction.query_row(count, [], |row| row.get(0))
 }
 
 /// Moves the content of the write-ahead log into the database file, and syncs the file. While a backup reads the

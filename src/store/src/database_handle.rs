@@ -1,4 +1,4 @@
-//! Handle on the database, and the thread that owns the connection. Also stores machines and digests, which have no
+//! Handle on the database, and the thread that owns the connection. Also stores events and digests, which have no
 //! module of their own.
 
 use crate::audit_transactions::mark_audited;
@@ -6,13 +6,15 @@ use crate::boot_activity::BootActivity;
 use crate::change_listener;
 use crate::database_file::{DatabaseFile, Durability};
 use crate::fair_queue::{self, JobSender};
+use crate::group_commit::{self, Acknowledgement, DatabaseJob, combine_results};
+use crate::read_connection::ReadConnection;
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use crate::store_address::PostgresAddress;
+use crate::unknown_machines::UNKNOWN_MACHINES;
 use common::error::{Context, Error, Phase, Result};
 use common::timestamp::now;
 use model::install_report::ProgressEvent;
 use std::net::IpAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -22,12 +24,6 @@ use tokio::sync::{oneshot, watch};
 const EVENTS_KEPT: u32 = 5000;
 /// Number of newly stored events after which excess events are deleted.
 const TRIM_EVERY: i64 = 64;
-
-pub(crate) enum DatabaseJob {
-    Work(Box<dyn FnOnce(&mut DatabaseFile) + Send>),
-    /// Closes the file, then sends a response.
-    End(oneshot::Sender<()>),
-}
 
 /// Name of the database file in the operator's directory.
 pub const DATABASE: &str = "drophammer.sqlite";
@@ -61,6 +57,9 @@ pub struct ServerState {
     gone: watch::Receiver<Option<String>>,
     /// Number that changes when another server may have changed the database.
     changes: watch::Receiver<u64>,
+    pub(crate) reader: Option<ReadConnection>,
+    /// Maximum number of machines without a machine file.
+    pub(crate) most_unknown: usize,
 }
 
 /// Stamp that identifies the content of a file at the time when its digest was computed.
@@ -85,7 +84,8 @@ impl ServerState {
             return ServerState::open_postgres(&address, &dir, quiet);
         }
         let path = path.to_owned();
-        ServerState::start_thread(move |gone| DatabaseFile::open(&path, gone), quiet, watch::channel(0).1)
+        let open = move |gone| DatabaseFile::open(&path, gone)?.with_reader();
+        ServerState::start_thread(open, quiet, watch::channel(0).1)
     }
 
     /// Opens the PostgreSQL database of the server in the directory `dir`.
@@ -130,28 +130,25 @@ impl ServerState {
         let (jobs, queue) = fair_queue::create_queue::<DatabaseJob>();
         let (say_gone, gone) = watch::channel(None);
         let (opened, is_open) = mpsc::channel();
-        let run = move || {
-            let mut store = match open(say_gone) {
-                Ok(store) => store,
-                Err(error) => return drop(opened.send(Err(error))),
-            };
-            drop(opened.send(Ok(())));
-            while let Some(job) = queue.receive() {
-                match job {
-                    // A panic ends one call only: its transaction is rolled back, and its caller gets an error.
-                    DatabaseJob::Work(work) => drop(catch_unwind(AssertUnwindSafe(|| work(&mut store)))),
-                    DatabaseJob::End(done) => {
-                        drop(store);
-                        let _ = done.send(());
-                        return;
-                    }
-                }
+        let run = move || match open(say_gone) {
+            Ok(store) => {
+                drop(opened.send(Ok(store.reader.clone())));
+                group_commit::run_jobs(store, &queue);
             }
+            Err(error) => drop(opened.send(Err(error))),
         };
         let what = || "start the database thread";
         std::thread::Builder::new().name("state".to_owned()).spawn(run).context(Phase::Serve, what)?;
-        is_open.recv().context(Phase::Serve, || "open the database")??;
-        Ok(ServerState { jobs, heard: BootActivity::new(quiet), hooks: StoreHooks::default(), gone, changes })
+        let reader = is_open.recv().context(Phase::Serve, || "open the database")??;
+        Ok(ServerState {
+            jobs,
+            heard: BootActivity::new(quiet),
+            hooks: StoreHooks::default(),
+            gone,
+            changes,
+            reader,
+            most_unknown: UNKNOWN_MACHINES,
+        })
     }
 
     /// Sets how long a boot must be silent before another boot may register from the same address. A value above the
@@ -159,6 +156,11 @@ impl ServerState {
     pub fn with_quiet_at_same_address(mut self, quiet: Duration) -> ServerState {
         self.heard.quiet_at_same_address = quiet.min(self.heard.quiet);
         self
+    }
+
+    /// Sets the maximum number of machines that have no machine file.
+    pub fn with_most_unknown(self, most_unknown: usize) -> ServerState {
+        ServerState { most_unknown, ..self }
     }
 
     /// Sets the functions that connect the store with its server.
@@ -205,7 +207,13 @@ impl ServerState {
 
     /// Checks that the database file still exists at its path. If it does not, [`ServerState::wait_until_gone`] returns.
     pub fn check_file(&self) {
-        self.jobs.send(None, DatabaseJob::Work(Box::new(|store| drop(store.check_file()))));
+        self.jobs.send(
+            None,
+            DatabaseJob::Work(Box::new(|store| {
+                drop(store.check_file());
+                Box::new(|_| ())
+            })),
+        );
     }
 
     pub(crate) fn submit_job<T: Send + 'static>(
@@ -217,8 +225,11 @@ impl ServerState {
         let (began, observe) = (Instant::now(), self.hooks.observe_job.clone());
         let work = move |store: &mut DatabaseFile| {
             let done = work(store);
-            observe(began.elapsed());
-            drop(answer.send(done));
+            let acknowledge = move |synced: &Result<(), String>| {
+                observe(began.elapsed());
+                drop(answer.send(combine_results(done, synced)));
+            };
+            Box::new(acknowledge) as Acknowledgement
         };
         // A job that cannot be sent drops `answer`, and the receiver gets an error.
         self.jobs.send((self.hooks.current_client)(), DatabaseJob::Work(Box::new(work)));
@@ -291,7 +302,13 @@ impl ServerState {
     /// Blocks the database's thread until the sender of the channel is dropped.
     #[cfg(any(test, feature = "testing"))]
     pub fn block_thread(&self, until: std::sync::mpsc::Receiver<()>) {
-        self.jobs.send(None, DatabaseJob::Work(Box::new(move |_| until.recv().unwrap_or_default())));
+        self.jobs.send(
+            None,
+            DatabaseJob::Work(Box::new(move |_| {
+                until.recv().unwrap_or_default();
+                Box::new(|_| ())
+            })),
+        );
     }
 
     /// Returns the client of each job that the database has run, in the order of the jobs.
@@ -306,44 +323,10 @@ impl ServerState {
         self.jobs.count_waiting(Some(client))
     }
 
-    /// Returns the time at which the machine was last seen, and the last event that it sent, as JSON.
-    ///
-    /// # Errors
-    /// Returns an error if the database cannot be read or written.
-    pub async fn last_event(&self, machine: &str) -> Result<Option<(String, String)>> {
-        let machine = machine.to_owned();
-        self.run_job(move |connection| {
-            let select = "SELECT last_seen, last_event FROM machines WHERE id = ?1 AND last_event IS NOT NULL";
-            connection.query_row(select, [&machine], |row| Ok((row.get(0)?, row.get(1)?))).optional()
-        })
-        .await
-    }
-
-    /// Returns whether the database has a record of this allocation on the machine: the allocation was served, adopted
-    /// or reported at some time.
-    ///
-    /// # Errors
-    /// Returns an error if the database cannot be read or written.
-    pub async fn has_allocation(&self, machine: &str, allocation: &str) -> Result<bool> {
-        let key = [machine.to_owned(), allocation.to_owned()];
-        self.run_job(move |connection| {
-            let select = "SELECT 1 FROM allocations WHERE machine = ?1 AND id = ?2";
-            connection.query_row(select, key, |_| Ok(())).optional().map(|there| there.is_some())
-        })
-        .await
-    }
-
-    /// Returns whether the database has a record of the machine. A machine is recorded when it requests a boot, unless it is unknown and
-    /// the limit of unknown machines is reached.
-    ///
-    /// # Errors
-    /// Returns an error if the database cannot be read or written.
-    pub async fn is_recorded(&self, machine: &str) -> Result<bool> {
-        let machine = machine.to_owned();
-        self.run_job(move |connection| {
-            connection.prepare_cached("SELECT 1 FROM machines WHERE id = ?1")?.exists([machine])
-        })
-        .await
+    /// Returns the number of jobs of the server itself that are waiting for the database.
+    #[cfg(test)]
+    pub(crate) fn count_own_jobs(&self) -> usize {
+        self.jobs.count_waiting(None)
     }
 
     /// Stores an event. For a machine that has no machine file, only the latest event is kept. If the server loses
@@ -366,13 +349,10 @@ impl ServerState {
                     params![machine, EVENTS_KEPT],
                 )?;
             }
-            transaction.execute(
-                "INSERT INTO machines (id, last_seen, last_event) VALUES (?1, ?2, ?3)
+            let update = "INSERT INTO machines (id, last_seen, last_event) VALUES (?1, ?2, ?3)
                  ON CONFLICT (id) DO UPDATE SET last_seen = ?2, last_event = ?3,
-                 reported = CASE WHEN ?4 = 1 THEN machines.reported END",
-                params![machine, time, text, is_late],
-            )?;
-            Ok(())
+                 reported = CASE WHEN ?4 = 1 THEN machines.reported END";
+            transaction.execute(update, params![machine, time, text, is_late]).map(drop)
         })
         .await
     }

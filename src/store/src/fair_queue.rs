@@ -1,6 +1,7 @@
 //! Job queue of the database's thread. Each client address has its own queue, and the queues are served in turn. A
 //! client's next job therefore waits for at most one job of each other address, however many jobs the other addresses
-//! have queued.
+//! have queued. The jobs of the server itself alternate with those of the addresses: they keep the snapshots up to date
+//! for which thousands of machines may wait.
 
 use common::sync::lock_mutex;
 use std::collections::{HashMap, VecDeque};
@@ -29,8 +30,11 @@ struct JobQueue<T> {
 
 struct WaitingJobs<T> {
     queues: HashMap<JobOrigin, VecDeque<T>>,
-    /// Origins with waiting jobs, in the order in which the origins are served.
+    /// Origins with waiting jobs, in the order in which the origins are served. The server itself precedes all addresses;
+    /// between two of its jobs, one address is served.
     turns: VecDeque<JobOrigin>,
+    /// True if the last job was one of the server itself.
+    is_own_turn_over: bool,
     /// Job that is run after all others. Once it is set, no further job is accepted.
     last: Option<T>,
     senders: usize,
@@ -45,6 +49,7 @@ impl<T> WaitingJobs<T> {
         WaitingJobs {
             queues: HashMap::new(),
             turns: VecDeque::new(),
+            is_own_turn_over: false,
             last: None,
             senders: 1,
             is_closed: false,
@@ -55,8 +60,11 @@ impl<T> WaitingJobs<T> {
 
     fn push_job(&mut self, origin: JobOrigin, job: T) {
         let queue = self.queues.entry(origin).or_default();
-        if queue.is_empty() {
-            self.turns.push_back(origin);
+        match origin {
+            _ if !queue.is_empty() => {}
+            Some(_) => self.turns.push_back(origin),
+            None if self.is_own_turn_over => self.turns.insert(self.turns.len().min(1), None),
+            None => self.turns.push_front(None),
         }
         queue.push_back(job);
     }
@@ -65,10 +73,12 @@ impl<T> WaitingJobs<T> {
         let Some(origin) = self.turns.pop_front() else { return self.last.take() };
         #[cfg(any(test, feature = "testing"))]
         self.taken.push(origin);
+        self.is_own_turn_over = origin.is_none();
         let queue = self.queues.get_mut(&origin)?;
         let job = queue.pop_front();
         match queue.is_empty() {
             true => drop(self.queues.remove(&origin)),
+            false if origin.is_none() => self.turns.insert(self.turns.len().min(1), None),
             false => self.turns.push_back(origin),
         }
         job
@@ -138,6 +148,13 @@ impl<T> JobReceiver<T> {
     }
 }
 
+impl<T> JobReceiver<T> {
+    /// Returns the next job if one is waiting.
+    pub(crate) fn receive_waiting(&self) -> Option<T> {
+        lock_mutex(&self.0.waiting).pop_job()
+    }
+}
+
 impl<T> Drop for JobReceiver<T> {
     /// Drops the waiting jobs, so that their callers get an error.
     fn drop(&mut self) {
@@ -164,11 +181,30 @@ mod tests {
         sender.send(address(3), (3, 0));
         sender.send(None, (0, 0));
         sender.send(address(3), (3, 1));
-        let order: Vec<_> = (0..6).map(|_| receiver.receive().unwrap()).collect();
-        assert_eq!(order, [(2, 0), (3, 0), (0, 0), (2, 1), (3, 1), (2, 2)]);
+        let order: Vec<_> = (0..6).map(|_| receiver.receive_waiting().unwrap()).collect();
+        assert_eq!(order, [(0, 0), (2, 0), (3, 0), (2, 1), (3, 1), (2, 2)]);
         assert_eq!((sender.count_waiting(address(2)), sender.taken_origins().len()), (797, 6));
         drop(sender);
         assert_eq!(std::iter::from_fn(|| receiver.receive()).count(), 797);
+    }
+
+    #[test]
+    fn jobs_of_the_server_itself_alternate_with_those_of_the_addresses() {
+        let (sender, receiver) = create_queue();
+        (2..6).for_each(|last| sender.send(address(last), (last, 0)));
+        (0..3).for_each(|number| sender.send(None, (0, number)));
+        let take = |count: usize| (0..count).map(|_| receiver.receive_waiting().unwrap()).collect::<Vec<_>>();
+        assert_eq!(take(3), [(0, 0), (2, 0), (0, 1)]);
+        // A server that sends a job after each response delays the addresses no further.
+        sender.send(None, (0, 3));
+        assert_eq!(take(3), [(3, 0), (0, 2), (4, 0)]);
+        assert_eq!(take(2), [(0, 3), (5, 0)]);
+        sender.send(None, (0, 4));
+        sender.send(address(2), (2, 1));
+        assert_eq!(take(1), [(0, 4)]);
+        sender.send(None, (0, 5));
+        assert_eq!(take(2), [(2, 1), (0, 5)]);
+        assert_eq!(receiver.receive_waiting(), None);
     }
 
     #[test]
@@ -179,6 +215,7 @@ mod tests {
         sender.send(address(3), 2);
         let other = sender.clone();
         assert_eq!((receiver.receive(), receiver.receive()), (Some(1), Some(9)));
+        assert_eq!(receiver.receive_waiting(), None);
         drop((sender, other));
         assert_eq!(receiver.receive(), None);
     }

@@ -27,15 +27,25 @@ impl ServerState {
         .await
     }
 
-    /// Returns whether the system of a previous tenant may still run on the machine. That is the case if the machine
-    /// has not booted the ramdisk since it was freed. `allocation` is the allocation in the machine file.
+    /// Returns whether the system of a previous tenant may still run on the machine. `allocation` is the allocation in the
+    /// machine file.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
     pub async fn may_run_previous_system(&self, machine: &str, allocation: Option<&str>) -> Result<bool> {
         let (machine, allocation) = (machine.to_owned(), allocation.map(str::to_owned));
-        self.run_job(move |connection| connection.prepare_cached(NOT_CLEAN)?.exists(params![machine, allocation])).await
+        self.run_job(move |connection| may_run_previous_system(connection, &machine, allocation.as_deref())).await
     }
+}
+
+/// Returns whether the system of a previous tenant may still run on the machine. That is the case if the machine has not
+/// booted the ramdisk since it was freed. `allocation` is the allocation in the machine file.
+pub(crate) fn may_run_previous_system(
+    connection: &Connection,
+    machine: &str,
+    allocation: Option<&str>,
+) -> sql::Result<bool> {
+    connection.prepare_cached(NOT_CLEAN)?.exists(params![machine, allocation])
 }
 
 fn record_freed(transaction: &Transaction, machine: &str) -> sql::Result<()> {
@@ -46,5 +56,5 @@ fn record_freed(transaction: &Transaction, machine: &str) -> sql::Result<()> {
 /// Returns the time at which the machine was last freed, as RFC 3339; `None` if it was never freed.
 pub(crate) fn last_freed(connection: &Connection, machine: &str) -> sql::Result<Option<String>> {
     let select = "SELECT freed FROM machines WHERE id = ?1";
-    connection.query_row(select, [machine], |row| row.get(0)).optional().map(Option::flatten)
+    connection.prepare_cached(select)?.query_row([machine], |row| row.get(0)).optional().map(Option::flatten)
 }

@@ -214,7 +214,7 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub fn read_install_state_blocking(&self, machine: &str, allocation: &str) -> Result<InstallState> {
         let (machine, allocation) = (machine.to_owned(), allocation.to_owned());
-        self.run_job_blocking(move |connection| read_install_state(connection, &machine, &allocation))
+        self.read_committed_blocking(move |connection| read_install_state(connection, &machine, &allocation))
     }
 
     /// Records the layout and image that are being served to the machine.
@@ -264,7 +264,7 @@ pub fn read_install_state(connection: &Connection, machine: &str, allocation: &s
          adopted IS NOT NULL, waits, volumes, fencing, adopted_marker, a.fields, failure
          FROM allocations a LEFT JOIN layouts l ON l.machine = a.machine AND l.allocation = a.id
          WHERE a.machine = ?1 AND a.id = ?2";
-    let standing = connection.query_row(select, key, |row| {
+    let standing = connection.prepare_cached(select)?.query_row(key, |row| {
         let (succeeded, is_adopted) = (row.get(1)?, row.get(10)?);
         Ok(InstallState {
             created: row.get(0)?,
@@ -292,7 +292,7 @@ pub fn read_install_state(connection: &Connection, machine: &str, allocation: &s
     });
     let mut standing = standing.optional()?.unwrap_or_default();
     if !standing.succeeded {
-        standing.elsewhere = connection.query_row(ELSEWHERE, key, |row| row.get(0)).optional()?;
+        standing.elsewhere = connection.prepare_cached(ELSEWHERE)?.query_row(key, |row| row.get(0)).optional()?;
     }
     standing.unremembered = lost_database::is_unremembered(connection, machine)?;
     standing.barred = boot_prohibitions::is_barred(connection, machine, allocation)?;

@@ -9,11 +9,14 @@
 //!
 //! * **Database.** `sql` is the interface to both engines, and `store_address` the address of a PostgreSQL database.
 //!   `postgres_database` opens such a database, `change_listener` receives the changes of other servers, and
-//!   `store_transfer`, `table_copy` and `moved_database` copy records between the engines. `database_handle` is the handle on the database, and contains machines and digests. `database_file`
+//!   `store_transfer`, `table_copy` and `moved_database` copy records between the engines. `database_handle` is the handle
+//!   on the database, and contains machines and digests. `group_commit` is the thread of the database, and `read_connection` a second
+//!   connection for lists. `database_file`
 //!   opens the file, `database_id` distinguishes the file from others, and `schema` defines its tables. `lost_database`
 //!   records that the database replaced a lost database. `epoch` issues fencing tokens, `json_columns` reads and writes
 //!   columns of JSON, and `token` and `boot_token` contain tokens.
 //! * **Records.** `event_history` stores the events and the history of machines, `console_log` stores their logs,
+//!   `retention` deletes old events and logs,
 //!   `registrations` stores their hardware, `machine_contact` reads when and from which address they were seen, and
 //!   `machine_identities` reads their UUIDs and MACs. `image_digest_cache` computes and caches
 //!   digests. `boots` stores registered boots. `unknown_machines` stores machines that have no machine file, and
@@ -32,7 +35,7 @@
 //!   controllers before an installation, `migration_transactions` handles migrations, and `adoption` handles installations that the
 //!   operator reports. `next_boot` decides which `boot_target` a machine boots, and `migration_boot` determines how
 //!   migrations affect this decision. `boot_registration` decides which boot of the machine is the current one.
-//!   `machine_rename` transfers records to a new id. `backup` and `restore_review` copy and restore the database.
+//!   `machine_records` reads everything that the summary of a machine contains. `machine_rename` transfers records to a new id. `backup` and `restore_review` copy and restore the database.
 
 mod adoption;
 mod attempt_failure;
@@ -55,6 +58,7 @@ mod event_history;
 mod fair_queue;
 mod first_install;
 mod freed_machines;
+mod group_commit;
 pub mod image_digest_cache;
 mod install_attempt;
 mod install_state;
@@ -65,6 +69,7 @@ pub(crate) mod lost_database;
 mod machine_contact;
 mod machine_identities;
 pub mod machine_migration;
+mod machine_records;
 mod machine_rename;
 mod migration_boot;
 mod migration_records;
@@ -76,9 +81,11 @@ mod orders;
 mod out_of_band;
 pub mod plan_approval;
 mod postgres_database;
+mod read_connection;
 mod registrations;
 pub mod restore_confirmation;
 pub(crate) mod restore_review;
+pub mod retention;
 pub mod schema;
 pub mod sql;
 pub mod store_address;
@@ -109,6 +116,7 @@ pub use install_attempt::{ATTEMPTS, AttemptStart};
 pub use install_state::{FirstInstall, InstallState, ServedInstall};
 pub use installed_allocation::{AllocationFields, InstalledAllocation};
 pub use machine_contact::MachineContact;
+pub use machine_records::MachineRecords;
 pub use machine_rename::RenameOutcome;
 pub use migration_records::explain_migration_block;
 pub use migration_transactions::{MigrationPlacement, MigrationUpdate as MoveHeard};
@@ -119,6 +127,7 @@ pub use out_of_band::{BootAdmission, OutOfBandRequest, OutOfBandRun, RunPhase};
 pub use registrations::StoredRegistration;
 pub use restore_confirmation::ConfirmOutcome;
 pub use success_proof::UnprovenReason;
+pub use unknown_machines::UNKNOWN_MACHINES;
 
 use database_handle::to_json;
 use token::TokenHash;

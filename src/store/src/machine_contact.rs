@@ -2,7 +2,7 @@
 
 use super::boots::current_boot;
 use super::{MachineBoot, ServerState};
-use crate::sql::OptionalExtension;
+use crate::sql::{self, Connection, OptionalExtension};
 use common::error::Result;
 use time::format_description::well_known::Rfc3339;
 
@@ -26,20 +26,26 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub async fn read_contact(&self, machine: &str) -> Result<MachineContact> {
         let machine = machine.to_owned();
-        let stored = self.run_job(move |connection| {
-            let select = "SELECT last_seen, last_event, reported IS NOT NULL FROM machines WHERE id = ?1";
-            let contact = connection.prepare_cached(select)?.query_row([&machine], |row| {
-                let (last_seen, last_event, has_reported) = (row.get(0)?, row.get(1)?, row.get(2)?);
-                Ok(MachineContact { last_seen, last_event, has_reported, boot: None })
-            });
-            let boot = current_boot(connection, &machine)?;
-            Ok(MachineContact { boot, ..contact.optional()?.unwrap_or_default() })
-        });
-        let stored = stored.await?;
-        // Requests other than events are too frequent to be stored.
-        let called = stored.boot.as_ref().and_then(|boot| self.heard.last_call(&boot.hash));
-        let called = called.and_then(|time| time.format(&Rfc3339).ok());
-        let last_seen = stored.last_seen.max(called);
-        Ok(MachineContact { last_seen, ..stored })
+        let mut contact = self.run_job(move |connection| read_contact(connection, &machine)).await?;
+        self.add_last_call(&mut contact);
+        Ok(contact)
     }
+
+    /// Adds the time of the last request, since requests other than events are too frequent to be stored.
+    pub(crate) fn add_last_call(&self, contact: &mut MachineContact) {
+        let called = contact.boot.as_ref().and_then(|boot| self.heard.last_call(&boot.hash));
+        let called = called.and_then(|time| time.format(&Rfc3339).ok());
+        contact.last_seen = contact.last_seen.take().max(called);
+    }
+}
+
+/// Reads the stored contact of a machine.
+pub(crate) fn read_contact(connection: &Connection, machine: &str) -> sql::Result<MachineContact> {
+    let select = "SELECT last_seen, last_event, reported IS NOT NULL FROM machines WHERE id = ?1";
+    let contact = connection.prepare_cached(select)?.query_row([machine], |row| {
+        let (last_seen, last_event, has_reported) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        Ok(MachineContact { last_seen, last_event, has_reported, boot: None })
+    });
+    let boot = current_boot(connection, machine)?;
+    Ok(MachineContact { boot, ..contact.optional()?.unwrap_or_default() })
 }

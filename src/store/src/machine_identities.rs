@@ -22,11 +22,13 @@ impl ServerState {
     /// # Errors
     /// Returns an error if the database cannot be read or written.
     pub async fn find_machines_with_mac(&self, mac: &str) -> Result<Vec<String>> {
-        let listed = format!("%\"{mac}\"%");
+        let mac = mac.to_ascii_lowercase();
         self.run_job(move |connection| {
-            let select =
-                connection.prepare_cached("SELECT id FROM machines WHERE lower(macs) LIKE lower(?1) ORDER BY id")?;
-            select.query_map([listed], |row| row.get(0))?.collect()
+            let (select, value) = match connection.as_sqlite() {
+                Some(_) => ("SELECT machine FROM machine_macs WHERE mac = ?1 ORDER BY machine", mac),
+                None => ("SELECT id FROM machines WHERE lower(macs) LIKE ?1 ORDER BY id", format!("%\"{mac}\"%")),
+            };
+            connection.prepare_cached(select)?.query_map([value], |row| row.get(0))?.collect()
         })
         .await
     }
@@ -53,7 +55,7 @@ impl ServerState {
 /// in the registration.
 fn read_identity(connection: &Connection, machine: &str) -> sql::Result<RegisteredIdentity> {
     let select = "SELECT macs, registered, smbios_uuid FROM machines WHERE id = ?1 AND registered IS NOT NULL";
-    let row = connection.query_row(select, [machine], |row| {
+    let row = connection.prepare_cached(select)?.query_row([machine], |row| {
         Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, Option<String>>(2)?))
     });
     let Some((macs, document, uuid)) = row.optional()? else { return Ok(RegisteredIdentity::default()) };

@@ -39,7 +39,7 @@ impl ServerState {
     /// # Errors
     /// Returns an error if the database cannot be read or written.
     pub fn list_live_migrations_blocking(&self) -> Result<Vec<Migration>> {
-        self.run_job_blocking(list_live)
+        self.read_committed_blocking(list_live)
     }
 
     /// Returns the machine's newest migration, even if it has ended.

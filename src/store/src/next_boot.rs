@@ -36,7 +36,7 @@ impl ServerState {
     /// # Errors
     /// Returns an error if the database cannot be read or written.
     pub async fn decide_next_boot(&self, machine: &str, files: FileAllocation) -> Result<BootDecision> {
-        let (machine, heard) = (machine.to_owned(), self.heard.clone());
+        let (machine, heard, most_unknown) = (machine.to_owned(), self.heard.clone(), self.most_unknown);
         self.run_as_durable_as_needed(move |transaction| {
             let active = current_boot(transaction, &machine)?.filter(|boot| heard.is_active(boot));
             let files = effective_files(transaction, &machine, files)?;
@@ -45,7 +45,7 @@ impl ServerState {
             let durability = durability_since(transaction, before);
             match (&files, &next) {
                 (FileAllocation::Nothing, BootTarget::Install)
-                    if !unknown_machines::admit_machine(transaction, &machine, &heard)? =>
+                    if !unknown_machines::admit_machine(transaction, &machine, &heard, most_unknown, None)? =>
                 {
                     return Ok((BootDecision { next: BootTarget::Crowded, active }, durability));
                 }

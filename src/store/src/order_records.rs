@@ -102,7 +102,7 @@ pub(crate) fn read_order(
     let select = "SELECT id, image, created, attempts, begun, without_marker, given_up, disks, words, handed, fencing,
              attempt
          FROM orders WHERE machine = ?1 AND allocation = ?2";
-    let order = connection.query_row(select, [machine, allocation], |row| {
+    let order = connection.prepare_cached(select)?.query_row([machine, allocation], |row| {
         let ReinstallOverrides { change_promise, give_up, replace_newer, apply_allocation, .. } =
             parse_column(row, 8)?.unwrap_or_default();
         let fencing: Option<FencingToken> = parse_column(row, 10)?;

@@ -235,9 +235,9 @@ fn is_current(connection: &Connection, machine: &str, hash: TokenHash) -> sql::R
     Ok(current_boot(connection, machine)?.is_some_and(|boot| boot.hash == hash))
 }
 
-fn read_run(connection: &Connection, machine: &str) -> sql::Result<Option<OutOfBandRun>> {
+pub(crate) fn read_run(connection: &Connection, machine: &str) -> sql::Result<Option<OutOfBandRun>> {
     let select = "SELECT document FROM out_of_band WHERE machine = ?1";
-    connection.query_row(select, [machine], |row| parse_column(row, 0)).optional().map(Option::flatten)
+    connection.prepare_cached(select)?.query_row([machine], |row| parse_column(row, 0)).optional().map(Option::flatten)
 }
 
 fn store_run(transaction: &Transaction, run: &OutOfBandRun) -> sql::Result<()> {

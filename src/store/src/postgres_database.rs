@@ -4,10 +4,13 @@
 //! server therefore refuses another database, and an older copy of its own.
 
 use crate::boot_activity::BootActivity;
-use crate::database_file::{DatabaseFile, check_identity, read_identity, store_identity};
+use crate::change_listener;
+use crate::database_file::{
+    DatabaseFile, Durability, check_identity, count_transaction, read_identity, store_identity,
+};
 use crate::database_id::{self, DatabaseIdentity};
 use crate::sql::postgres::PostgresConnection;
-use crate::sql::{self, Connection, convert_error, params};
+use crate::sql::{self, Connection, Transaction, convert_error, params};
 use crate::store_address::PostgresAddress;
 use crate::{TokenHash, schema};
 use common::error::Result;
@@ -41,7 +44,51 @@ impl DatabaseFile {
         if let Some(postgres) = connection.as_postgres() {
             postgres.expect_identity(&identity);
         }
-        Ok(DatabaseFile { connection, path: path.to_owned(), file: None, identity, gone })
+        Ok(DatabaseFile {
+            connection,
+            path: path.to_owned(),
+            file: None,
+            identity,
+            unsynced: false,
+            reader: None,
+            gone,
+        })
+    }
+
+    /// Runs one transaction on PostgreSQL. If `work` returns [`Durability::Synced`], counts the transaction as a durable
+    /// one, notifies the other servers, and waits until it is on disk.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read or written.
+    pub(crate) fn run_on_postgres<T>(
+        &mut self,
+        work: impl FnOnce(&Transaction) -> sql::Result<(T, Durability)>,
+    ) -> Result<T> {
+        let committed = self.commit_counted(work);
+        let (value, transactions) = self.add_context(committed)?;
+        let Some(transactions) = transactions else { return Ok(value) };
+        self.identity.transactions = transactions;
+        if let Some(postgres) = self.connection.as_postgres() {
+            postgres.expect_identity(&self.identity);
+        }
+        let counted = database_id::update_count(&database_id::id_path(&self.path), &self.identity);
+        counted.map_err(|error| self.stop_server(error.to_string()))?;
+        Ok(value)
+    }
+
+    /// Commits a transaction. If the transaction is a durable one, returns the new number of durable transactions.
+    fn commit_counted<T>(
+        &mut self,
+        work: impl FnOnce(&Transaction) -> sql::Result<(T, Durability)>,
+    ) -> sql::Result<(T, Option<i64>)> {
+        let transaction = self.connection.transaction()?;
+        let (value, durability) = work(&transaction)?;
+        if durability == Durability::Deferred {
+            return transaction.commit_deferred().map(|()| (value, None));
+        }
+        let transactions = count_transaction(&transaction)?;
+        transaction.execute("SELECT pg_notify(?1, '')", [change_listener::CHANNEL])?;
+        transaction.commit().map(|()| (value, Some(transactions)))
     }
 
     /// Exchanges the times of boots' last requests with the other servers of this database. Does nothing on SQLite.

@@ -7,7 +7,6 @@ const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS machines (
         id TEXT PRIMARY KEY, macs TEXT NOT NULL DEFAULT '[]', name TEXT NOT NULL DEFAULT '', registered TEXT,
         last_seen TEXT, last_event TEXT) STRICT;
-    CREATE INDEX IF NOT EXISTS machines_by_macs ON machines (macs, id);
     CREATE TABLE IF NOT EXISTS boots (
         hash BLOB PRIMARY KEY, machine TEXT NOT NULL, created TEXT NOT NULL, asked_by TEXT NOT NULL,
         while_heard INTEGER NOT NULL, address TEXT, begun INTEGER NOT NULL DEFAULT 0, over INTEGER) STRICT;
@@ -62,6 +61,29 @@ const TABLES: &str = "
         reason TEXT NOT NULL) STRICT;
     CREATE INDEX IF NOT EXISTS audit_of_object ON audit (object, id);
 ";
+
+/// Index of the MACs in `machines.macs` on SQLite, which triggers maintain, also for servers of earlier versions. A search
+/// in the lists themselves would read all of them, twice for each boot.
+const MACS: &str = "
+    CREATE TABLE IF NOT EXISTS machine_macs (
+        mac TEXT NOT NULL, machine TEXT NOT NULL, PRIMARY KEY (mac, machine)) STRICT, WITHOUT ROWID;
+    CREATE INDEX IF NOT EXISTS machine_macs_of_machine ON machine_macs (machine);
+    CREATE TRIGGER IF NOT EXISTS machine_macs_inserted AFTER INSERT ON machines WHEN json_valid(NEW.macs) BEGIN
+        INSERT OR IGNORE INTO machine_macs SELECT lower(value), NEW.id FROM json_each(NEW.macs) WHERE type = 'text'; END;
+    CREATE TRIGGER IF NOT EXISTS machine_macs_updated AFTER UPDATE OF id, macs ON machines
+        WHEN (OLD.macs IS NOT NEW.macs OR OLD.id IS NOT NEW.id) AND json_valid(NEW.macs) BEGIN
+        DELETE FROM machine_macs WHERE machine = OLD.id;
+        INSERT OR IGNORE INTO machine_macs SELECT lower(value), NEW.id FROM json_each(NEW.macs) WHERE type = 'text'; END;
+    CREATE TRIGGER IF NOT EXISTS machine_macs_deleted AFTER DELETE ON machines BEGIN
+        DELETE FROM machine_macs WHERE machine = OLD.id; END;
+    INSERT OR IGNORE INTO machine_macs SELECT lower(each.value), machines.id
+        FROM machines, json_each(iif(json_valid(macs), macs, '[]')) AS each WHERE each.type = 'text';
+    DROP INDEX IF EXISTS machines_by_macs;
+";
+
+/// Index of the machines without a machine file.
+const UNKNOWN_MACHINES: &str =
+    "CREATE INDEX IF NOT EXISTS machines_unknown ON machines (id) WHERE stranger IS NOT NULL";
 
 /// Columns that later versions added, by table:
 ///
@@ -143,11 +165,14 @@ pub(crate) fn create_tables(transaction: &Transaction) -> sql::Result<()> {
                 .execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {column} {}", text_type(transaction)))?;
         }
     }
-    Ok(())
+    if transaction.as_sqlite().is_some() {
+        transaction.execute_batch(MACS)?;
+    }
+    transaction.execute_batch(UNKNOWN_MACHINES)
 }
 
 /// Tables that only one of the engines has, and that are not copied.
-const OWN_TABLES: [&str; 3] = ["boot_calls", "schema_version", "moved_to"];
+const OWN_TABLES: [&str; 4] = ["boot_calls", "schema_version", "moved_to", "machine_macs"];
 
 /// Returns the tables that both engines have.
 pub(crate) fn list_tables(connection: &Connection) -> sql::Result<Vec<String>> {

@@ -55,7 +55,7 @@ pub(crate) async fn post_report(
         if let Some(text) = describe_ending(&reported, &report) {
             app.watch.log_reinstall(who, text);
         }
-        app.request_reload();
+        app.request_machine_reload(&id, None);
     }
     Ok(Json(ReportAcknowledgement { retry: reported.retry }))
 }

@@ -135,6 +135,16 @@ pub(crate) async fn wait_until_published(
     is_so: impl Fn(&SiteSnapshot) -> bool,
 ) -> ApiResult<()> {
     app.request_reload();
+    wait_until_in_effect(app, path, now, is_so).await
+}
+
+/// Waits until the published snapshot meets the condition. `now` is the content of the file after the change.
+pub(crate) async fn wait_until_in_effect(
+    app: &AppState,
+    path: &Path,
+    now: Option<&str>,
+    is_so: impl Fn(&SiteSnapshot) -> bool,
+) -> ApiResult<()> {
     let mut directory = app.directory.clone();
     let began = tokio::time::Instant::now();
     while began.elapsed() < PATIENCE {

@@ -1,21 +1,24 @@
 //! Tests of the requests as a server receives them.
 
 use super::*;
+use crate::api_types::REQUEST_ID;
 use crate::fake_control_plane::ended;
-use model::install_report::{EventName, FailureSummary};
-use testing::http::{Request, Server};
+use crate::http_machine_client::report_retries;
+use crate::retry::{BRIEF, PATIENT};
+use model::install_report::{EventName, FailureSummary, InstallOutcome};
+use testing::http::{Act, Request, Server};
 
 const NOTICE: AttemptNotice =
     AttemptNotice { allocation: "a-1", order: None, disks: &[], extents: &[], approved: None, secret_digest: None };
 
 /// Returns a control plane whose server sends these responses, one per request.
-pub(super) fn control(answers: &[(u16, &str)]) -> (HttpControlPlane, Server) {
+pub(crate) fn control(answers: &[(u16, &str)]) -> (HttpControlPlane, Server) {
     let server = Server::script(answers);
     (HttpControlPlane::new(server.url("").trim_end_matches('/'), "t", "m-1").unwrap(), server)
 }
 
 /// Returns the lines of all requests that the server has received.
-pub(super) fn lines(server: &Server) -> Vec<String> {
+pub(crate) fn lines(server: &Server) -> Vec<String> {
     server.requests().iter().map(Request::line).collect()
 }
 
@@ -75,7 +78,7 @@ fn each_request_has_an_id_and_an_error_names_it() {
     assert!(!control.upload_log(0, "x").unwrap());
     let ids: Vec<String> =
         server.requests().iter().map(|request| request.header(REQUEST_ID).unwrap().to_owned()).collect();
-    let wanted: Vec<String> = (1..=4).map(|number| format!("{}-{number}", control.boot)).collect();
+    let wanted: Vec<String> = (1..=4).map(|number| format!("{}-{number}", control.client.boot)).collect();
     assert_eq!(ids, wanted);
     assert!(
         error.starts_with(&format!("announce the point of no return (request {}): http://127.0.0.1:", ids[2])),
@@ -126,7 +129,7 @@ fn no_event_waits_for_a_server_that_is_away() {
     let error = control.send_event(&said("two")).unwrap_err();
     assert!(error.to_string().contains("503"), "{error}");
     control.register_machine(&Inventory::default()).unwrap();
-    *control.by_event.lock().unwrap() = None;
+    *control.client.by_event.lock().unwrap() = None;
     let error = control.send_event(&said("three")).unwrap_err().to_string();
     assert!(error.starts_with("register (request ") && error.contains("503"), "{error}");
     assert_eq!(server.requests().len(), 5, "each is asked once");
@@ -169,4 +172,21 @@ fn another_attempt_is_only_made_when_it_is_asked_for() {
     for ((_, answer), retry) in answers.iter().zip([true, false, false, false]) {
         assert_eq!(control.report_result(&ended()).unwrap(), ReportAcknowledgement { retry }, "{answer}");
     }
+}
+
+/// The second attempt comes no earlier than the server has requested.
+#[test]
+fn a_busy_server_determines_when_a_request_is_repeated() {
+    let server = Server::start(Vec::new(), {
+        let is_first = std::sync::atomic::AtomicBool::new(true);
+        move |_| match is_first.swap(false, std::sync::atomic::Ordering::SeqCst) {
+            true => Act::wire("HTTP/1.1 503 Busy\r\nRetry-After: 3\r\nContent-Length: 0\r\n\r\n"),
+            false => Act::says(200, "{}"),
+        }
+    });
+    let control = HttpControlPlane::new(server.url("").trim_end_matches('/'), "t", "m-1").unwrap();
+    let began = std::time::Instant::now();
+    control.register_machine(&Inventory::default()).unwrap();
+    assert!(began.elapsed() >= Duration::from_secs(3));
+    assert_eq!(server.requests().len(), 2);
 }

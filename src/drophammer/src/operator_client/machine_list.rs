@@ -7,6 +7,7 @@ use crate::object_list::{ListCell, ListColumn, ObjectList, format_for_terminal, 
 use ::api::display_phase::{DisplayPhase, ObjectFate};
 use ::api::operator::{MachineSummary, ReinstallOrder, WaitingMarker};
 use ::api::out_of_band::progress::OutOfBandProgress;
+use common::encoding::percent_encode;
 use common::error::Result;
 use common::exit_status::{CommandOutcome, report_refusal};
 use common::format;
@@ -20,6 +21,49 @@ use time::format_description::well_known::Rfc3339;
 /// Time between two requests of `--watch`.
 const WATCH_PAUSE: Duration = Duration::from_secs(2);
 
+/// Fetches the machines of a list. The server applies those filters that it supports; a server of an earlier version
+/// returns all machines. All machines are also returned if the names of machines in a migration are needed.
+///
+/// # Errors
+/// Returns an error if the server cannot be reached, rejects the token, or fails.
+pub(super) fn fetch_machines(
+    server: &OperatorClient,
+    asked: &ListMachinesOptions,
+) -> Result<OperatorResponse<Vec<MachineSummary>>> {
+    let query = filter_query(&asked.list.filter);
+    if !query.is_empty() {
+        match server.send_json(server.request(Method::GET, &format!("/v1/machines{query}")))? {
+            OperatorResponse::Good(selected) => {
+                let selected: Vec<MachineSummary> = selected;
+                if selected.iter().all(|machine| machine.moving.is_none()) {
+                    return Ok(OperatorResponse::Good(selected));
+                }
+            }
+            refused => return Ok(refused),
+        }
+    }
+    server.send_json(server.request(Method::GET, "/v1/machines"))
+}
+
+/// Returns the query for the filters that the server can apply: a phase and an image without `*`. The list applies all
+/// filters once more.
+fn filter_query(filters: &[String]) -> String {
+    let mut query = String::new();
+    for name in ["phase", "image"] {
+        let values = filters.iter().filter_map(|filter| filter.split_once('='));
+        let mut values = values.filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value);
+        if let (Some(value), None) = (values.next(), values.next())
+            && !value.is_empty()
+            && value != "-"
+            && !value.contains('*')
+        {
+            let separator = if query.is_empty() { '?' } else { '&' };
+            query += &format!("{separator}{name}={}", percent_encode(value, ""));
+        }
+    }
+    query
+}
+
 /// Prints the machines, with `--watch` again and again.
 pub(super) fn list_machines(
     server: &OperatorClient,
@@ -30,9 +74,8 @@ pub(super) fn list_machines(
     if !asked.watch {
         return print_list(&machine_columns(all, OffsetDateTime::now_utc()), all, &asked.list, json);
     }
-    report_refusal(watch_list(WATCH_PAUSE, || match server.send_json(server.request(Method::GET, "/v1/machines"))? {
+    report_refusal(watch_list(WATCH_PAUSE, || match fetch_machines(server, asked)? {
         OperatorResponse::Good(all) => {
-            let all: Vec<MachineSummary> = all;
             format_for_terminal(&machine_columns(&all, OffsetDateTime::now_utc()), &all, &asked.list, json).map(Some)
         }
         OperatorResponse::Refused(why) => {
@@ -161,5 +204,26 @@ fn installed_image(machine: &MachineSummary) -> ListCell {
     match machine.claimed {
         true => ListCell { value: Some(image.clone()), ..ListCell::from(format!("{image} (claimed)")) },
         false => ListCell::from(image),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_server_applies_plain_filters_only() {
+        for (filters, expected) in [
+            (&[][..], ""),
+            (&["phase=failed"][..], "?phase=failed"),
+            (&["Phase=not installed", "image=debian-12"], "?phase=not%20installed&image=debian-12"),
+            (&["image=a&b=c"], "?image=a%26b%3Dc"),
+            (&["phase=inst*", "image=", "name=one"], ""),
+            (&["image=-"], ""),
+            (&["phase=failed", "phase=new"], ""),
+        ] {
+            let filters: Vec<String> = filters.iter().map(|filter| (*filter).to_owned()).collect();
+            assert_eq!(filter_query(&filters), expected, "{filters:?}");
+        }
     }
 }

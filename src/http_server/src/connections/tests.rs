@@ -26,13 +26,24 @@ async fn start(router: Router) -> (SocketAddr, Heard) {
 }
 
 async fn start_with(router: Router, tls: Option<ServerTls>) -> (SocketAddr, Heard) {
+    start_limited(router, tls, 100, TURN_PATIENCE).await
+}
+
+/// Starts a server with a maximum number of connections, and with a time limit for the wait for a turn.
+async fn start_limited(
+    router: Router,
+    tls: Option<ServerTls>,
+    places: usize,
+    turn_patience: Duration,
+) -> (SocketAddr, Heard) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, heard) = (listener.local_addr().unwrap(), Heard::default());
     let watch = StatusLog::json_into(heard.clone());
     tokio::spawn(async move {
         let (front, running) = (RoutedListener { listener, router, tls }, GracefulShutdown::new());
         let (alarms, health) = (RateLimitedLog::new(watch.clone()), ServerHealth::default());
-        let door = ConnectionLimiter::new(100, ClientQuotas::new(100, &[]), watch, alarms, health);
+        let mut door = ConnectionLimiter::new(places, ClientQuotas::new(places, &[]), watch, alarms, health);
+        door.turn_patience = turn_patience;
         loop {
             let (front, place, accepted) = door.accept_next(&[&front]).await;
             let (stream, address) = accepted.unwrap();
@@ -160,4 +171,54 @@ async fn who_does_not_begin_with_tls_is_cut_off_and_gives_its_place_back() {
     }
     let said = String::from_utf8(heard.0.lock().unwrap().clone()).unwrap();
     assert!(!said.contains("reached the limit of connections per address"), "{said}");
+}
+
+/// The requests of another address are not affected.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_does_not_get_its_turn_is_told_when_to_return() {
+    let router = Router::new().route("/well", get(|| async { "well" })).route("/slow", get(std::future::pending::<()>));
+    let (address, _) = start_limited(router, None, 100, Duration::from_millis(100)).await;
+    let mut slow = Vec::new();
+    for _ in 0..crate::request_turns::OF_ONE_ADDRESS {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET /slow HTTP/1.1\r\nHost: h\r\n\r\n").await.unwrap();
+        slow.push(stream);
+    }
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let began = Instant::now();
+    let answer = loop {
+        let answer = ask(&mut stream, "/well").await;
+        if !answer.starts_with("HTTP/1.1 200") || began.elapsed() > Duration::from_secs(60) {
+            break answer;
+        }
+    };
+    assert!(answer.starts_with("HTTP/1.1 429") && answer.contains("retry-after: 5"), "{answer}");
+    assert!(answer.contains("127.0.0.1 has too many requests in flight"), "{answer}");
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+    assert!(ask(&mut socket.connect(address).await.unwrap(), "/well").await.ends_with("well"));
+    drop(slow);
+    while !ask(&mut stream, "/well").await.ends_with("well") {
+        assert!(began.elapsed() < Duration::from_secs(60));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_are_closed_after_their_response_if_few_are_free() {
+    let router = Router::new().route("/well", get(|| async { "well" }));
+    let (address, _) = start_limited(router, None, 20, TURN_PATIENCE).await;
+    let mut first = TcpStream::connect(address).await.unwrap();
+    assert!(!ask(&mut first, "/well").await.contains("connection: close"));
+    let mut idle = Vec::new();
+    for _ in 0..18 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        // All of them are accepted.
+        ask(&mut stream, "/well").await;
+        idle.push(stream);
+    }
+    let answer = ask(&mut first, "/well").await;
+    assert!(answer.contains("connection: close") && answer.ends_with("well"), "{answer}");
+    let mut byte = [0];
+    let got = tokio::time::timeout(Duration::from_secs(20), first.read(&mut byte)).await.unwrap();
+    assert!(matches!(got, Ok(0)), "it is closed");
 }

@@ -34,21 +34,31 @@ const ANSWER_BYTES: usize = 1 << 20;
 /// Returns an error if the server does not respond within `patience`, or its certificate is not trusted.
 pub fn send_privileged(request: Request<Vec<u8>>, patience: Duration) -> io::Result<Response<Bytes>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let answer = timeout(patience, send_over_connection(request)).await;
-        answer.unwrap_or_else(|_| {
-            let message = format!("no response within {} s", patience.as_secs());
-            Err(Error::new(ErrorKind::TimedOut, message))
-        })
+    runtime.block_on(send_privileged_from(None, request, patience))
+}
+
+/// Sends the request as [`send_privileged`] does, but asynchronously, and from the address `source`, if it is set.
+///
+/// # Errors
+/// The same errors as for [`send_privileged`].
+pub async fn send_privileged_from(
+    source: Option<IpAddr>,
+    request: Request<Vec<u8>>,
+    patience: Duration,
+) -> io::Result<Response<Bytes>> {
+    let answer = timeout(patience, send_over_connection(source, request)).await;
+    answer.unwrap_or_else(|_| {
+        let message = format!("no response within {} s", patience.as_secs());
+        Err(Error::new(ErrorKind::TimedOut, message))
     })
 }
 
-async fn send_over_connection(request: Request<Vec<u8>>) -> io::Result<Response<Bytes>> {
+async fn send_over_connection(source: Option<IpAddr>, request: Request<Vec<u8>>) -> io::Result<Response<Bytes>> {
     let uri = request.uri().clone();
     let is_https = uri.scheme() == Some(&Scheme::HTTPS);
     let host = uri.host().ok_or_else(|| Error::new(ErrorKind::InvalidInput, "the URL lacks a host"))?;
     let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-    let stream = connect_to_host(&host, uri.port_u16().unwrap_or(if is_https { 443 } else { 80 })).await?;
+    let stream = connect_to_host(source, &host, uri.port_u16().unwrap_or(if is_https { 443 } else { 80 })).await?;
     let request = to_origin_form(request)?;
     if !is_https {
         return exchange_message(stream, request).await;
@@ -91,10 +101,10 @@ async fn exchange_message(
     Ok(Response::from_parts(head, body.to_bytes()))
 }
 
-async fn connect_to_host(host: &str, port: u16) -> io::Result<TcpStream> {
+async fn connect_to_host(source: Option<IpAddr>, host: &str, port: u16) -> io::Result<TcpStream> {
     let mut last = Error::new(ErrorKind::NotFound, "the server's host name does not resolve to an address");
     for address in tokio::net::lookup_host((host, port)).await? {
-        match connect_from_privileged_port(address).await {
+        match connect_from_privileged_port(source, address).await {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }
@@ -104,7 +114,7 @@ async fn connect_to_host(host: &str, port: u16) -> io::Result<TcpStream> {
 
 /// Connects from a privileged source port. If this process is unprivileged, connects from any free port; the server may
 /// refuse such a connection.
-async fn connect_from_privileged_port(server: SocketAddr) -> io::Result<TcpStream> {
+async fn connect_from_privileged_port(source: Option<IpAddr>, server: SocketAddr) -> io::Result<TcpStream> {
     let count = SOURCE_PORTS.end() - SOURCE_PORTS.start() + 1;
     let first = fastrand::u16(..count);
     for offset in 0..count {
@@ -112,7 +122,8 @@ async fn connect_from_privileged_port(server: SocketAddr) -> io::Result<TcpStrea
         // Earlier connections from this port may be in TIME_WAIT.
         socket.set_reuseaddr(true)?;
         let any: IpAddr = if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-        let bound = socket.bind(SocketAddr::new(any, SOURCE_PORTS.start() + (first + offset) % count));
+        let bound =
+            socket.bind(SocketAddr::new(source.unwrap_or(any), SOURCE_PORTS.start() + (first + offset) % count));
         let connected = match bound {
             Ok(()) => socket.connect(server).await,
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {

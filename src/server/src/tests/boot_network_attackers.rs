@@ -273,7 +273,11 @@ async fn reports_are_kept_for_what_the_machine_was_given() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn machines_without_a_file_have_room_for_so_many_and_keep_no_events() {
     const MANY: usize = 300;
-    let server = in_earnest(directory()).await;
+    let dir = directory();
+    let (mut options, around) =
+        (options(dir.path()), HostEnvironment { quiet: store::boot_activity::QUIET, ..silent() });
+    options.limits.unknown_machines = 256;
+    let server = Running::start_with(dir, &options, &around, 10_000).await;
     let heard = server.token(STRANGER).await;
     let event = json!({ "event": "Alive", "message": "x".repeat(50_000) });
     assert_eq!(server.call(&heard, "POST", &format!("/v1/machine/{STRANGER}/event"), &event).await.status, 200);

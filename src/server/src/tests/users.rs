@@ -121,6 +121,40 @@ async fn machines_of_other_projects_do_not_exist() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn filters_and_pages_reveal_no_machine_of_another_project() {
+    let server = Running::start_in(with_projects()).await;
+    server.token(STRANGER).await;
+    let blue = server.user("bob", "operator", &["blue"]).await;
+    let list = async |token: &str, query: &str| {
+        let listed = server.call(token, "GET", &format!("/v1/machines{query}"), &Value::Null).await;
+        assert_eq!(listed.status, 200, "{query}: {}", listed.text());
+        listed.json().as_array().unwrap().len()
+    };
+    let operator = server.operator();
+    for (query, own, all) in [
+        ("?q=one", 1, 1),
+        ("?q=52:54:00:00:00", 1, 2),
+        ("?q=two", 0, 1),
+        ("?q=52:54:00:00:00:02", 0, 1),
+        (&format!("?q={TWO}"), 0, 1),
+        (&format!("?q={STRANGER}"), 0, 1),
+        ("?phase=new", 0, 1),
+        ("?phase=free", 0, 1),
+        ("?limit=5", 1, 3),
+    ] {
+        assert_eq!((list(&blue, query).await, list(&operator, query).await), (own, all), "{query}");
+    }
+    let nobody = "4c4c4544-0051-3010-8052-b4c04f4d7777";
+    let mut bodies = Vec::new();
+    for id in [TWO, STRANGER, nobody] {
+        let answer = server.call(&blue, "GET", &format!("/v1/machines?after={id}"), &Value::Null).await;
+        assert_eq!(answer.status, 400, "{id}: {}", answer.text());
+        bodies.push(answer.text().replace(id, "ID"));
+    }
+    assert!(bodies[0] == bodies[1] && bodies[1] == bodies[2], "{bodies:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn viewers_see_no_secrets() {
     let server = Running::start_in(with_projects()).await;
     let token = server.token(ONE).await;

@@ -1,14 +1,15 @@
 //! Registration from a privileged source port, and requests for secrets. The port proves to the server that a
 //! privileged process registers. Only after such a registration does the server send secrets.
 
-use super::HttpControlPlane;
+use super::HttpMachineClient;
 use crate::api_types::{REQUEST_ID, RegisterRequest};
-use crate::retry::{AttemptResult, PATIENT, RetryPolicy};
+use crate::retry::{PATIENT, RetryPolicy, RetrySchedule};
 use ::http::Request;
 use ::http::header::{AUTHORIZATION, CONTENT_TYPE};
 use common::error::{Context, Phase, Result};
 use common::sync::lock_mutex;
 use linux::http;
+use linux::http::privileged_port::send_privileged_from;
 use model::allocation::{ReleasedSecrets, SecretField, SecretPurpose, SecretsRequest};
 use reqwest::Method;
 use std::time::Duration;
@@ -20,46 +21,44 @@ pub(crate) struct SeparateSecretFields {
     pub fields: Vec<SecretField>,
 }
 
-impl HttpControlPlane {
+impl HttpMachineClient {
     /// Sends the registration from a privileged source port.
-    pub(super) fn register_privileged(
+    pub(super) async fn register_privileged(
         &self,
         register: &RegisterRequest,
         retries: RetryPolicy,
         patience: Duration,
     ) -> Result<()> {
         let body = serde_json::to_vec(register).context(Phase::Control, || "serialize the registration")?;
-        retries.run_attempts(|| {
+        let mut schedule = RetrySchedule::start(retries);
+        loop {
             let (what, id) = self.next_request_id("register");
             let request = Request::post(format!("{}/v1/machine/register", self.url))
                 .header(AUTHORIZATION, format!("Bearer {}", self.token))
                 .header(CONTENT_TYPE, "application/json")
                 .header(REQUEST_ID, id);
-            let request = match request.body(body.clone()) {
-                Ok(request) => request,
-                Err(error) => return AttemptResult::Permanent(self.unreachable_error(&what, error)),
-            };
-            match http::privileged_port::send_privileged(request, patience) {
-                Ok(answer) if answer.status().is_success() => AttemptResult::Done(()),
+            let request = request.body(body.clone()).map_err(|error| self.unreachable_error(&what, error))?;
+            let (error, pause) = match send_privileged_from(self.source, request, patience).await {
+                Ok(answer) if answer.status().is_success() => return Ok(()),
                 Ok(answer) => {
                     let refusal = self.status_error(&what, answer.status(), &String::from_utf8_lossy(answer.body()));
-                    if http::is_retryable(answer.status()) {
-                        AttemptResult::Transient(refusal)
-                    } else {
-                        AttemptResult::Permanent(refusal)
+                    if !http::is_retryable(answer.status()) {
+                        return Err(refusal);
                     }
+                    (refusal, http::requested_pause(answer.headers()).unwrap_or_default())
                 }
                 Err(error) if http::is_untrusted_certificate(&error) => {
-                    AttemptResult::Permanent(self.unreachable_error(&what, error))
+                    return Err(self.unreachable_error(&what, error));
                 }
-                Err(error) => AttemptResult::Transient(self.unreachable_error(&what, error)),
-            }
-        })
+                Err(error) => (self.unreachable_error(&what, error), Duration::ZERO),
+            };
+            tokio::time::sleep(schedule.next_pause(error, pause)?).await;
+        }
     }
 
     /// Fetches the secrets for this purpose. Returns `None` without a request if the allocation already contains these
     /// secrets, or does not have such secrets.
-    pub(super) fn request_secrets(
+    pub(super) async fn request_secrets(
         &self,
         purpose: SecretPurpose,
         patience: Duration,
@@ -71,17 +70,17 @@ impl HttpControlPlane {
         let what = "fetch the secrets of the allocation";
         let request = SecretsRequest { allocationuuid: separate.allocation, purpose };
         let send = || self.build_request(Method::POST, &self.machine_path("/secrets")).json(&request);
-        let response = self.request_reregistering(PATIENT, what, patience, send)?;
-        let text = response.text().map_err(|error| self.unreachable_error(what, error.without_url()))?;
+        let response = self.request_reregistering(PATIENT, what, patience, send).await?;
+        let text = response.text().await.map_err(|error| self.unreachable_error(what, error.without_url()))?;
         serde_json::from_str(&text).map(Some).map_err(|error| self.parse_error(what, error))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{control, lines};
     use super::*;
     use crate::ControlPlane;
+    use crate::http_control_plane::tests::{control, lines};
 
     #[test]
     fn secrets_are_fetched_only_if_the_control_plane_releases_them_separately() {

@@ -1,0 +1,236 @@
+//! List of the machines, which clients may request in pages and filter.
+
+use super::{MachineFailure, MachineSummary, OperatorAuth, WaitingMarker};
+use crate::AppState;
+use crate::access;
+use crate::display_phase::{DisplayPhase, current_word};
+use crate::migration_requests::migration_role::MachineMigration;
+use crate::out_of_band::progress::OutOfBandProgress;
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use http_server::api_error::ApiError;
+use serde::Deserialize;
+use site::effective_allocation::{find_allocation_differences, is_unrecorded};
+use site::operator_files::MachineSpec;
+use site::snapshot::SiteSnapshot;
+use std::sync::Arc;
+use store::MachineRecords;
+
+/// Names of the parameters of [`MachineListQuery`].
+pub(crate) const QUERY: [&str; 5] = ["limit", "after", "phase", "image", "q"];
+
+/// Number of machines whose records are read at once.
+const AT_ONCE: usize = 64;
+
+/// Page and filters of a list of machines. Without parameters, all machines are listed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct MachineListQuery {
+    /// Maximum number of listed machines. If fewer are listed, no further machine follows.
+    pub limit: Option<usize>,
+    /// Id of the machine after which the list begins: the last machine of the previous page.
+    pub after: Option<String>,
+    /// Phase of the listed machines. Upper and lower case are equal, as in `image` and `q`.
+    pub phase: Option<String>,
+    /// Id of the image that is installed on the listed machines, or will be.
+    pub image: Option<String>,
+    /// Text that the name, the id or a MAC of the listed machines contains.
+    pub q: Option<String>,
+}
+
+impl MachineListQuery {
+    /// Returns whether the name, the id or a MAC contains the text that the query searches.
+    fn matches_text(&self, machine: ListedMachine) -> bool {
+        let Some(text) = self.q.as_ref().map(|text| text.to_lowercase()) else { return true };
+        let contains = |value: &str| value.to_lowercase().contains(&text);
+        match machine {
+            ListedMachine::Described(machine) => {
+                contains(&machine.name) || contains(&machine.id) || machine.macs.iter().any(|mac| contains(mac))
+            }
+            ListedMachine::New(id) => contains(id),
+        }
+    }
+
+    fn matches_state(&self, machine: &MachineSummary) -> bool {
+        let has_phase = self.phase.as_ref().is_none_or(|phase| {
+            let phase = phase.to_lowercase();
+            machine.phase.to_lowercase() == current_word(&phase)
+        });
+        let has_image = self.image.as_ref().is_none_or(|image| {
+            [&machine.image, &machine.wanted].into_iter().flatten().any(|named| named.eq_ignore_ascii_case(image))
+        });
+        has_phase && has_image
+    }
+}
+
+/// Machine in a list.
+#[derive(Clone, Copy)]
+enum ListedMachine<'a> {
+    Described(&'a MachineSpec),
+    /// Id of a machine that has registered, but has no machine file.
+    New(&'a str),
+}
+
+impl ListedMachine<'_> {
+    fn id(&self) -> &str {
+        match self {
+            ListedMachine::Described(machine) => &machine.id,
+            ListedMachine::New(id) => id,
+        }
+    }
+}
+
+/// `GET /v1/machines`: lists the machines, sorted by name. Machines without a machine file follow.
+pub(crate) async fn get_machines(
+    State(app): State<Arc<AppState>>,
+    _: OperatorAuth,
+    query: Result<Query<MachineListQuery>, QueryRejection>,
+) -> Result<Json<Vec<MachineSummary>>, ApiError> {
+    let Query(query) = query.map_err(|error| ApiError::bad_request(error.to_string()))?;
+    list_selected_machines(&app, &query).await.map(Json)
+}
+
+/// Returns the machines that have a machine file, sorted by name, followed by the machines that have registered without
+/// a machine file, sorted by id.
+pub async fn list_with_new_machines(app: &AppState) -> Result<Vec<MachineSummary>, ApiError> {
+    list_selected_machines(app, &MachineListQuery::default()).await
+}
+
+/// Returns the machines that the query selects, in the order of [`list_with_new_machines`].
+///
+/// # Errors
+/// Returns an error if the query is invalid, or the database cannot be read or written.
+pub async fn list_selected_machines(app: &AppState, query: &MachineListQuery) -> Result<Vec<MachineSummary>, ApiError> {
+    if query.limit == Some(0) {
+        return Err(ApiError::bad_request("limit: must be at least 1"));
+    }
+    let directory = app.directory();
+    let unknown = match access::current_projects() {
+        None => app.state.list_unknown_machines().await?,
+        // Machines without a machine file do not belong to a project.
+        Some(_) => Vec::new(),
+    };
+    let new = unknown.iter().filter(|id| directory.find_machine(id).is_none());
+    let new = new.map(|id| ListedMachine::New(id));
+    let all: Vec<_> = sort_by_name(&directory).into_iter().map(ListedMachine::Described).chain(new).collect();
+    let first = match &query.after {
+        None => 0,
+        Some(after) => {
+            let gone =
+                || ApiError::bad_request(format!("after: no machine with id {after:?} is listed; list from the start"));
+            all.iter().position(|machine| machine.id() == after).ok_or_else(gone)? + 1
+        }
+    };
+    let selected: Vec<_> = all.into_iter().skip(first).filter(|machine| query.matches_text(*machine)).collect();
+    let (mut found, limit) = (Vec::new(), query.limit.unwrap_or(usize::MAX));
+    for part in selected.chunks(AT_ONCE) {
+        let summaries = summarize_part(app, part).await?;
+        found.extend(summaries.into_iter().filter(|machine| query.matches_state(machine)));
+        if found.len() >= limit {
+            found.truncate(limit);
+            break;
+        }
+    }
+    Ok(found)
+}
+
+async fn summarize_part(app: &AppState, part: &[ListedMachine<'_>]) -> Result<Vec<MachineSummary>, ApiError> {
+    let keys = part.iter().map(|machine| match machine {
+        ListedMachine::Described(machine) => record_key(machine),
+        ListedMachine::New(id) => ((*id).to_owned(), None),
+    });
+    let records = app.state.read_machine_records(keys.collect()).await?;
+    let summaries = part.iter().zip(records).map(|(machine, records)| match machine {
+        ListedMachine::Described(machine) => summarize_records(app, machine, records),
+        ListedMachine::New(id) => {
+            add_phase(app, MachineSummary { new: true, ..MachineSummary::from_contact(id, records.contact) })
+        }
+    });
+    Ok(summaries.collect())
+}
+
+fn sort_by_name(directory: &SiteSnapshot) -> Vec<&MachineSpec> {
+    let mut machines: Vec<_> = directory.machines().collect();
+    machines.sort_by(|one, other| (&one.name, &one.id).cmp(&(&other.name, &other.id)));
+    machines
+}
+
+/// Returns the summary of a machine that has registered, but has no machine file. Returns `None` if the machine has not
+/// registered.
+pub async fn summarize_new_machine(app: &AppState, id: &str) -> Result<Option<MachineSummary>, ApiError> {
+    if !app.state.is_recorded(id).await? {
+        return Ok(None);
+    }
+    Ok(summarize_part(app, &[ListedMachine::New(id)]).await?.pop())
+}
+
+/// Sets the phase of a machine.
+fn add_phase(app: &AppState, summary: MachineSummary) -> MachineSummary {
+    let phase = DisplayPhase::current(app, &summary).word.to_owned();
+    MachineSummary { phase, ..summary }
+}
+
+/// Returns the machines that have a machine file, sorted by name.
+pub async fn list_machines(app: &AppState) -> Result<Vec<MachineSummary>, ApiError> {
+    let directory = app.directory();
+    let all: Vec<_> = sort_by_name(&directory).into_iter().map(ListedMachine::Described).collect();
+    summarize_part(app, &all).await
+}
+
+/// Returns the summary of a machine that has a machine file.
+pub async fn summarize_machine(app: &AppState, machine: &MachineSpec) -> Result<MachineSummary, ApiError> {
+    let records = app.state.read_machine_records(vec![record_key(machine)]).await?.pop();
+    let unread = || ApiError::not_found(format!("machine {} has no records", machine.id));
+    Ok(summarize_records(app, machine, records.ok_or_else(unread)?))
+}
+
+/// Returns the ids with which the records of a machine are read.
+fn record_key(machine: &MachineSpec) -> (String, Option<String>) {
+    (machine.id.clone(), machine.allocation.as_ref().map(|allocation| allocation.id.to_string()))
+}
+
+fn summarize_records(app: &AppState, machine: &MachineSpec, records: MachineRecords) -> MachineSummary {
+    let MachineRecords { standing, contact, migration, run, may_run_previous_system } = records;
+    let allocation = machine.allocation.as_ref().map(|allocation| allocation.id.to_string());
+    let moving = migration.map(|is| {
+        let is_visible = app.may_see_migration(&is);
+        let moving = MachineMigration::from_migration(&machine.id, is);
+        if is_visible { moving } else { moving.hide_peer() }
+    });
+    let reported =
+        standing.waits.as_ref().map(|marker| WaitingMarker { image: marker.image.clone(), time: marker.time.clone() });
+    let waits = reported.clone().filter(|_| !standing.is_installed() && standing.elsewhere.is_none());
+    let stored = standing.layout.as_ref().and_then(|layout| layout.get("id")?.as_str().map(str::to_owned));
+    let in_file = machine.allocation.as_ref().map(|allocation| allocation.image.to_string());
+    let order = standing.order.as_ref().map(|order| order.id.as_str()).unwrap_or_default();
+    let run = run.filter(|run| run.is_for(allocation.as_deref().unwrap_or_default(), order));
+    let out_of_band = run.as_ref().and_then(OutOfBandProgress::from_run);
+    let differences = machine.allocation.as_ref().map(|file| find_allocation_differences(file, &standing));
+    let failure = standing.failure.clone();
+    let summary = MachineSummary {
+        differences: differences.unwrap_or_default(),
+        allocation_unrecorded: is_unrecorded(&standing),
+        name: machine.name.clone(),
+        project: machine.project.clone(),
+        size: machine.size.clone(),
+        allocation,
+        wanted: standing.order.as_ref().map(|order| order.image.clone()).or(in_file),
+        image: standing.image,
+        layout: stored.or(standing.layout_id).filter(|_| standing.succeeded),
+        installed: standing.succeeded,
+        adopted: standing.adopted,
+        claimed: standing.is_claimed,
+        waits,
+        needs_confirmation: standing.unconfirmed,
+        not_clean: may_run_previous_system,
+        on_disk: reported.filter(|_| standing.unconfirmed && standing.succeeded),
+        locked: machine.locked.clone(),
+        out_of_band,
+        order: standing.order,
+        moving,
+        outcome: standing.outcome,
+        ..MachineSummary::from_contact(&machine.id, contact)
+    };
+    let failure = failure.map(|attempt| MachineFailure::new(attempt, &summary));
+    add_phase(app, MachineSummary { failure, ..summary })
+}

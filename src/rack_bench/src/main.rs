@@ -1,0 +1,151 @@
+//! Simulated machines that install themselves from a running server, to measure the server (`scripts/bench rack`).
+//!
+//! Each machine has its own address in 127.0.0.0/8, MAC and UUID, and runs the agent's client of the control plane:
+//! `machine` contains the life of a machine from the boot script to the final report, `operator` creates machine files
+//! and lists the machines meanwhile, and `figures` collects durations. The program connects only to the loopback
+//! interface, and ends after `--limit` seconds.
+
+mod figures;
+mod machine;
+mod operator;
+
+use clap::{Parser, ValueEnum};
+use common::error::{Context, Error, Phase, Result};
+use figures::{Figures, RackReport};
+use machine::{MachineRun, SimulatedMachine};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
+
+/// Maximum number of machines that run at the same time; the others are powered on later. Each one needs up to two file
+/// descriptors for a moment.
+const AT_ONCE: usize = 17_000;
+/// Number of machines that are powered on per second, unless the scenario requires another number.
+const PER_SECOND: f64 = 200.0;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Scenario {
+    /// 200 machines are powered on per second.
+    Ramp,
+    /// All machines are powered on within one second.
+    Storm,
+    /// As `storm`; all machines lose power once during their installation, and return within one second.
+    PowerFailure,
+    /// As `ramp`, while a thousand other machines boot, register and restart in a loop.
+    BootLoop,
+}
+
+#[derive(Debug, Parser)]
+struct Options {
+    /// Number of machines.
+    machines: u32,
+    #[arg(long, value_enum, default_value = "ramp")]
+    scenario: Scenario,
+    /// Address of the server's boot files, over plain HTTP.
+    #[arg(long)]
+    boot: SocketAddr,
+    /// Address of the server's API, over TLS.
+    #[arg(long)]
+    api: SocketAddr,
+    /// File with the operator's token.
+    #[arg(long)]
+    token: PathBuf,
+    /// Number of machines without a machine file; the operator creates these files. They are the last machines.
+    #[arg(long, default_value_t = 0)]
+    without_file: u32,
+    /// Duration of the transfer of an image, in seconds.
+    #[arg(long, default_value_t = 10)]
+    transfer: u64,
+    /// Seconds after which the program ends, even if machines are not installed.
+    #[arg(long, default_value_t = 1500)]
+    limit: u64,
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(report) => {
+            println!("{}", serde_json::to_string(&report).unwrap_or_default());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("rack-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<RackReport> {
+    if !options.boot.ip().is_loopback() || !options.api.ip().is_loopback() {
+        return Err(Error::new(Phase::Control, "the server must listen on the loopback interface"));
+    }
+    let what = || "start the simulation";
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.context(Phase::Control, what)?.block_on(simulate(options))
+}
+
+async fn simulate(options: &Options) -> Result<RackReport> {
+    let figures = Arc::new(Figures::default());
+    let run = Arc::new(MachineRun {
+        boot: options.boot,
+        api: options.api,
+        transfer: Duration::from_secs(options.transfer),
+        loses_power: options.scenario == Scenario::PowerFailure,
+        figures: figures.clone(),
+    });
+    let operator = operator::Operator::new(options.api, &options.token, figures.clone())?;
+    let began = Instant::now();
+    let background = start_background(options, &operator, &run);
+    let places = Arc::new(Semaphore::new(AT_ONCE));
+    let interval = match options.scenario {
+        Scenario::Ramp | Scenario::BootLoop => 1.0 / PER_SECOND,
+        Scenario::Storm | Scenario::PowerFailure => 1.0 / f64::from(options.machines),
+    };
+    let end = tokio::time::Instant::now() + Duration::from_secs(options.limit);
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..options.machines {
+        let machine = SimulatedMachine::new(number, number >= options.machines - options.without_file);
+        let (run, operator, places) = (run.clone(), operator.clone(), places.clone());
+        let powered_on = tokio::time::Instant::from_std(began) + Duration::from_secs_f64(f64::from(number) * interval);
+        tasks.spawn(async move {
+            tokio::time::sleep_until(powered_on).await;
+            // The semaphore is never closed.
+            let _place = places.acquire_owned().await;
+            machine.install(&run, &operator).await
+        });
+    }
+    let mut failures = Vec::new();
+    let mut installed = 0;
+    while let Ok(Some(done)) = tokio::time::timeout_at(end, tasks.join_next()).await {
+        match done {
+            Ok(Ok(())) => installed += 1,
+            Ok(Err(error)) => failures.push(error),
+            Err(error) => failures.push(error.to_string()),
+        }
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    background.abort();
+    Ok(figures.report(options.machines, installed, seconds, failures))
+}
+
+/// Starts the operator's listing of machines, and the machines in a boot loop.
+fn start_background(
+    options: &Options,
+    operator: &operator::Operator,
+    run: &Arc<MachineRun>,
+) -> tokio::task::AbortHandle {
+    let (operator, run) = (operator.clone(), run.clone());
+    let loops = if options.scenario == Scenario::BootLoop { machine::LOOPING } else { 0 };
+    let first = options.machines;
+    let task = tokio::spawn(async move {
+        let mut all = tokio::task::JoinSet::new();
+        for number in first..first + loops {
+            let run = run.clone();
+            all.spawn(async move { SimulatedMachine::new(number, false).boot_forever(&run).await });
+        }
+        operator.list_forever().await;
+    });
+    task.abort_handle()
+}

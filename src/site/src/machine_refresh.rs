@@ -1,0 +1,172 @@
+//! Update of single machines in a snapshot, without a scan of the whole directory. With ten thousand machine files, a
+//! scan takes a second, and a machine that waits for its file would be delayed by as much.
+
+use crate::loader::{SettledMachine, SiteLoader, settle_machine};
+use crate::snapshot::SiteSnapshot;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Machine whose file or whose records have changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangedMachine {
+    pub id: String,
+    /// Path of a new machine file; `None` if the file has not changed.
+    pub file: Option<PathBuf>,
+}
+
+impl SiteLoader {
+    /// Returns a copy of the snapshot in which these machines are up to date. Returns `None` if only a scan can determine
+    /// their state: during migrations, and if one of the machines has a problem, or may share an id or a MAC.
+    pub fn refresh_machines(&mut self, current: &SiteSnapshot, changed: &[ChangedMachine]) -> Option<SiteSnapshot> {
+        if self.stale || self.state.list_live_migrations_blocking().ok()?.first().is_some() {
+            return None;
+        }
+        let mut snapshot = current.clone();
+        for machine in changed {
+            self.refresh_machine(&mut snapshot, machine)?;
+        }
+        Some(snapshot)
+    }
+
+    fn refresh_machine(&mut self, snapshot: &mut SiteSnapshot, changed: &ChangedMachine) -> Option<()> {
+        let ChangedMachine { id, file } = changed;
+        let known = snapshot.machine_files.get(id);
+        if let Some(path) = file.as_ref().or(known).cloned() {
+            if known.is_some_and(|known| *known != path) {
+                return None;
+            }
+            let named = path.display().to_string();
+            if snapshot.problems.iter().any(|problem| problem.starts_with(&named)) {
+                return None;
+            }
+            let mut others = self.machines.entries.iter().filter(|(other, _)| **other != path);
+            if known.is_none() && others.any(|(_, entry)| entry.in_force.as_ref().is_some_and(|other| other.id == *id))
+            {
+                return None;
+            }
+            self.machines.rescan_file(path.clone());
+            let entry = self.machines.entries.get_mut(&path)?;
+            let machine = entry.newest.as_ref().ok().filter(|machine| machine.id == *id)?;
+            let settled = settle_machine(&mut self.definitions, &self.state, &snapshot.known, machine);
+            let SettledMachine { machine, broken: None, .. } = settled.ok()? else { return None };
+            entry.in_force = entry.newest.as_ref().ok().cloned();
+            for mac in &machine.macs {
+                let ids = snapshot.macs.entry(mac.clone()).or_default();
+                match &ids[..] {
+                    [] => ids.push(id.clone()),
+                    [only] if only == id => {}
+                    _ => return None,
+                }
+            }
+            if snapshot.find_machine(id).is_some_and(|before| before.macs != machine.macs) {
+                return None;
+            }
+            snapshot.machine_files.insert(id.clone(), path);
+            snapshot.machines.insert(id.clone(), Arc::new(machine));
+        }
+        *snapshot.updates.entry(id.clone()).or_default() += 1;
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loader::SiteScan;
+    use crate::os_definitions::{OsDefinitions, VerifyCache};
+    use std::fs;
+    use std::time::Duration;
+    use store::ServerState;
+    use store::image_digest_cache::ImageDigests;
+    use tempfile::TempDir;
+
+    struct Desk {
+        dir: TempDir,
+        loader: SiteLoader,
+        snapshot: SiteSnapshot,
+    }
+
+    impl Desk {
+        /// Creates a directory with the machines `m0` to `m2`.
+        fn new() -> Desk {
+            let dir = tempfile::tempdir().unwrap();
+            for folder in ["machines", "layouts", "images"] {
+                fs::create_dir(dir.path().join(folder)).unwrap();
+            }
+            let state = ServerState::open(&dir.path().join("drophammer.sqlite"), Duration::ZERO).unwrap();
+            let definitions = OsDefinitions::new(dir.path().join("os"), VerifyCache::start(|_| ()).unwrap());
+            let loader = SiteLoader::new(dir.path(), ImageDigests::cached_only(state.clone()), definitions, state);
+            let mut desk = Desk { dir, loader, snapshot: SiteSnapshot::default() };
+            (0..3).for_each(|number| drop(desk.write(number, &format!("52:54:00:00:00:0{number}"), "")));
+            let SiteScan { directory, problems, .. } = desk.loader.rescan().unwrap();
+            assert_eq!(problems, Vec::<String>::new());
+            desk.snapshot = directory;
+            desk
+        }
+
+        fn write(&self, number: u32, mac: &str, more: &str) -> PathBuf {
+            let path = self.dir.path().join(format!("machines/m{number}.yaml"));
+            fs::write(&path, format!("id: {}\nname: m{number}\nmacs: ['{mac}']\n{more}", id(number))).unwrap();
+            path
+        }
+
+        fn refresh(&mut self, number: u32, file: Option<PathBuf>) -> Option<SiteSnapshot> {
+            self.loader.refresh_machines(&self.snapshot, &[ChangedMachine { id: id(number), file }])
+        }
+    }
+
+    fn id(number: u32) -> String {
+        format!("4c4c4544-0051-3010-8052-b4c04f4d000{number}")
+    }
+
+    #[test]
+    fn a_new_file_is_in_force_and_affects_only_its_machine() {
+        let mut desk = Desk::new();
+        let file = desk.write(7, "52:54:00:00:00:07", "");
+        let new = desk.refresh(7, Some(file.clone())).unwrap();
+        assert_eq!((new.machines().count(), new.display_name(&id(7))), (4, "m7"));
+        assert_eq!(new.machine_files[&id(7)], file);
+        assert_eq!(new.find_machines_by_mac("52:54:00:00:00:07").count(), 1);
+        assert_ne!(new.machine_version(&id(7)), desk.snapshot.machine_version(&id(7)));
+        assert_eq!(new.machine_version(&id(1)), desk.snapshot.machine_version(&id(1)));
+        assert!(desk.loader.rescan().is_none(), "the file is not read again");
+        desk.loader.mark_stale();
+        let scanned = desk.loader.rescan().unwrap().directory;
+        assert_eq!(scanned.machines().count(), 4);
+        assert_ne!(scanned.machine_version(&id(1)), new.machine_version(&id(1)));
+    }
+
+    #[test]
+    fn a_change_in_the_database_changes_the_version_of_its_machine() {
+        let mut desk = Desk::new();
+        let new = desk.refresh(1, None).unwrap();
+        assert_ne!(new.machine_version(&id(1)), desk.snapshot.machine_version(&id(1)));
+        assert_eq!(new.machine_version(&id(2)), desk.snapshot.machine_version(&id(2)));
+        // Machines without a file may have registered.
+        assert!(desk.refresh(8, None).is_some());
+    }
+
+    #[test]
+    fn whatever_may_affect_other_machines_needs_a_scan() {
+        let mut desk = Desk::new();
+        let file = desk.write(7, "52:54:00:00:00:01", "");
+        assert!(desk.refresh(7, Some(file)).is_none(), "the MAC of another machine");
+        let mut desk = Desk::new();
+        let copy = desk.dir.path().join("machines/copy.yaml");
+        fs::copy(desk.dir.path().join("machines/m1.yaml"), &copy).unwrap();
+        assert!(desk.refresh(1, Some(copy)).is_none(), "the id of another file");
+        let mut desk = Desk::new();
+        let file = desk.write(7, "52:54:00:00:00:07", "unknown: 1\n");
+        assert!(desk.refresh(7, Some(file)).is_none(), "an invalid file");
+        let mut desk = Desk::new();
+        let allocation = "allocation: {id: a7, hostname: h, image: none, filesystemlayout: none}\n";
+        let file = desk.write(7, "52:54:00:00:00:07", allocation);
+        assert!(desk.refresh(7, Some(file)).is_none(), "an image that does not exist");
+        let mut desk = Desk::new();
+        desk.write(1, "52:54:00:00:00:09", "");
+        assert!(desk.refresh(1, None).is_none(), "other MACs");
+        let mut desk = Desk::new();
+        desk.loader.mark_stale();
+        assert!(desk.refresh(1, None).is_none(), "a scan is necessary anyway");
+    }
+}

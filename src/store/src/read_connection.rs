@@ -1,0 +1,135 @@
+//! Second connection to a SQLite file, for lists and snapshots. Its reads do not wait for the jobs of machines, and do not
+//! delay them. They see all committed transactions, including those that are not synced yet; they must therefore not
+//! decide anything that affects a machine. On PostgreSQL, these reads are jobs like all others.
+
+use crate::ServerState;
+use crate::database_file::{DatabaseFile, open_existing};
+use crate::sql::{self, Connection, TransactionKind, convert_error};
+use common::error::{Context, Error, Phase, Result};
+use common::sync::lock_mutex;
+use std::sync::{Arc, Mutex};
+
+/// Connection for reading, or `None` after it was closed; cheap to clone. While it is locked, the write-ahead log is not emptied: emptying would wait
+/// for the reader in steps of up to a tenth of a second.
+#[derive(Clone)]
+pub(crate) struct ReadConnection(Arc<Mutex<Option<Connection>>>);
+
+impl ReadConnection {
+    /// Opens the connection to the same file. Returns `None` for a PostgreSQL database.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be opened.
+    pub(crate) fn open(store: &DatabaseFile) -> Result<Option<ReadConnection>> {
+        if store.connection.as_sqlite().is_none() {
+            return Ok(None);
+        }
+        let what = || format!("open the database {}", store.path.display());
+        let connection = open_existing(&store.path).context(Phase::Serve, what)?;
+        let settings = "PRAGMA busy_timeout=5000; PRAGMA query_only=ON;";
+        connection.execute_batch(settings).context(Phase::Serve, what)?;
+        Ok(Some(ReadConnection(Arc::new(Mutex::new(Some(connection))))))
+    }
+
+    /// Runs `work` while no other thread reads with this connection.
+    pub(crate) fn exclude_reads<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _connection = lock_mutex(&self.0);
+        work()
+    }
+
+    /// Closes the connection, so that the database file is complete without its log after the other connection is closed.
+    pub(crate) fn close(&self) {
+        drop(lock_mutex(&self.0).take());
+    }
+
+    /// Reads in one transaction, which sees the same state throughout.
+    fn read<T>(&self, work: impl FnOnce(&Connection) -> sql::Result<T>) -> Result<T> {
+        let connection = lock_mutex(&self.0);
+        let closed = || Error::new(Phase::Serve, "the database is closed");
+        let connection = connection.as_ref().ok_or_else(closed)?;
+        let read = || {
+            let transaction = connection.begin(TransactionKind::Read)?;
+            let value = work(&transaction)?;
+            transaction.commit().map(|()| value)
+        };
+        read().map_err(|error| convert_error(error, "the database"))
+    }
+}
+
+impl DatabaseFile {
+    /// Opens the second connection, with which other threads read.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be opened.
+    pub(crate) fn with_reader(self) -> Result<DatabaseFile> {
+        let reader = ReadConnection::open(&self)?;
+        Ok(DatabaseFile { reader, ..self })
+    }
+}
+
+impl ServerState {
+    /// Reads with the second connection, if there is one.
+    pub(crate) async fn read_committed<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> sql::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let Some(reader) = self.reader.clone() else { return self.run_job(work).await };
+        let read = tokio::task::spawn_blocking(move || reader.read(work)).await;
+        read.unwrap_or_else(|_| Err(Error::new(Phase::Serve, "this request panicked")))
+    }
+
+    /// Blocking variant of [`ServerState::read_committed`].
+    pub(crate) fn read_committed_blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> sql::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        match &self.reader {
+            Some(reader) => reader.read(work),
+            None => self.run_job_blocking(work),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::engine::is_postgres;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    #[tokio::test]
+    async fn committed_records_are_read_while_the_thread_of_the_database_is_busy() {
+        if is_postgres("a PostgreSQL database has one connection") {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let state = ServerState::open(&dir.path().join("drophammer.sqlite"), Duration::ZERO).unwrap();
+        state.free_machine("m").await.unwrap();
+        let (until, blocks) = mpsc::channel();
+        state.block_thread(blocks);
+        let count = |connection: &Connection| {
+            connection.query_row("SELECT count(*) FROM machines", [], |row| row.get::<_, i64>(0))
+        };
+        assert_eq!(state.read_committed(count).await.unwrap(), 1);
+        assert_eq!(state.read_committed_blocking(count).unwrap(), 1);
+        drop(until);
+        state.close().await;
+        assert!(state.read_committed(count).await.unwrap_err().to_string().contains("the database is closed"));
+        assert!(!dir.path().join("drophammer.sqlite-wal").exists());
+    }
+
+    #[tokio::test]
+    async fn nothing_is_written_by_a_read_and_a_panic_ends_one_read_only() {
+        if is_postgres("a PostgreSQL database has one connection") {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let state = ServerState::open(&dir.path().join("drophammer.sqlite"), Duration::ZERO).unwrap();
+        state.free_machine("m").await.unwrap();
+        let write = |connection: &Connection| connection.execute("DELETE FROM machines", []);
+        assert!(state.read_committed(write).await.is_err());
+        assert!(state.read_committed::<()>(|_| panic!("expected by the test")).await.is_err());
+        assert!(state.is_recorded("m").await.unwrap());
+        let one = |connection: &Connection| connection.query_row("SELECT 1", [], |row| row.get::<_, i64>(0));
+        assert_eq!(state.read_committed(one).await.unwrap(), 1);
+    }
+}
