@@ -12,6 +12,7 @@ pub mod contexts;
 mod free_machine;
 pub mod images;
 pub mod layouts;
+mod locks;
 pub mod login;
 mod machine_details;
 mod machine_list;
@@ -70,6 +71,8 @@ pub fn run_machine_command(options: &MachineOptions) -> Result<CommandOutcome> {
         MachineCommand::History(asked) => machine_details::show_history(&server, &all, &asked.machine, options.json),
         MachineCommand::Logs(asked) => machine_details::show_logs(&server, &all, asked, options.json),
         MachineCommand::Plan(asked) => plan_machine(options, asked),
+        MachineCommand::Lock(asked) => locks::lock_machines(&server, &all, asked, options.json),
+        MachineCommand::Unlock(asked) => locks::unlock_machines(&server, &all, asked, options.json),
         MachineCommand::Free(asked) => free_machine::free_machine(&server, &all, &asked.machine, options.json),
         MachineCommand::Rename(asked) => rename_machine(&server, asked, options.json),
         MachineCommand::Modify(asked) => match find_machine(&all, &asked.machine) {

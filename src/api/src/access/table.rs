@@ -82,6 +82,8 @@ const API_RULES: &[RouteRule] = &[
     ("DELETE", "/v1/machine/{id}/free", User(Operator), Machine),
     ("POST", "/v1/machine/{id}/reinstall", User(Operator), Machine),
     ("DELETE", "/v1/machine/{id}/reinstall", User(Operator), Machine),
+    ("POST", "/v1/machine/{id}/lock", User(Operator), Machine),
+    ("DELETE", "/v1/machine/{id}/lock", User(Operator), Machine),
     ("POST", "/v1/machine/{id}/adopt", User(Admin), Machine),
     ("POST", "/v1/machine/{id}/confirm", User(Admin), Machine),
     ("POST", "/v1/machine/{id}/rename", User(Admin), Machine),

@@ -151,8 +151,8 @@ pub async fn check_orderable(app: &AppState, asked: &ReinstallRequest) -> Result
     await_definition(app, &id).await?;
     let directory = app.directory();
     let (machine, allocation) = find_allocated(app, &id)?;
-    if let Some(reason) = &machine.locked {
-        return Err(invalid_reinstall(format!("machine {id} is locked: {reason}")));
+    if let Some(why) = machine.explain_lock() {
+        return Err(invalid_reinstall(format!("machine {id} is {why}")));
     }
     let standing = app.state.read_install_state(&id, &allocation).await?;
     if standing.unconfirmed {
