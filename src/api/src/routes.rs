@@ -3,6 +3,7 @@
 mod description;
 mod machine_detail_routes;
 mod os_routes;
+mod rollout_routes;
 mod user_routes;
 
 pub use description::{ApiRoute, OperationDoc, RequiredToken, ResponseContent};
@@ -150,6 +151,7 @@ pub fn operator_routes() -> Vec<ApiRoute> {
         volume_routes(),
         template_routes(),
         user_routes::user_routes(),
+        rollout_routes::rollout_routes(),
         server_routes(),
     ];
     all.into_iter().flatten().collect()

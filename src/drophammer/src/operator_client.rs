@@ -1,4 +1,4 @@
-//! `drophammer machine`, `layout`, `os`, `volume`, `user`, `audit`, `image list` and `image modify`: the operator's client of `drophammer serve`.
+//! `drophammer machine`, `rollout`, `layout`, `os`, `volume`, `user`, `audit`, `image list` and `image modify`: the operator's client of `drophammer serve`.
 
 mod add_machine;
 mod adopt;
@@ -24,6 +24,7 @@ mod per_machine_requests;
 mod planned_reinstall;
 mod power;
 mod reinstall;
+pub mod rollouts;
 mod server_messages;
 #[cfg(test)]
 mod tests;
