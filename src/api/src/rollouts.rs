@@ -27,8 +27,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use store::now;
 use store::rollouts::start_window::StartWindow;
-pub use store::rollouts::{MemberState, RolloutChange, RolloutState};
 use store::rollouts::{MemberRecord, Rollout, RolloutLimits, RolloutOutcome, RolloutRecord};
+pub use store::rollouts::{MemberState, RolloutChange, RolloutState};
 use time::OffsetDateTime;
 
 /// Maximum number of members of a rollout.

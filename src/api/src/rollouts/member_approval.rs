@@ -35,6 +35,9 @@ pub(super) struct MemberRequest {
     /// Data that would be lost; `None` if the machine's hardware was not registered.
     #[serde(default)]
     pub(super) forecast: Option<LossForecast>,
+    /// Project of the machine.
+    #[serde(default)]
+    project: Option<String>,
 }
 
 /// Data that a reinstall would lose.
@@ -60,10 +63,16 @@ impl MemberRequest {
     /// Returns the changes.
     pub(super) async fn check_unchanged(&self, app: &AppState) -> Result<(), ApiError> {
         let present = evaluate_member(app, &self.request).await?;
+        if self.project != present.project {
+            // The user who has ordered the rollout may no longer access the machine.
+            let why = "the machine belongs to another project since the rollout was ordered";
+            return Err(ApiError::new(StatusCode::CONFLICT, why).with_error_code(ErrorCode::ApprovalMismatch));
+        }
         let changed = list_changed_inputs(&self.inputs, &present.inputs);
         let image = &self.request.imageid;
         let changed: Vec<String> = changed.iter().map(|name| describe_changed_input(name, image)).collect();
-        let changed = if changed.is_empty() { self.explain_loss(present.forecast.as_ref()) } else { Some(changed.join("; ")) };
+        let changed =
+            if changed.is_empty() { self.explain_loss(present.forecast.as_ref()) } else { Some(changed.join("; ")) };
         changed.map_or(Ok(()), |why| {
             let why = format!("changed since the rollout was ordered: {why}");
             Err(ApiError::new(StatusCode::CONFLICT, why).with_error_code(ErrorCode::ApprovalMismatch))
@@ -80,7 +89,8 @@ impl MemberRequest {
             return Some(format!("the reinstall would also wipe {}", added.join(", ")));
         }
         let [now, before] = [present, approved].map(|forecast| format_bytes(forecast.lost_bytes));
-        (present.lost_bytes > approved.lost_bytes).then(|| format!("the reinstall would lose {now} instead of {before}"))
+        (present.lost_bytes > approved.lost_bytes)
+            .then(|| format!("the reinstall would lose {now} instead of {before}"))
     }
 }
 
@@ -96,7 +106,8 @@ pub(super) async fn approve_member(
     let approved = evaluate_member(app, request).await?;
     let has_controller = app.directory().find_machine(&request.id).is_some_and(|machine| machine.bmc.is_some());
     if power_cycle && !has_controller {
-        let why = "the machine file does not name a management controller (`bmc:`), so the machine cannot be power-cycled";
+        let why =
+            "the machine file does not name a management controller (`bmc:`), so the machine cannot be power-cycled";
         return Err(ApiError::new(StatusCode::CONFLICT, why).with_error_code(ErrorCode::RolloutRefused));
     }
     if let Some(plan) = &request.approved {
@@ -116,7 +127,7 @@ async fn evaluate_member(app: &AppState, request: &ReinstallRequest) -> Result<M
     let resolved = resolved.ok_or_else(|| conflict(WAITS.to_owned()))?;
     let inputs = digest_inputs(&resolved);
     let forecast = forecast_loss(app, &machine, &resolved, standing).await?;
-    Ok(MemberRequest { request: request.clone(), inputs, forecast })
+    Ok(MemberRequest { request: request.clone(), inputs, forecast, project: machine.project })
 }
 
 /// Plans the reinstall from the registered hardware. Returns `None` if the machine has never registered its hardware.
@@ -154,7 +165,9 @@ fn plan_loss(
     let wiped = planned.disks.iter().filter(|disk| matches!(disk.verdict, DiskVerdict::Wipe | DiskVerdict::Make));
     Ok(Some(LossForecast {
         lost_bytes: planned.disks.iter().fold(0, |sum: u64, disk| sum.saturating_add(disk.lost_bytes)),
-        wiped: wiped.map(|disk| if disk.serial.is_empty() { disk.device.clone() } else { disk.serial.clone() }).collect(),
+        wiped: wiped
+            .map(|disk| if disk.serial.is_empty() { disk.device.clone() } else { disk.serial.clone() })
+            .collect(),
     }))
 }
 
@@ -168,7 +181,12 @@ mod tests {
 
     #[test]
     fn only_a_greater_loss_is_refused() {
-        let member = |forecast| MemberRequest { request: ReinstallRequest::default(), inputs: InputDigests::new(), forecast };
+        let member = |forecast| MemberRequest {
+            request: ReinstallRequest::default(),
+            inputs: InputDigests::new(),
+            project: None,
+            forecast,
+        };
         let approved = member(Some(forecast(10, &["S1", "S2"])));
         for unchanged in [forecast(10, &["S1", "S2"]), forecast(9, &["S1"]), forecast(0, &[])] {
             assert_eq!(approved.explain_loss(Some(&unchanged)), None);

@@ -11,9 +11,8 @@ const LONGEST: Duration = Duration::days(366);
 /// # Errors
 /// Returns an error if the text is neither a time nor a duration, or the time has passed or is too far away.
 pub(super) fn parse_start(text: &str, now: OffsetDateTime) -> Result<String, String> {
-    let wrong = || {
-        format!("{text:?} is not a time: specify RFC 3339, such as 2026-12-01T02:00Z, or a duration, such as +2h")
-    };
+    let wrong =
+        || format!("{text:?} is not a time: specify RFC 3339, such as 2026-12-01T02:00Z, or a duration, such as +2h");
     let time = match text.strip_prefix('+') {
         // A sum beyond the last supported year is too far away.
         Some(duration) => {
@@ -86,7 +85,11 @@ mod tests {
             ("+", "is not a time"),
             ("", "is not a time"),
         ] {
-            assert!(parse_start(text, now).is_err_and(|why| why.contains(words)), "{text}: {:?}", parse_start(text, now));
+            assert!(
+                parse_start(text, now).is_err_and(|why| why.contains(words)),
+                "{text}: {:?}",
+                parse_start(text, now)
+            );
         }
     }
 }

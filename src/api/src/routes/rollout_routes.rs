@@ -12,7 +12,8 @@ pub(super) fn rollout_routes() -> Vec<ApiRoute> {
         post_route(all, rollouts::post_rollout, "Order reinstalls of several machines in waves")
             .with_request(request_schema::<RolloutRequest>)
             .with_created(response_schema::<RolloutView>),
-        get_route(one, rollouts::get_rollout, "One rollout with its members").with_response(response_schema::<RolloutView>),
+        get_route(one, rollouts::get_rollout, "One rollout with its members")
+            .with_response(response_schema::<RolloutView>),
         delete_route(one, rollouts::cancel_rollout, "Cancel a rollout").with_response(response_schema::<RolloutView>),
         post_route("/v1/rollouts/{id}/halt", rollouts::halt_rollout, "Start no further members of a rollout")
             .with_response(response_schema::<RolloutView>),

@@ -131,9 +131,12 @@ fn collect_members(
                 Err(why) => return Ok(Err(why)),
             }
         }
-        let is_planned = |name: &String| find_machine(all, name).map(|named| members.iter().any(|it| it.id == named.id));
+        let is_planned =
+            |name: &String| find_machine(all, name).map(|named| members.iter().any(|it| it.id == named.id));
         return Ok(match asked.machines.iter().find(|name| is_planned(name) != Ok(true)) {
-            Some(name) => Err(format!("{name}: no --plan is for this machine; omit the machines if plans are specified")),
+            Some(name) => {
+                Err(format!("{name}: no --plan is for this machine; omit the machines if plans are specified"))
+            }
             None => Ok(members),
         });
     }
@@ -156,8 +159,10 @@ fn rollout_columns() -> ObjectList<'static, RolloutView> {
         ListColumn::new("image", |rollout: &RolloutView| rollout.images.join(", ")),
         ListColumn::new("user", |rollout: &RolloutView| rollout.created_by.clone()),
         ListColumn::new("created", |rollout: &RolloutView| to_minute(&rollout.created)).only_wide(),
-        ListColumn::new("start", |rollout: &RolloutView| to_minute(rollout.limits.start.as_deref().unwrap_or_default()))
-            .only_wide(),
+        ListColumn::new("start", |rollout: &RolloutView| {
+            to_minute(rollout.limits.start.as_deref().unwrap_or_default())
+        })
+        .only_wide(),
         ListColumn::new("message", |rollout: &RolloutView| rollout.reason.clone()).with_prose(),
     ];
     ObjectList { command: "rollout", noun: "rollouts", name: |rollout| rollout.id.to_string(), columns }
@@ -165,7 +170,9 @@ fn rollout_columns() -> ObjectList<'static, RolloutView> {
 
 fn state_word(rollout: &RolloutView) -> &'static str {
     match rollout.state {
-        RolloutState::Running if rollout.counts.waiting == rollout.total && rollout.limits.start.is_some() => "scheduled",
+        RolloutState::Running if rollout.counts.waiting == rollout.total && rollout.limits.start.is_some() => {
+            "scheduled"
+        }
         RolloutState::Running => "running",
         RolloutState::Halted => "halted",
         RolloutState::Stopped => "stopped",
@@ -236,7 +243,9 @@ fn describe_next_steps(rollout: &RolloutView) -> String {
     match rollout.state {
         RolloutState::Running => format!("\nStart no further machines:\n  drophammer rollout halt {id}\n"),
         RolloutState::Halted | RolloutState::Stopped => {
-            format!("\nContinue, or end the rollout:\n  drophammer rollout resume {id}\n  drophammer rollout cancel {id}\n")
+            format!(
+                "\nContinue, or end the rollout:\n  drophammer rollout resume {id}\n  drophammer rollout cancel {id}\n"
+            )
         }
         RolloutState::Canceled | RolloutState::Finished => String::new(),
     }

@@ -20,11 +20,19 @@ fn rollout() -> RolloutView {
 fn a_rollout_is_printed_with_its_members_and_the_next_steps() {
     let text = format_rollout(&rollout());
     let lines: Vec<&str> = text.lines().collect();
-    assert!(lines[0].starts_with("rollout 7: stopped, 0 of 3 done, 1 in progress, 1 failed: 1 member has failed"), "{text}");
-    assert_eq!(lines[1], "debian-13; at most 2 in progress, stops after 1 failure, not before 2026-12-01 02:00 UTC, only 01:00-05:00 UTC, machines are power-cycled");
+    assert!(
+        lines[0].starts_with("rollout 7: stopped, 0 of 3 done, 1 in progress, 1 failed: 1 member has failed"),
+        "{text}"
+    );
+    assert_eq!(
+        lines[1],
+        "debian-13; at most 2 in progress, stops after 1 failure, not before 2026-12-01 02:00 UTC, only 01:00-05:00 UTC, machines are power-cycled"
+    );
     assert!(lines[4].starts_with("MACHINE") && lines[5].contains("failed") && lines[5].ends_with("disk"), "{text}");
     assert!(lines[6].starts_with("4c-2") && lines[6].contains("installing") && lines[6].contains("unknown"), "{text}");
-    assert!(text.ends_with("  drophammer rollout resume 7\n  drophammer rollout cancel 7\n") && !text.contains('\u{1b}'));
+    assert!(
+        text.ends_with("  drophammer rollout resume 7\n  drophammer rollout cancel 7\n") && !text.contains('\u{1b}')
+    );
     let running = RolloutView { state: RolloutState::Running, ..rollout() };
     assert!(format_rollout(&running).ends_with("drophammer rollout halt 7\n"));
     assert!(!format_rollout(&RolloutView { state: RolloutState::Finished, ..running }).contains("drophammer rollout"));
