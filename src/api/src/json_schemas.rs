@@ -55,6 +55,11 @@ fn add_request_suffix(schema: &mut Value) {
     }
 }
 
+/// Returns the schema of any object.
+pub(crate) fn object_schema(_: &mut SchemaGenerators) -> Value {
+    json!({"type": "object"})
+}
+
 /// Returns the schema of a response.
 pub(crate) fn response_schema<T: JsonSchema>(schemas: &mut SchemaGenerators) -> Value {
     schemas.answered.subschema_for::<T>().to_value()

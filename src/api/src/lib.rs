@@ -16,6 +16,7 @@
 //!   the endpoints with the schemas of `json_schemas`. [`machine_file_creation`] creates machine files, [`machine_details`] and [`install_timeline`] describe
 //!   one machine, [`display_phase`] summarizes a machine in one word, [`power`] and [`freed_machine_shutdown`] switch
 //!   machines on and off, and [`plan_input`], [`rack_plan`] and [`boot_digest`] serve commands.
+//! * Rollouts: [`rollouts`] reinstalls many machines in waves.
 //! * Users: [`access`] authorizes users, [`audit_log`] records their requests, and [`user_management`] manages users and
 //!   tokens.
 //! * Requests: [`accepted_host_names`] checks the host of a request, [`base_url`] determines URLs, [`metrics`] counts
@@ -52,6 +53,7 @@ pub mod plan_input;
 pub mod planner_pool;
 pub mod power;
 pub mod rack_plan;
+pub mod rollouts;
 pub mod routes;
 pub mod site_reload;
 pub mod source_port_check;
@@ -124,8 +126,10 @@ pub struct AppState {
     pub looks: migration_requests::certificate_checks::CertificateChecks,
     /// Wakes the task that continues the steps over Redfish.
     pub runs: tokio::sync::Notify,
-    /// Interval at which the task that runs the steps over Redfish continues unfinished runs.
+    /// Interval at which the tasks that run the steps over Redfish and the rollouts continue unfinished ones.
     pub run_interval: Duration,
+    /// Wakes the task that continues rollouts.
+    pub rollouts: tokio::sync::Notify,
 }
 
 impl AppState {

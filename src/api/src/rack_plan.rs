@@ -296,8 +296,8 @@ impl RackSnapshot {
                 return Some(MachineForecast::NoAction([vec![why], notes].concat().join("\n")));
             }
             _ => {
-                if let Some(why) = &machine.locked {
-                    return Some(MachineForecast::Refused(format!("the machine is locked: {why}")));
+                if let Some(why) = machine.explain_lock() {
+                    return Some(MachineForecast::Refused(format!("the machine is {why}")));
                 }
                 let words =
                     ReinstallOverrides { change_promise: change.layout.is_some(), ..ReinstallOverrides::default() };

@@ -3,11 +3,14 @@
 mod description;
 mod machine_detail_routes;
 mod os_routes;
+mod rollout_routes;
 mod user_routes;
 
 pub use description::{ApiRoute, OperationDoc, RequiredToken, ResponseContent};
 
-use super::json_schemas::{SchemaGenerators, empty_schema, list_schema, request_schema, response_schema};
+use super::json_schemas::{
+    SchemaGenerators, empty_schema, list_schema, object_schema, request_schema, response_schema,
+};
 use super::machine_file_creation::{CreatedMachineFile, MachineFileRequest};
 use super::metal_api::machine_response::{MachineResponse, ReinstallResponse};
 use super::metal_api::{image_states, images, layouts, machines, sizes, volumes};
@@ -149,6 +152,7 @@ pub fn operator_routes() -> Vec<ApiRoute> {
         volume_routes(),
         template_routes(),
         user_routes::user_routes(),
+        rollout_routes::rollout_routes(),
         server_routes(),
     ];
     all.into_iter().flatten().collect()
@@ -397,10 +401,6 @@ fn server_routes() -> Vec<ApiRoute> {
             .with_status(200, ResponseContent::Text),
         get_route("/openapi.json", openapi::get_openapi, "This document")
             .with_token(RequiredToken::None)
-            .with_response(any_object),
+            .with_response(object_schema),
     ]
-}
-
-fn any_object(_: &mut SchemaGenerators) -> Value {
-    serde_json::json!({"type": "object"})
 }

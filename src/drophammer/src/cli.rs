@@ -35,6 +35,9 @@ pub enum CliCommand {
         drophammer machine list --server http://10.0.0.1:8080\n  \
         drophammer machine reinstall storage-7 --image debian-13.1.20261101\n  \
         drophammer machine reinstall storage-7 --cancel\n\n\
+        Reinstall many machines, at most 20 at a time, from Tuesday on; nothing may be ordered for a locked machine\n  \
+        drophammer machine reinstall --filter image=debian-12* --image debian-13.1.20261101 --at-most 20 --now --start 2026-12-01T02:00Z\n  \
+        drophammer machine lock storage-9 --reason \"holds the only copy\"\n\n\
         Save the plan of a reinstall, and order exactly this plan\n  \
         drophammer machine plan storage-7 --image debian-13.1.20261101 --out storage-7.plan\n  \
         drophammer machine reinstall --plan storage-7.plan\n\n\
@@ -51,6 +54,15 @@ pub enum CliCommand {
         drophammer machine rename OLD-UUID NEW-UUID\n\n{EXIT_CODES}"
     ))]
     Machine(crate::operator_client::MachineOptions),
+    /// List, show, halt, resume and cancel rollouts: reinstalls of many machines, of which a limited number is in progress.
+    #[command(after_help = format!(
+        "Examples: order a rollout; show its progress; start no further machines; continue\n  \
+        drophammer machine reinstall storage-8 storage-9 storage-10 --image debian-13.1.20261101 --at-most 2 --now\n  \
+        drophammer rollout show 7\n  \
+        drophammer rollout halt 7\n  \
+        drophammer rollout resume 7\n\n{EXIT_CODES}"
+    ))]
+    Rollout(crate::operator_client::rollouts::RolloutOptions),
     /// List, show and change the layouts of a server.
     #[command(after_help = format!(
         "Examples: list the layouts; print one as YAML; create or update one from a file\n  \
@@ -287,7 +299,7 @@ mod tests {
 
     #[test]
     fn all_nouns_have_the_same_verbs() {
-        for noun in ["image", "layout", "os", "size", "template", "user", "volume"] {
+        for noun in ["image", "layout", "os", "rollout", "size", "template", "user", "volume"] {
             let [list, alias] = ["list", "ls"].map(|verb| find_command(&format!("{noun} {verb}")));
             assert_eq!(list.get_name(), alias.get_name());
             find_command(&format!("{noun} show"));

@@ -14,7 +14,7 @@ const FALSE: [&str; 6] = ["0", "f", "false", "n", "no", "off"];
 
 /// Commands whose options have no variable, because each option is part of an order or of a change, or determines what is
 /// planned and approved.
-pub(crate) const WITHOUT_VARIABLES: [&str; 17] = [
+pub(crate) const WITHOUT_VARIABLES: [&str; 18] = [
     "reinstall",
     "plan",
     "site plan",
@@ -26,6 +26,7 @@ pub(crate) const WITHOUT_VARIABLES: [&str; 17] = [
     "config set",
     "machine add",
     "machine confirm",
+    "machine lock",
     "machine modify",
     "machine move",
     "machine power",

@@ -19,6 +19,7 @@ fn run_command(command: CliCommand) -> Result<CommandOutcome> {
         CliCommand::Image(ImageArgs { command }) => run_image_command(&command),
         CliCommand::Serve(serve) => server::run_serve(*serve),
         CliCommand::Machine(options) => operator_client::run_machine_command(&options),
+        CliCommand::Rollout(options) => operator_client::rollouts::run_rollout_command(&options),
         CliCommand::Layout(options) => operator_client::layouts::run_layout_command(&options),
         CliCommand::Os(options) => operator_client::os_definitions::run_os_command(&options),
         CliCommand::Volume(options) => operator_client::volumes::run_volume_command(&options),

@@ -144,14 +144,7 @@ fn format_list<T: Serialize>(
     format: OutputFormat,
     table: TableFormat,
 ) -> Result<String> {
-    let mut chosen: Vec<&T> = objects.iter().collect();
-    for filter in &options.filter {
-        let (column, pattern) = list.parse_filter(filter).map_err(list_refusal)?;
-        chosen.retain(|object| {
-            let cell = (column.cell)(object);
-            matches_pattern(&cell.text, pattern) || cell.value.is_some_and(|value| matches_pattern(&value, pattern))
-        });
-    }
+    let mut chosen = select_objects(list, objects, &options.filter).map_err(list_refusal)?;
     // Documents keep the server's order, unless another order is requested.
     if options.sort.is_some() || !matches!(format, OutputFormat::Json | OutputFormat::Yaml) {
         list.sort(&mut chosen, options.sort.as_deref()).map_err(list_refusal)?;
@@ -165,6 +158,26 @@ fn format_list<T: Serialize>(
         OutputFormat::Table => format_columns_of(list, &chosen, |column| !column.is_wide, table),
         OutputFormat::Wide => format_columns_of(list, &chosen, |_| true, TableFormat { width: None, ..table }),
     })
+}
+
+/// Returns the objects that match all filters.
+///
+/// # Errors
+/// Returns an error if a filter is invalid.
+pub(crate) fn select_objects<'a, T>(
+    list: &ObjectList<'_, T>,
+    objects: &'a [T],
+    filters: &[String],
+) -> std::result::Result<Vec<&'a T>, String> {
+    let mut chosen: Vec<&T> = objects.iter().collect();
+    for filter in filters {
+        let (column, pattern) = list.parse_filter(filter)?;
+        chosen.retain(|object| {
+            let cell = (column.cell)(object);
+            matches_pattern(&cell.text, pattern) || cell.value.is_some_and(|value| matches_pattern(&value, pattern))
+        });
+    }
+    Ok(chosen)
 }
 
 /// Formats the selected columns as a table. The table is empty if no object is listed.

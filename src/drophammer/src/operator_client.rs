@@ -1,4 +1,5 @@
-//! `drophammer machine`, `layout`, `os`, `volume`, `user`, `audit`, `image list`, `image modify` and `image delete`: the operator's client of `drophammer serve`.
+//! `drophammer machine`, `rollout`, `layout`, `os`, `volume`, `user`, `audit`, `image list`, `image modify` and
+//! `image delete`: the operator's client of `drophammer serve`.
 
 mod add_machine;
 mod adopt;
@@ -12,6 +13,7 @@ pub mod contexts;
 mod free_machine;
 pub mod images;
 pub mod layouts;
+mod locks;
 pub mod login;
 mod machine_details;
 mod machine_list;
@@ -23,6 +25,7 @@ mod per_machine_requests;
 mod planned_reinstall;
 mod power;
 mod reinstall;
+pub mod rollouts;
 mod server_messages;
 #[cfg(test)]
 mod tests;
@@ -74,6 +77,8 @@ pub fn run_machine_command(options: &MachineOptions) -> Result<CommandOutcome> {
         MachineCommand::History(asked) => machine_details::show_history(&server, &all, &asked.machine, options.json),
         MachineCommand::Logs(asked) => machine_details::show_logs(&server, &all, asked, options.json),
         MachineCommand::Plan(asked) => plan_machine(options, asked),
+        MachineCommand::Lock(asked) => locks::lock_machines(&server, &all, asked, options.json),
+        MachineCommand::Unlock(asked) => locks::unlock_machines(&server, &all, asked, options.json),
         MachineCommand::Free(asked) => free_machine::free_machine(&server, &all, &asked.machine, options.json),
         MachineCommand::Rename(asked) => rename_machine(&server, asked, options.json),
         MachineCommand::Modify(asked) => match find_machine(&all, &asked.machine) {

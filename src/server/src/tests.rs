@@ -50,6 +50,7 @@ mod reinstall;
 mod rest_examples;
 mod restored_database;
 mod restored_migration;
+mod rollouts;
 mod running_installation;
 mod saved_plans;
 mod secret_release;

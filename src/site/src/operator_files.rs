@@ -58,6 +58,15 @@ pub struct MachineSpec {
     pub allocation: Option<AllocationSpec>,
 }
 
+impl MachineSpec {
+    /// Returns the reason why the machine is locked, with the command that unlocks it; `None` if it is not locked.
+    pub fn explain_lock(&self) -> Option<String> {
+        let reason = self.locked.as_ref()?;
+        let name = if self.name.is_empty() { &self.id } else { &self.name };
+        Some(format!("locked: {reason}; to unlock it, run `drophammer machine unlock {name}`"))
+    }
+}
+
 /// Desired state of a machine. The image and the layout are specified by ids, which must exist in `images/` and
 /// `layouts/`. If no layout is specified, the layout whose constraints match the machine's size and the image applies.
 #[derive(Debug, Clone, Deserialize)]

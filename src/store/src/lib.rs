@@ -35,7 +35,9 @@
 //!   controllers before an installation, `migration_transactions` handles migrations, and `adoption` handles installations that the
 //!   operator reports. `next_boot` decides which `boot_target` a machine boots, and `migration_boot` determines how
 //!   migrations affect this decision. `boot_registration` decides which boot of the machine is the current one.
-//!   `machine_records` reads everything that the summary of a machine contains. `machine_rename` transfers records to a new id. `backup` and `restore_review` copy and restore the database.
+//!   `machine_records` reads everything that the summary of a machine contains. `rollouts` stores rollouts, and decides
+//!   which of their members are reinstalled next. `machine_rename` transfers records to a new id. `backup` and
+//!   `restore_review` copy and restore the database.
 
 mod adoption;
 mod attempt_failure;
@@ -86,6 +88,7 @@ mod registrations;
 pub mod restore_confirmation;
 pub(crate) mod restore_review;
 pub mod retention;
+pub mod rollouts;
 pub mod schema;
 pub mod sql;
 pub mod store_address;

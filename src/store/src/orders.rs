@@ -69,46 +69,7 @@ impl ServerState {
         words: ReinstallOverrides,
     ) -> Result<OrderOutcome> {
         let (machine, allocation, image) = (machine.to_owned(), allocation.to_owned(), image.to_owned());
-        self.run_durably(move |transaction| {
-            if let Some(why) = explain_block(transaction, &machine)? {
-                return Ok(OrderOutcome::Blocked(why));
-            }
-            let standing = read_install_state(transaction, &machine, &allocation)?;
-            if !standing.succeeded {
-                return Ok(OrderOutcome::NotInstalled);
-            }
-            if let Some(open) = standing.order.clone().filter(|open| open.begun && !open.given_up) {
-                return Ok(OrderOutcome::Started(open));
-            }
-            // An abandoned order that had started leaves an incomplete system. The new order therefore counts as
-            // started from the beginning.
-            let earlier = standing.order.filter(|open| open.begun);
-            let ReinstallOverrides { without_marker, change_promise, give_up, replace_newer, apply_allocation } = words;
-            let order = ReinstallOrder {
-                id: uuid::Uuid::new_v4().to_string(),
-                image,
-                created: now(),
-                attempts: 0,
-                begun: earlier.is_some(),
-                without_marker,
-                change_promise,
-                give_up,
-                replace_newer,
-                apply_allocation,
-                fencing: Some(epoch::issue_token(transaction)?),
-                confirmed: true,
-                disks: earlier.map(|open| open.disks).unwrap_or_default(),
-                // The marker of an attempt at the earlier order proves nothing about the new order.
-                attempt: None,
-                given_up: false,
-                handed: None,
-            };
-            store_order(transaction, &machine, &allocation, &order)?;
-            clear_failure(transaction, &machine, &allocation)?;
-            insert_entry(transaction, &machine, &HistoryEntry::from_order(HistoryKind::Ordered, &order))?;
-            Ok(OrderOutcome::Placed(order))
-        })
-        .await
+        self.run_durably(move |transaction| insert_order(transaction, &machine, &allocation, &image, words)).await
     }
 
     /// Cancels a reinstall order.
@@ -158,6 +119,53 @@ impl ServerState {
         })
         .await
     }
+}
+
+/// Places a reinstall order within a transaction.
+pub(crate) fn insert_order(
+    transaction: &Transaction,
+    machine: &str,
+    allocation: &str,
+    image: &str,
+    words: ReinstallOverrides,
+) -> sql::Result<OrderOutcome> {
+    if let Some(why) = explain_block(transaction, machine)? {
+        return Ok(OrderOutcome::Blocked(why));
+    }
+    let standing = read_install_state(transaction, machine, allocation)?;
+    if !standing.succeeded {
+        return Ok(OrderOutcome::NotInstalled);
+    }
+    if let Some(open) = standing.order.clone().filter(|open| open.begun && !open.given_up) {
+        return Ok(OrderOutcome::Started(open));
+    }
+    // An abandoned order that had started leaves an incomplete system. The new order therefore counts as started from
+    // the beginning.
+    let earlier = standing.order.filter(|open| open.begun);
+    let ReinstallOverrides { without_marker, change_promise, give_up, replace_newer, apply_allocation } = words;
+    let order = ReinstallOrder {
+        id: uuid::Uuid::new_v4().to_string(),
+        image: image.to_owned(),
+        created: now(),
+        attempts: 0,
+        begun: earlier.is_some(),
+        without_marker,
+        change_promise,
+        give_up,
+        replace_newer,
+        apply_allocation,
+        fencing: Some(epoch::issue_token(transaction)?),
+        confirmed: true,
+        disks: earlier.map(|open| open.disks).unwrap_or_default(),
+        // The marker of an attempt at the earlier order proves nothing about the new order.
+        attempt: None,
+        given_up: false,
+        handed: None,
+    };
+    store_order(transaction, machine, allocation, &order)?;
+    clear_failure(transaction, machine, allocation)?;
+    insert_entry(transaction, machine, &HistoryEntry::from_order(HistoryKind::Ordered, &order))?;
+    Ok(OrderOutcome::Placed(order))
 }
 
 /// Discards the failure of the last attempt, which is not about the new order.

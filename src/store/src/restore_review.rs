@@ -2,7 +2,7 @@
 //! operator.
 
 use crate::sql::{self, Connection};
-use crate::{epoch, now, schema};
+use crate::{epoch, now, rollouts, schema};
 use common::format;
 use std::path::Path;
 use time::OffsetDateTime;
@@ -26,6 +26,7 @@ pub(crate) fn mark_unconfirmed(connection: &Connection) -> sql::Result<(Vec<Rest
     schema::upgrade_schema(connection)?;
     let transaction = connection.transaction()?;
     epoch::start_restored_epoch(&transaction, &now())?;
+    rollouts::halt_restored(&transaction)?;
     let (records, newest) = (read_records(&transaction)?, find_newest_entry(&transaction)?);
     transaction.commit()?;
     Ok((records, newest))

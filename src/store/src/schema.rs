@@ -48,6 +48,12 @@ const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS history (
         id INTEGER PRIMARY KEY, machine TEXT NOT NULL, time TEXT NOT NULL, entry TEXT NOT NULL) STRICT;
     CREATE INDEX IF NOT EXISTS history_of_machine ON history (machine, id);
+    CREATE TABLE IF NOT EXISTS rollouts (
+        id INTEGER PRIMARY KEY, state TEXT NOT NULL, active INTEGER NOT NULL, document TEXT NOT NULL) STRICT;
+    CREATE TABLE IF NOT EXISTS rollout_members (
+        rollout INTEGER NOT NULL, number INTEGER NOT NULL, machine TEXT NOT NULL, state TEXT NOT NULL,
+        document TEXT NOT NULL, PRIMARY KEY (rollout, number)) STRICT;
+    CREATE INDEX IF NOT EXISTS rollout_members_of_machine ON rollout_members (machine, rollout);
     CREATE TABLE IF NOT EXISTS users (
         name TEXT PRIMARY KEY, role TEXT NOT NULL, projects TEXT NOT NULL, disabled INTEGER NOT NULL,
         created TEXT NOT NULL) STRICT;

@@ -9,6 +9,7 @@ mod lossy_proxy;
 mod order_model;
 mod postgres;
 mod recorded_database;
+mod rollouts;
 mod users_and_audit;
 
 use self::order_model::{Actor, Expected, STEPS, Step};

@@ -53,10 +53,10 @@ pub(crate) async fn get_allocate(
 /// Returns the machine if it is free and not locked.
 fn require_free(machine: MachineSpec) -> Result<MachineSpec, ApiError> {
     let name = confirmation_name(&machine);
-    let why = match (&machine.allocation, &machine.locked) {
+    let why = match (&machine.allocation, machine.explain_lock()) {
         (None, None) => return Ok(machine),
         (Some(_), _) => format!("machine {name} already has an allocation: free the machine first"),
-        (None, Some(reason)) => format!("machine {name} is locked: {reason}; unlock it first"),
+        (None, Some(why)) => format!("machine {name} is {why}"),
     };
     Err(ApiError::new(StatusCode::CONFLICT, why))
 }

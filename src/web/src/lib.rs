@@ -9,7 +9,7 @@
 //! allocations to them, `machine_text_check` checks the texts that both write, and `confirmation` contains the field
 //! for the name of the machine. `reinstall` orders reinstalls, `bulk_actions` orders or cancels them on several
 //! machines, `bulk_pages` renders the pages of `bulk_actions`, and `add_machine` creates machine files. `rack_plan`
-//! shows the plans of all machines, which `rack_plan_runs` computes. `overviews` renders layouts, images and orders,
+//! shows the plans of all machines, which `rack_plan_runs` computes. `rollouts` shows, halts and resumes rollouts. `overviews` renders layouts, images and orders,
 //! `audit` renders the audit log, and `site_objects` renders sizes, templates and volumes. `live_updates` sends events, and `assets` contains the
 //! style sheet, the script and the icon.
 
@@ -41,6 +41,7 @@ mod plan_preview;
 mod rack_plan;
 mod rack_plan_runs;
 mod reinstall;
+mod rollouts;
 mod session;
 mod site_objects;
 mod volumes;
@@ -87,6 +88,10 @@ pub fn web_routes() -> Router<Arc<AppState>> {
         .route("/templates", get(site_objects::get_templates))
         .route("/volumes", get(site_objects::get_volumes))
         .route("/orders", get(overviews::get_orders))
+        .route("/rollouts", get(rollouts::get_rollouts))
+        .route("/rollouts/{id}", get(rollouts::get_rollout))
+        .route("/rollouts/{id}/halt", post(rollouts::post_halt))
+        .route("/rollouts/{id}/resume", post(rollouts::post_resume))
         .route("/plan", get(rack_plan::get_plan))
         .route("/audit", get(audit::get_audit))
         .route("/page.css", get(assets::get_style))

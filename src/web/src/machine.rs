@@ -4,7 +4,7 @@ use super::allocation_differences::AllocationChanges;
 use super::machines::MachineRow;
 use super::plan_preview::{self, PlanPreview};
 use super::session::LoggedIn;
-use super::{disks, history, installed_disks, machine_timeline, page_frame, volumes};
+use super::{disks, history, installed_disks, machine_timeline, page_frame, rollouts, volumes};
 use api::base_url::BaseUrls;
 use api::display_phase::ObjectFate;
 use api::migration_requests::certificate_approval::CertificateTrust;
@@ -70,9 +70,10 @@ async fn build_page(
     let report = read_last_report(app, machine).await?;
     let plan = pending_plan(app, base, machine, &row, report.is_some()).await?;
     let timeline = machine_details::read_timeline(app, &row.listed).await?;
+    let membership = rollouts::show_membership(app, id).await?;
     let verdict = |device: &str| find_verdict(plan.as_ref()?, device);
     let main = html! {
-        div data-machine=(id) { (show_header(person, machine, &row)) }
+        div data-machine=(id) { (show_header(person, machine, &row)) } (membership)
         (machine_timeline::show_timeline(&timeline))
         @if let Some(register) = &register { (show_hardware(register)) }
         @if let Some(layout) = row.listed.layout.as_ref().filter(|_| row.listed.installed && has_begun_since) {

@@ -171,8 +171,9 @@ async fn explain_kept_allocation(
         return Ok(None);
     }
     let standing = app.state.read_install_state(&current.id, &own.id).await?;
-    let why = if current.locked.is_some() {
-        "the machine is locked"
+    let locked = current.explain_lock().map(|why| format!("the machine is {why}"));
+    let why = if let Some(locked) = &locked {
+        locked
     } else if app.state.find_live_migration(&current.id).await?.is_some() {
         "the machine takes part in a migration"
     } else if standing.is_installed() || standing.first.is_some() || standing.order.is_some() {

@@ -19,9 +19,10 @@ use time::format_description::well_known::Rfc3339;
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
      form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-const PLACES: [(&str, &str); 8] = [
+const PLACES: [(&str, &str); 9] = [
     ("/", "Machines"),
     ("/orders", "Orders"),
+    ("/rollouts", "Rollouts"),
     ("/plan", "Plan"),
     ("/layouts", "Layouts"),
     ("/images", "Images"),

@@ -66,6 +66,9 @@ impl ObjectState {
             let all = list_machines(app).await.unwrap_or_default();
             documents.extend(all.into_iter().map(|summary| record_of(&summary.id.clone(), json!(summary))));
         }
+        if route.starts_with("/v1/rollouts") || route.starts_with("/rollouts/") {
+            documents.extend(read_rollouts(app, object).await);
+        }
         let dir = app.dir.clone();
         let files = tokio::task::spawn_blocking(move || read_files(&dir, &paths)).await;
         documents.extend(files.unwrap_or_default());
@@ -93,6 +96,20 @@ async fn read_user(app: &AppState, name: &str) -> Option<(String, Value)> {
         .collect();
     let access = json!({"role": user.role, "projects": user.projects, "disabled": user.disabled, "access": tokens});
     Some((format!("user {name}"), access))
+}
+
+/// Reads a rollout or, if the request creates one, the newest rollout. Members are recorded with their states.
+async fn read_rollouts(app: &AppState, object: &str) -> Option<(String, Value)> {
+    let rollout = match object.parse() {
+        Ok(id) => app.state.find_rollout(id).await.ok()??,
+        Err(_) => app.state.list_rollouts().await.ok()?.into_iter().next()?,
+    };
+    let members: BTreeMap<&str, Value> =
+        rollout.members.iter().map(|member| (member.machine.as_str(), json!(member.state))).collect();
+    let record = &rollout.record;
+    let document =
+        json!({"state": rollout.state, "reason": record.reason, "limits": record.limits, "members": members});
+    Some((format!("rollout {}", rollout.id), document))
 }
 
 async fn read_machine(app: &AppState, id: &str) -> Option<(String, Value)> {

@@ -5,6 +5,7 @@ use super::machine_file::check_templates;
 use super::machines::{KIND, check_no_migration};
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
+use common::error_code::ErrorCode;
 use plan::disk_capacity::find_capacity_problems;
 use serde_json::{Map, Value};
 use site::operator_files::{MachineSpec, suggest_name};
@@ -17,8 +18,10 @@ pub(super) async fn choose_machine(app: &AppState, asked: &Map<String, Value>) -
     if let Some(uuid) = text("uuid") {
         let id = uuid.to_lowercase();
         let machine = directory.find_machine(&id).ok_or_else(|| ApiRefusal::not_found(KIND, &id))?;
-        return match (&machine.locked, &machine.allocation, text("sizeid")) {
-            (Some(reason), ..) => Err(ApiRefusal::unprocessable(format!("machine is locked: {reason}"))),
+        return match (machine.explain_lock(), &machine.allocation, text("sizeid")) {
+            (Some(why), ..) => {
+                Err(ApiRefusal::unprocessable(format!("machine is {why}")).with_error_code(ErrorCode::MachineLocked))
+            }
             (_, Some(_), _) => Err(ApiRefusal::unprocessable("machine is already allocated")),
             (_, _, Some(size)) if machine.size.as_deref() != Some(size) => {
                 Err(ApiRefusal::unprocessable(format!("machine {id:?} does not have the requested size: {size}")))

@@ -1,10 +1,56 @@
 //! Lock of a machine: the reason in its file.
 
-use super::EditTurn;
 use super::machine_file::rewrite_machine_file;
 use super::refusal::{ApiRefusal, ApiResult};
+use super::{EditRequest, EditTurn};
+use crate::agent_api::request_body::EVENT_BYTES;
+use crate::operator::{MachineSummary, find_machine, summarize_machine};
+use axum::Json;
+use axum::extract::Path;
+use common::error_code::ErrorCode;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use site::operator_files::MachineSpec;
+
+/// Request body: the reason for a lock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LockRequest {
+    pub reason: String,
+}
+
+/// `POST /v1/machine/{id}/lock`: locks a machine. A lock with another reason is not replaced.
+pub(crate) async fn lock_machine(
+    Path(id): Path<String>,
+    EditRequest { asked, turn }: EditRequest<LockRequest, EVENT_BYTES>,
+) -> ApiResult<Json<MachineSummary>> {
+    let machine = find_machine(&turn.app, &id.to_lowercase())?;
+    let reason = asked.reason.trim();
+    match machine.explain_lock() {
+        Some(_) if machine.locked.as_deref() == Some(reason) => {}
+        Some(why) => {
+            let why = format!("machine {} is {why}; then lock the machine again", machine.id);
+            return Err(ApiRefusal::conflict(why).with_error_code(ErrorCode::MachineLocked));
+        }
+        None if reason.is_empty() => return Err(ApiRefusal::bad_request("a lock requires a reason")),
+        None => set_lock(&turn, &machine.id, Some(reason)).await?,
+    }
+    summarize_current(&turn, &machine.id).await
+}
+
+/// `DELETE /v1/machine/{id}/lock`: unlocks a machine. The request has no effect if the machine is not locked.
+pub(crate) async fn unlock_machine(Path(id): Path<String>, turn: EditTurn) -> ApiResult<Json<MachineSummary>> {
+    let machine = find_machine(&turn.app, &id.to_lowercase())?;
+    if machine.locked.is_some() {
+        set_lock(&turn, &machine.id, None).await?;
+    }
+    summarize_current(&turn, &machine.id).await
+}
+
+async fn summarize_current(turn: &EditTurn, id: &str) -> ApiResult<Json<MachineSummary>> {
+    let machine = find_machine(&turn.app, id)?;
+    Ok(Json(summarize_machine(&turn.app, &machine).await?))
+}
 
 /// Locks the machine with a reason, or unlocks it if no reason is given.
 ///

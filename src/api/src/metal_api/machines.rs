@@ -264,8 +264,8 @@ fn requested_field(path: &str) -> String {
 pub async fn free_machine(Path(id): Path<String>, base: BaseUrls, turn: EditTurn) -> ApiResult<Json<MachineResponse>> {
     let (id, EditTurn { app, peer, directory, .. }) = (id.to_lowercase(), &turn);
     let machine = directory.find_machine(&id).ok_or_else(|| ApiRefusal::not_found(KIND, &id))?;
-    if let Some(reason) = &machine.locked {
-        return Err(ApiRefusal::unprocessable(format!("machine is locked: {reason}")));
+    if let Some(why) = machine.explain_lock() {
+        return Err(ApiRefusal::unprocessable(format!("machine is {why}")).with_error_code(ErrorCode::MachineLocked));
     }
     check_no_migration(app, &id).await?;
     let Some(allocation) = &machine.allocation else { return Ok(Json(machine_response(app, &id, &base).await?)) };

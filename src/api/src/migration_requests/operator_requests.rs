@@ -171,7 +171,7 @@ async fn check_order(turn: &EditTurn, id: &str, asked: &MigrationRequest) -> Res
     }
     let mut problems = Vec::new();
     for machine in [a, b] {
-        problems.extend(machine.locked.as_ref().map(|why| format!("machine {} is locked: {why}", machine.id)));
+        problems.extend(machine.explain_lock().map(|why| format!("machine {} is {why}", machine.id)));
         let open = app.state.find_live_migration(&machine.id).await?;
         problems.extend(open.map(|is| store::explain_migration_block(&machine.id, &is)));
     }

@@ -94,16 +94,7 @@ pub async fn place_order(
     peer: ClientAddress,
     asked: &ReinstallRequest,
 ) -> Result<MachineSummary, ApiError> {
-    let orderable = check_orderable(app, asked).await?;
-    check_over_redfish(app, &orderable.machine, &orderable.allocation, &orderable.words).await?;
-    if let Some(approved) = &asked.approved {
-        // The next attempt of a started reinstall needs the approval that is in force.
-        if let Some(begun) = orderable.standing.order.as_ref().filter(|order| order.begun && !order.given_up) {
-            return Err(already_started(begun));
-        }
-        reinstall_plan::approve_plan(app, asked, &orderable, approved).await?;
-    }
-    let OrderableReinstall { machine, allocation, words, .. } = orderable;
+    let OrderableReinstall { machine, allocation, words, .. } = prepare_order(app, asked).await?;
     let id = &machine.id;
     match app.state.place_order(id, &allocation, &asked.imageid, words).await? {
         OrderOutcome::Placed(order) => {
@@ -119,6 +110,23 @@ pub async fn place_order(
         OrderOutcome::Started(order) => Err(already_started(&order)),
         OrderOutcome::Blocked(why) => Err(ApiError::new(StatusCode::CONFLICT, why)),
     }
+}
+
+/// Checks whether the reinstall can be ordered and carried out, and approves its plan if the request contains one.
+///
+/// # Errors
+/// Returns the reason why the reinstall cannot be ordered.
+pub(crate) async fn prepare_order(app: &AppState, asked: &ReinstallRequest) -> Result<OrderableReinstall, ApiError> {
+    let orderable = check_orderable(app, asked).await?;
+    check_over_redfish(app, &orderable.machine, &orderable.allocation, &orderable.words).await?;
+    if let Some(approved) = &asked.approved {
+        // The next attempt of a started reinstall needs the approval that is in force.
+        if let Some(begun) = orderable.standing.order.as_ref().filter(|order| order.begun && !order.given_up) {
+            return Err(already_started(begun));
+        }
+        reinstall_plan::approve_plan(app, asked, &orderable, approved).await?;
+    }
+    Ok(orderable)
 }
 
 /// Checks that the machine's Redfish service supports the steps of the reinstall.
@@ -151,8 +159,8 @@ pub async fn check_orderable(app: &AppState, asked: &ReinstallRequest) -> Result
     await_definition(app, &id).await?;
     let directory = app.directory();
     let (machine, allocation) = find_allocated(app, &id)?;
-    if let Some(reason) = &machine.locked {
-        return Err(invalid_reinstall(format!("machine {id} is locked: {reason}")));
+    if let Some(why) = machine.explain_lock() {
+        return Err(invalid_reinstall(format!("machine {id} is {why}")));
     }
     let standing = app.state.read_install_state(&id, &allocation).await?;
     if standing.unconfirmed {

@@ -1,12 +1,19 @@
-//! Endpoints for the details, events, history and console log of a machine.
+//! Endpoints for the details, events, history and console log of a machine, and for its lock.
 
-use super::description::{ApiRoute, get_route};
-use crate::json_schemas::{list_schema, response_schema};
+use super::description::{ApiRoute, delete_route, get_route, post_route};
+use crate::json_schemas::{list_schema, request_schema, response_schema};
 use crate::machine_details::{self, ConsoleText, MachineDetails, StoredEvent};
+use crate::metal_api::machine_lock::{self, LockRequest};
+use crate::operator::MachineSummary;
 use store::HistoryEntry;
 
 pub(super) fn machine_detail_routes() -> Vec<ApiRoute> {
     vec![
+        post_route("/v1/machine/{id}/lock", machine_lock::lock_machine, "Lock a machine")
+            .with_request(request_schema::<LockRequest>)
+            .with_response(response_schema::<MachineSummary>),
+        delete_route("/v1/machine/{id}/lock", machine_lock::unlock_machine, "Unlock a machine")
+            .with_response(response_schema::<MachineSummary>),
         get_route("/v1/machine/{id}/details", machine_details::get_details, "Everything about one machine")
             .with_response(response_schema::<MachineDetails>),
         get_route("/v1/machine/{id}/events", machine_details::get_events, "Stored events of a machine")

@@ -138,6 +138,8 @@ error_codes! {
     642 OrderTooLate "Too late";
     643 ApprovalMismatch "The plan is not the approved plan";
     644 AttemptsExhausted "No attempts left";
+    645 MachineLocked "The machine is locked";
+    646 RolloutRefused "The rollout is refused";
 
     700 Server "The server cannot continue";
     701 BootFilesMissing "No kernel";

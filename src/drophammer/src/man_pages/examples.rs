@@ -4,7 +4,7 @@ use super::page_sections::is_exit_status;
 use clap::Command;
 
 /// Examples that the `--help` of the parent command does not show.
-const FURTHER: [&str; 44] = [
+const FURTHER: [&str; 48] = [
     "drophammer serve backup /srv/drophammer /backup/drophammer-2026-11-22",
     "drophammer serve restore /srv/drophammer /backup/drophammer-2026-11-22",
     "drophammer image list --all",
@@ -12,6 +12,10 @@ const FURTHER: [&str; 44] = [
     "drophammer machine events storage-7",
     "drophammer machine history storage-7",
     "drophammer machine free storage-7",
+    "drophammer machine lock storage-7 storage-8 --reason 'holds the only copy'",
+    "drophammer machine unlock storage-7 storage-8",
+    "drophammer rollout list",
+    "drophammer rollout cancel 7",
     "drophammer machine plan storage-7 --image debian-13.1.20261101",
     "drophammer machine modify web-1 -O track=testing",
     "drophammer machine move storage-7 storage-8",

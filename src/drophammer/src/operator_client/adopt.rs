@@ -2,13 +2,14 @@
 //! server, and records the installations that the operator accepts.
 
 use super::options::AdoptOptions;
-use super::per_machine_requests::post_for_each;
+use super::per_machine_requests::send_for_each;
 use super::{OperatorClient, print_json};
 use api::operator::MachineSummary;
 use common::error::Result;
 use common::exit_status::CommandOutcome;
 use common::format;
 use common::output::print_text;
+use reqwest::Method;
 
 pub(crate) fn adopt_machines(
     server: &OperatorClient,
@@ -24,7 +25,8 @@ pub(crate) fn adopt_machines(
         };
     }
     let describe = (!json).then_some(&describe_adopted as &dyn Fn(&_, &_) -> _);
-    let (adopted, outcome) = post_for_each(server, all, &asked.machines, "adopt", describe)?;
+    let build = |id: &str| server.request(Method::POST, &format!("/v1/machine/{id}/adopt"));
+    let (adopted, outcome) = send_for_each(server, all, &asked.machines, &build, describe)?;
     match &adopted[..] {
         [] => {}
         _ if !json => {}

@@ -1,7 +1,7 @@
 //! `drophammer machine confirm`: confirms that the records of a restored server are up to date.
 
 use super::options::ConfirmOptions;
-use super::per_machine_requests::post_for_each;
+use super::per_machine_requests::send_for_each;
 use super::{OperatorClient, OperatorResponse, print_json, print_refusal};
 use api::operator::MachineSummary;
 use common::error::Result;
@@ -28,7 +28,8 @@ pub(crate) fn confirm_machines(
     }
     let describe = |_: &MachineSummary, confirmed: &MachineSummary| describe_next(confirmed);
     let describe = (!json).then_some(&describe as &dyn Fn(&_, &_) -> _);
-    let (confirmed, outcome) = post_for_each(server, all, &asked.machines, "confirm", describe)?;
+    let build = |id: &str| server.request(Method::POST, &format!("/v1/machine/{id}/confirm"));
+    let (confirmed, outcome) = send_for_each(server, all, &asked.machines, &build, describe)?;
     if json && !confirmed.is_empty() {
         print_json(&confirmed)?;
     }

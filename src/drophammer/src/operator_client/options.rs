@@ -58,6 +58,11 @@ pub enum MachineCommand {
     Add(AddOptions),
     /// Order a reinstall: the image is replaced; disks without wipeonreinstall are preserved.
     Reinstall(ReinstallOrderOptions),
+    /// Lock machines, with a reason that is written to their files. Nothing can be ordered for a locked machine, and it can
+    /// be neither freed nor allocated.
+    Lock(LockOptions),
+    /// Unlock machines.
+    Unlock(UnlockOptions),
     /// Free a machine: remove the allocation from its file, and power the machine off if its management controller is known.
     /// The disks are unchanged, and the machine waits in the ramdisk after its next boot over PXE.
     Free(OneMachineOptions),
@@ -200,6 +205,23 @@ pub struct ModifyMachineOptions {
     pub machine: String,
     #[command(flatten)]
     pub parameters: ParameterOptions,
+}
+
+#[derive(Debug, Args)]
+pub struct LockOptions {
+    /// Ids or names of machines.
+    #[arg(value_name = "ID", required = true)]
+    pub machines: Vec<String>,
+    /// Reason for the lock.
+    #[arg(long, value_name = "TEXT")]
+    pub reason: String,
+}
+
+#[derive(Debug, Args)]
+pub struct UnlockOptions {
+    /// Ids or names of machines.
+    #[arg(value_name = "ID", required = true)]
+    pub machines: Vec<String>,
 }
 
 #[derive(Debug, Args)]

@@ -70,26 +70,60 @@ pub struct PlanMachineOptions {
 
 #[derive(Debug, Args)]
 pub struct ReinstallOrderOptions {
-    /// Id or name of the machine.
-    #[arg(value_name = "ID", required_unless_present = "plan")]
-    pub machine: Option<String>,
+    /// Ids or names of machines. Several machines are reinstalled as a rollout, in this order, which requires --at-most.
+    #[arg(value_name = "ID", required_unless_present_any = ["plans", "filter"])]
+    pub machines: Vec<String>,
     /// Id of the new image.
-    #[arg(long, required_unless_present_any = ["cancel", "plan"])]
+    #[arg(long, required_unless_present_any = ["cancel", "plans"])]
     pub image: Option<String>,
     #[command(flatten)]
     pub overrides: ReinstallOverrideOptions,
     /// Order exactly the plan that `drophammer machine plan --out FILE` has saved, and approve this plan. The order is refused if the
     /// layout, the image, the allocation or the inventory has changed since. If one of them changes after the order, the machine is not
     /// reinstalled. The content of an image is compared only if its digest is known.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ORDERED)]
-    pub plan: Option<PathBuf>,
+    ///
+    /// A rollout accepts several plans.
+    #[arg(long = "plan", value_name = "FILE", conflicts_with_all = ORDERED)]
+    pub plans: Vec<PathBuf>,
+    #[command(flatten)]
+    pub rollout: RolloutLimitOptions,
     /// Start the reinstall now: set the machine to boot over PXE next and power-cycle it, through the controller in
-    /// `bmc:` of its machine file.
+    /// `bmc:` of its machine file. In a rollout, the server does this for each machine when it is its turn.
     #[arg(long)]
     pub now: bool,
     /// Cancel the reinstall order. This is possible only until the reinstall has started.
-    #[arg(long, conflicts_with_all = ORDERED, conflicts_with_all = ["plan", "now"])]
+    #[arg(long, conflicts_with_all = ORDERED, conflicts_with_all = ["plans", "now", "at_most", "start", "window", "filter"])]
     pub cancel: bool,
+}
+
+/// Limits of a rollout. With one of these options, the server orders the reinstalls itself when it is their turn.
+#[derive(Debug, Clone, Default, Args)]
+pub struct RolloutLimitOptions {
+    /// Reinstall at most this number of machines at the same time. The server orders the next reinstall when one has ended.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub at_most: Option<u32>,
+    /// Order no further reinstalls after this number of failures [default: 1].
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub stop_after: Option<u32>,
+    /// Order no reinstall before this time: 2026-12-01T02:00Z, or +2h from now, according to the server's clock.
+    #[arg(long, value_name = "TIME")]
+    pub start: Option<String>,
+    /// Order reinstalls only within these hours in UTC, on all days or on some weekdays: 01:00-05:00 or "Sat,Sun 22:00-04:00".
+    #[arg(long, value_name = "HOURS")]
+    pub window: Option<String>,
+    /// Reinstall all machines with this value, in the order of their names; can be specified several times, as in
+    /// `machine list`.
+    #[arg(long, value_name = "KEY=VALUE", conflicts_with_all = ["machines", "plans"])]
+    pub filter: Vec<String>,
+}
+
+impl ReinstallOrderOptions {
+    /// Returns whether the options describe a rollout instead of a single order.
+    pub(crate) fn is_rollout(&self) -> bool {
+        let RolloutLimitOptions { at_most, stop_after, start, window, filter } = &self.rollout;
+        let is_limited = at_most.is_some() || stop_after.is_some() || start.is_some() || window.is_some();
+        is_limited || !filter.is_empty() || self.machines.len() > 1 || self.plans.len() > 1
+    }
 }
 
 /// Options that describe an order on the command line.

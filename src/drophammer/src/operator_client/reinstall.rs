@@ -3,6 +3,7 @@
 use super::order_options::ReinstallOrderOptions;
 use super::{
     OperatorClient, OperatorResponse, boot_digest, find_machine, planned_reinstall, power, print_json, print_refusal,
+    rollouts,
 };
 use ::api::operator::MachineSummary;
 use ::api::operator::reinstalls::ReinstallRequest;
@@ -20,6 +21,13 @@ pub(crate) fn reinstall_machine(
     asked: &ReinstallOrderOptions,
     json: bool,
 ) -> Result<CommandOutcome> {
+    if asked.cancel && asked.machines.len() > 1 {
+        let why = "--cancel accepts one machine; `drophammer rollout cancel ID` cancels a rollout";
+        return Ok(print_refusal(why));
+    }
+    if asked.is_rollout() {
+        return rollouts::order_rollout(server, all, asked, json);
+    }
     let (machine, order) = match find_order(server, all, asked)? {
         Ok(found) => found,
         Err(why) => return Ok(print_refusal(&why)),
@@ -57,12 +65,12 @@ fn find_order<'a>(
     all: &'a [MachineSummary],
     asked: &ReinstallOrderOptions,
 ) -> Result<std::result::Result<(&'a MachineSummary, Option<ReinstallRequest>), String>> {
-    let named = asked.machine.as_deref().map(|name| find_machine(all, name)).transpose();
+    let named = asked.machines.first().map(|name| find_machine(all, name)).transpose();
     let named = match named {
         Ok(named) => named,
         Err(why) => return Ok(Err(why)),
     };
-    if let Some(file) = &asked.plan {
+    if let Some(file) = asked.plans.first() {
         return planned_reinstall::read_planned_order(server, all, named, file);
     }
     let Some(machine) = named else { return Ok(Err("the machine is missing: specify its id or its name".to_owned())) };

@@ -176,3 +176,33 @@ fn wrong_usage() {
         assert!(!parses(bad), "{bad:?}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn machines_are_locked_and_unlocked() {
+    let server = Running::start_in(super::reinstall::with_images()).await;
+    server.installed().await;
+    let run = async |arguments: &[&str]| server.machine(arguments).await.unwrap();
+    let lock = ["lock", "one", "two", "--reason", "holds the only copy"];
+    assert_eq!(run(&["lock", "one", "nobody", "--reason", "r"]).await, CommandOutcome::Refused);
+    assert!(server.listed().await["locked"].is_null(), "a name that is wrong locks nothing");
+    for bad in ["", "  ", "true", "off"] {
+        assert_eq!(run(&["lock", "one", "--reason", bad]).await, CommandOutcome::Refused, "{bad:?}");
+    }
+    assert_eq!(run(&lock).await, CommandOutcome::Good);
+    assert!(server.file("machines/two.yaml").contains("holds the only copy"));
+    assert_eq!(server.listed().await["locked"], "holds the only copy");
+    assert_eq!(run(&lock).await, CommandOutcome::Good, "repeated");
+    let other = server.v1("POST", &format!("/v1/machine/{ONE}/lock"), &json!({ "reason": "other" })).await;
+    assert!(other.status == 409 && other.json()["error_code"] == "DH-645", "{}", other.text());
+    let refused = server.press(ONE, "debian-13", json!({})).await;
+    let words = "is locked: holds the only copy; to unlock it, run `drophammer machine unlock one`";
+    assert!(refused.status == 400 && refused.text().contains(words), "{}", refused.text());
+    assert_eq!(run(&["unlock", "one", "two"]).await, CommandOutcome::Good);
+    assert!(!server.file("machines/one.yaml").contains("locked") && server.listed().await["locked"].is_null());
+    assert_eq!(run(&["unlock", "one"]).await, CommandOutcome::Good, "repeated");
+    let entries = server.v1("GET", "/v1/audit?action=lock", &Value::Null).await.json();
+    let locks = entries.as_array().unwrap().iter().filter(|entry| entry["outcome"] == "done");
+    let changes: Vec<Value> = locks.map(|entry| entry["changes"].clone()).collect();
+    assert!(json!(changes).to_string().contains("holds the only copy"), "{changes:?}");
+    server.order("debian-13").await;
+}

@@ -8,6 +8,7 @@ mod live_updates;
 mod machine;
 mod rack_plan;
 mod reinstall;
+mod rollouts;
 mod site_objects;
 mod users;
 
@@ -72,9 +73,10 @@ impl Browser<'_> {
 }
 
 /// Paths of all pages that require a login.
-const PAGES: [&str; 16] = [
+const PAGES: [&str; 17] = [
     "/",
     "/orders",
+    "/rollouts",
     "/plan",
     "/layouts",
     "/layouts/default/picture.svg",

@@ -1,0 +1,287 @@
+//! Rollouts: reinstalls of many machines in waves. This module contains the endpoints, `member_approval` checks that
+//! members are reinstalled as requested, and [`runner`] orders the reinstalls.
+
+mod member_approval;
+pub mod runner;
+mod start_time;
+mod view;
+
+pub use view::{MemberView, RolloutCounts, RolloutView};
+
+use crate::AppState;
+use crate::access::{self, Identity};
+use crate::agent_api::request_body::read_operator_document;
+use crate::operator::OperatorAuth;
+use crate::operator::reinstalls::{ReinstallRequest, parse_request};
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::{Extension, Json};
+use common::error_code::ErrorCode;
+use common::format::metal_api_wording::reword_metal_phrases;
+use http_server::api_error::ApiError;
+use http_server::quotas::ClientAddress;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use store::now;
+use store::rollouts::start_window::StartWindow;
+use store::rollouts::{MemberRecord, Rollout, RolloutLimits, RolloutOutcome, RolloutRecord};
+pub use store::rollouts::{MemberState, RolloutChange, RolloutState};
+use time::OffsetDateTime;
+
+/// Maximum number of members of a rollout.
+const MEMBERS: usize = 1000;
+/// Maximum size of a request, whose members may contain approved plans.
+const REQUEST_BYTES: usize = 16 << 20;
+/// Maximum number of refused members that an error message lists.
+const LISTED: usize = 10;
+
+/// Request body: a rollout.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RolloutRequest {
+    /// Reinstalls in the order in which they start.
+    pub members: Vec<ReinstallRequest>,
+    /// Maximum number of machines whose reinstalls are in progress.
+    pub at_most: u32,
+    /// Number of failures after which no further reinstall is ordered; 1 if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_after: Option<u32>,
+    /// Time of the first order, as RFC 3339, or relative to the server's clock: `+2h`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<String>,
+    /// Hours in UTC in which reinstalls are ordered: `01:00-05:00` or `Sat,Sun 01:00-05:00`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<String>,
+    /// True if the server power-cycles each machine when its reinstall is ordered.
+    #[serde(default)]
+    pub power_cycle: bool,
+}
+
+impl RolloutRequest {
+    fn parse(document: Value) -> Result<RolloutRequest, ApiError> {
+        for member in document["members"].as_array().into_iter().flatten() {
+            parse_request(member.as_object().cloned().unwrap_or_default())?;
+        }
+        let asked = RolloutRequest::deserialize(document);
+        let mut asked = asked.map_err(|error| ApiError::bad_request(format!("request body: {error}")))?;
+        asked.members.iter_mut().for_each(|member| member.id = member.id.to_lowercase());
+        asked.check_members()?;
+        Ok(asked)
+    }
+
+    fn check_members(&self) -> Result<(), ApiError> {
+        let mut seen = BTreeSet::new();
+        if let Some(twice) = self.members.iter().find(|member| !seen.insert(&member.id)) {
+            return Err(ApiError::bad_request(format!("machine {} is listed twice", twice.id)));
+        }
+        match self.members.len() {
+            0 => Err(ApiError::bad_request("members: the rollout has no machines")),
+            1..=MEMBERS => Ok(()),
+            count => Err(ApiError::bad_request(format!("members: {count} machines; at most {MEMBERS} are allowed"))),
+        }
+    }
+
+    fn limits(&self) -> Result<RolloutLimits, ApiError> {
+        let stop_after = self.stop_after.unwrap_or(1);
+        if self.at_most == 0 || stop_after == 0 {
+            return Err(ApiError::bad_request("at_most and stop_after must be at least 1"));
+        }
+        let start = self.start.as_deref().map(|start| start_time::parse_start(start, OffsetDateTime::now_utc()));
+        let start = start.transpose().map_err(|why| ApiError::bad_request(format!("start: {why}")))?;
+        let window = self.window.as_deref().map(StartWindow::parse).transpose();
+        let window = window.map_err(|why| ApiError::bad_request(format!("window: {why}")))?;
+        Ok(RolloutLimits { at_most: self.at_most, stop_after, start, window, power_cycle: self.power_cycle })
+    }
+}
+
+/// `GET /v1/rollouts`: lists the rollouts without their members, the newest first.
+pub(crate) async fn list_rollouts(
+    State(app): State<Arc<AppState>>,
+    _: OperatorAuth,
+) -> Result<Json<Vec<RolloutView>>, ApiError> {
+    let all = list_visible(&app).await?;
+    Ok(Json(all.iter().map(|rollout| RolloutView::new(&app, rollout).without_members()).collect()))
+}
+
+/// `POST /v1/rollouts`: creates a rollout.
+pub(crate) async fn post_rollout(
+    State(app): State<Arc<AppState>>,
+    _: OperatorAuth,
+    Extension(identity): Extension<Identity>,
+    peer: ClientAddress,
+    body: Body,
+) -> Result<(StatusCode, Json<RolloutView>), ApiError> {
+    let asked = RolloutRequest::parse(read_operator_document(&app, peer, body, REQUEST_BYTES).await?)?;
+    let rollout = create_rollout(&app, &identity, peer, &asked).await?;
+    Ok((StatusCode::CREATED, Json(RolloutView::new(&app, &rollout))))
+}
+
+/// Creates a rollout, if each of its reinstalls can be ordered now.
+///
+/// # Errors
+/// Returns the reason why the rollout is refused. Nothing is stored in this case.
+async fn create_rollout(
+    app: &AppState,
+    identity: &Identity,
+    peer: ClientAddress,
+    asked: &RolloutRequest,
+) -> Result<Rollout, ApiError> {
+    let limits = asked.limits()?;
+    let (mut members, mut refused) = (Vec::new(), Vec::new());
+    for request in &asked.members {
+        match member_approval::approve_member(app, request, asked.power_cycle).await {
+            Ok(approved) => {
+                let image = request.imageid.clone();
+                let record = MemberRecord { image, request: serde_json::json!(approved), ..MemberRecord::default() };
+                members.push((request.id.clone(), record));
+            }
+            Err(error) => refused.push(format!(
+                "{}: {}",
+                app.directory().display_name(&request.id),
+                reword_metal_phrases(&error.parts().1)
+            )),
+        }
+    }
+    if !refused.is_empty() {
+        let more = refused.len().saturating_sub(LISTED);
+        refused.truncate(LISTED);
+        let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+        return Err(refuse(format!("nothing was ordered: {}{more}", refused.join("; "))));
+    }
+    let created_by = identity.user.clone();
+    let record = RolloutRecord { created: now(), created_by, limits, ..RolloutRecord::default() };
+    let rollout = require_done(app.state.create_rollout(record, members).await?, 0)?;
+    let count = common::format::format_count(rollout.members.len(), "machine", "machines");
+    app.watch.log_note(format!("rollout {}: {} ordered reinstalls of {count} from {peer}", rollout.id, identity.user));
+    app.rollouts.notify_one();
+    Ok(rollout)
+}
+
+fn refuse(why: String) -> ApiError {
+    ApiError::new(StatusCode::CONFLICT, why).with_error_code(ErrorCode::RolloutRefused)
+}
+
+fn require_done(outcome: RolloutOutcome, id: i64) -> Result<Rollout, ApiError> {
+    match outcome {
+        RolloutOutcome::Done(rollout) => Ok(rollout),
+        RolloutOutcome::NotFound => Err(unknown_rollout(&id.to_string())),
+        RolloutOutcome::Refused(why) => Err(refuse(why)),
+    }
+}
+
+fn unknown_rollout(id: &str) -> ApiError {
+    ApiError::not_found(format!("there is no rollout {id}; `drophammer rollout list` lists the rollouts"))
+}
+
+/// `GET /v1/rollouts/{id}`: returns a rollout with its members.
+pub(crate) async fn get_rollout(
+    State(app): State<Arc<AppState>>,
+    Path(id): Path<String>,
+    _: OperatorAuth,
+) -> Result<Json<RolloutView>, ApiError> {
+    let rollout = find_visible(&app, &id).await?;
+    Ok(Json(RolloutView::new(&app, &rollout)))
+}
+
+/// `POST /v1/rollouts/{id}/halt`: starts no further members.
+pub(crate) async fn halt_rollout(
+    State(app): State<Arc<AppState>>,
+    Path(id): Path<String>,
+    Extension(identity): Extension<Identity>,
+) -> Result<Json<RolloutView>, ApiError> {
+    let change = RolloutChange::Halt(format!("halted by {}", identity.user));
+    change_rollout(&app, &id, &identity, change).await.map(Json)
+}
+
+/// `POST /v1/rollouts/{id}/resume`: starts members again.
+pub(crate) async fn resume_rollout(
+    State(app): State<Arc<AppState>>,
+    Path(id): Path<String>,
+    Extension(identity): Extension<Identity>,
+) -> Result<Json<RolloutView>, ApiError> {
+    change_rollout(&app, &id, &identity, RolloutChange::Resume).await.map(Json)
+}
+
+/// `DELETE /v1/rollouts/{id}`: cancels a rollout, and the orders that have not passed their point of no return.
+pub(crate) async fn cancel_rollout(
+    State(app): State<Arc<AppState>>,
+    Path(id): Path<String>,
+    Extension(identity): Extension<Identity>,
+) -> Result<Json<RolloutView>, ApiError> {
+    let change = RolloutChange::Cancel(format!("the rollout was canceled by {}", identity.user));
+    change_rollout(&app, &id, &identity, change).await.map(Json)
+}
+
+/// Halts, resumes or cancels a rollout that the current user may access.
+///
+/// # Errors
+/// Returns an error if the rollout does not exist, or does not permit the change.
+pub async fn change_rollout(
+    app: &AppState,
+    id: &str,
+    identity: &Identity,
+    change: RolloutChange,
+) -> Result<RolloutView, ApiError> {
+    let id = find_visible(app, id).await?.id;
+    let word = match &change {
+        RolloutChange::Halt(_) => "halted",
+        RolloutChange::Resume => "resumed",
+        RolloutChange::Cancel(_) => "canceled",
+    };
+    let rollout = require_done(app.state.change_rollout(id, change).await?, id)?;
+    app.watch.log_note(format!("rollout {id}: {} {word} the rollout", identity.user));
+    app.request_reload();
+    app.rollouts.notify_one();
+    Ok(RolloutView::new(app, &rollout))
+}
+
+/// Returns the rollout with this id, if the current user may access all of its machines.
+///
+/// # Errors
+/// Returns an error if the rollout does not exist, or the user must not see it.
+async fn find_visible(app: &AppState, id: &str) -> Result<Rollout, ApiError> {
+    let number = id.parse().map_err(|_| unknown_rollout(id))?;
+    let rollout = app.state.find_rollout(number).await?.filter(|rollout| is_visible(app, rollout));
+    rollout.ok_or_else(|| unknown_rollout(id))
+}
+
+async fn list_visible(app: &AppState) -> Result<Vec<Rollout>, ApiError> {
+    let mut all = app.state.list_rollouts().await?;
+    all.retain(|rollout| is_visible(app, rollout));
+    Ok(all)
+}
+
+/// Returns whether the current user may access all machines of the rollout.
+fn is_visible(app: &AppState, rollout: &Rollout) -> bool {
+    let directory = app.directory();
+    access::current_projects().is_none()
+        || rollout.members.iter().all(|member| directory.find_machine(&member.machine).is_some())
+}
+
+/// Returns the rollouts that the current user may access, the newest first.
+///
+/// # Errors
+/// Returns an error if the database cannot be read.
+pub async fn list_views(app: &AppState) -> Result<Vec<RolloutView>, ApiError> {
+    Ok(list_visible(app).await?.iter().map(|rollout| RolloutView::new(app, rollout)).collect())
+}
+
+/// Returns a rollout that the current user may access.
+///
+/// # Errors
+/// Returns an error if the rollout does not exist.
+pub async fn find_view(app: &AppState, id: &str) -> Result<RolloutView, ApiError> {
+    Ok(RolloutView::new(app, &find_visible(app, id).await?))
+}
+
+/// Returns the newest rollout of which the machine is a member, if the current user may access it.
+///
+/// # Errors
+/// Returns an error if the database cannot be read.
+pub async fn find_view_of_machine(app: &AppState, machine: &str) -> Result<Option<RolloutView>, ApiError> {
+    let rollout = app.state.find_rollout_of_machine(machine).await?.filter(|rollout| is_visible(app, rollout));
+    Ok(rollout.map(|rollout| RolloutView::new(app, &rollout)))
+}

@@ -1,0 +1,201 @@
+//! Approval of a member: the inputs of its reinstall, and the data that the reinstall would lose, at the time of the
+//! request. When it is the member's turn, both are compared with the present ones.
+
+use crate::AppState;
+use crate::agent_api::wire_allocation::to_wire_allocation;
+use crate::operator::reinstall_plan::{HypotheticalOrder, simulate_order};
+use crate::operator::reinstalls::ReinstallRequest;
+use crate::plan_input::{WAITS, parse_registration};
+use axum::http::StatusCode;
+use common::error_code::ErrorCode;
+use common::format::format_bytes;
+use common::format::metal_api_wording::reword_metal_phrases;
+use http_server::api_error::ApiError;
+use model::allocation;
+use plan::DiskVerdict;
+use plan::request_from_allocation::preview::preview_plan;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use site::allocation_resolution::{ResolvedAllocation, resolve_before_approval};
+use site::approved_inputs::{InputDigests, describe_changed_input, digest_inputs, list_changed_inputs};
+use site::operator_files::MachineSpec;
+use std::collections::BTreeSet;
+use store::{InstallState, StoredRegistration};
+
+/// Base URL in the planned allocation; never contacted.
+const URL: &str = "http://server";
+
+/// Requested reinstall of a member with its approval, as stored in the database.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct MemberRequest {
+    pub(super) request: ReinstallRequest,
+    /// Digests of the inputs at the time of the request.
+    #[serde(default)]
+    inputs: InputDigests,
+    /// Data that would be lost; `None` if the machine's hardware was not registered.
+    #[serde(default)]
+    pub(super) forecast: Option<LossForecast>,
+    /// Project of the machine.
+    #[serde(default)]
+    project: Option<String>,
+}
+
+/// Data that a reinstall would lose.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct LossForecast {
+    pub(super) lost_bytes: u64,
+    /// Disks that would be wiped, by serial number.
+    wiped: BTreeSet<String>,
+}
+
+impl MemberRequest {
+    /// Parses the stored document.
+    ///
+    /// # Errors
+    /// Returns an error if a later version has written the document.
+    pub(super) fn parse(document: &Value) -> Result<MemberRequest, String> {
+        MemberRequest::deserialize(document).map_err(|error| format!("cannot parse the stored request: {error}"))
+    }
+
+    /// Checks that the inputs are unchanged since the request, and that the reinstall loses no more data.
+    ///
+    /// # Errors
+    /// Returns the changes.
+    pub(super) async fn check_unchanged(&self, app: &AppState) -> Result<(), ApiError> {
+        let present = evaluate_member(app, &self.request).await?;
+        if self.project != present.project {
+            // The user who has ordered the rollout may no longer access the machine.
+            let why = "the machine belongs to another project since the rollout was ordered";
+            return Err(ApiError::new(StatusCode::CONFLICT, why).with_error_code(ErrorCode::ApprovalMismatch));
+        }
+        let changed = list_changed_inputs(&self.inputs, &present.inputs);
+        let image = &self.request.imageid;
+        let changed: Vec<String> = changed.iter().map(|name| describe_changed_input(name, image)).collect();
+        let changed =
+            if changed.is_empty() { self.explain_loss(present.forecast.as_ref()) } else { Some(changed.join("; ")) };
+        changed.map_or(Ok(()), |why| {
+            let why = format!("changed since the rollout was ordered: {why}");
+            Err(ApiError::new(StatusCode::CONFLICT, why).with_error_code(ErrorCode::ApprovalMismatch))
+        })
+    }
+
+    /// Returns the reason if the reinstall would now lose data that it would not have lost at the time of the request.
+    fn explain_loss(&self, present: Option<&LossForecast>) -> Option<String> {
+        let (approved, Some(present)) = (self.forecast.as_ref()?, present) else {
+            return Some("the hardware of the machine is no longer registered".to_owned());
+        };
+        let added: Vec<&str> = present.wiped.difference(&approved.wiped).map(String::as_str).collect();
+        if !added.is_empty() {
+            return Some(format!("the reinstall would also wipe {}", added.join(", ")));
+        }
+        let [now, before] = [present, approved].map(|forecast| format_bytes(forecast.lost_bytes));
+        (present.lost_bytes > approved.lost_bytes)
+            .then(|| format!("the reinstall would lose {now} instead of {before}"))
+    }
+}
+
+/// Checks that the reinstall can be ordered, and returns the request with its approval.
+///
+/// # Errors
+/// Returns the reason why the reinstall cannot be ordered.
+pub(super) async fn approve_member(
+    app: &AppState,
+    request: &ReinstallRequest,
+    power_cycle: bool,
+) -> Result<MemberRequest, ApiError> {
+    let approved = evaluate_member(app, request).await?;
+    let has_controller = app.directory().find_machine(&request.id).is_some_and(|machine| machine.bmc.is_some());
+    if power_cycle && !has_controller {
+        let why =
+            "the machine file does not name a management controller (`bmc:`), so the machine cannot be power-cycled";
+        return Err(ApiError::new(StatusCode::CONFLICT, why).with_error_code(ErrorCode::RolloutRefused));
+    }
+    if let Some(plan) = &request.approved {
+        let changed = list_changed_inputs(&plan.inputs, &approved.inputs);
+        if let Some(name) = changed.first() {
+            let why = format!("the plan is outdated: {}", describe_changed_input(name, &request.imageid));
+            return Err(ApiError::new(StatusCode::CONFLICT, why).with_error_code(ErrorCode::ApprovalMismatch));
+        }
+    }
+    Ok(approved)
+}
+
+async fn evaluate_member(app: &AppState, request: &ReinstallRequest) -> Result<MemberRequest, ApiError> {
+    let HypotheticalOrder { machine, standing } = simulate_order(app, request).await?;
+    let conflict = |why: String| ApiError::new(StatusCode::CONFLICT, why);
+    let resolved = resolve_before_approval(&machine, &standing, &app.directory().known).map_err(conflict)?;
+    let resolved = resolved.ok_or_else(|| conflict(WAITS.to_owned()))?;
+    let inputs = digest_inputs(&resolved);
+    let forecast = forecast_loss(app, &machine, &resolved, standing).await?;
+    Ok(MemberRequest { request: request.clone(), inputs, forecast, project: machine.project })
+}
+
+/// Plans the reinstall from the registered hardware. Returns `None` if the machine has never registered its hardware.
+async fn forecast_loss(
+    app: &AppState,
+    machine: &MachineSpec,
+    resolved: &ResolvedAllocation,
+    standing: InstallState,
+) -> Result<Option<LossForecast>, ApiError> {
+    let Some(row) = app.state.find_registration(&machine.id).await? else { return Ok(None) };
+    let is_installed = standing.is_installed();
+    let assigned = allocation::AssignedMachine {
+        id: machine.id.clone(),
+        name: machine.name.clone(),
+        size: machine.size.clone().map(|id| allocation::IdReference { id }),
+        allocation: Some(to_wire_allocation(resolved, standing, URL, false)),
+        newest_move: None,
+    };
+    let plan = app.planner.run_job(&machine.id, move || plan_loss(&assigned, row, is_installed)).await?;
+    plan.map_err(|why| ApiError::new(StatusCode::CONFLICT, why))
+}
+
+fn plan_loss(
+    assigned: &allocation::AssignedMachine,
+    row: StoredRegistration,
+    is_installed: bool,
+) -> Result<Option<LossForecast>, String> {
+    let Some(registered) = parse_registration(row, &assigned.id, is_installed)? else { return Ok(None) };
+    if registered.inventory.find_impossible_property().is_some() {
+        return Ok(None);
+    }
+    let allocation = assigned.allocation.clone().unwrap_or_default();
+    let planned = preview_plan(assigned, allocation, registered.inventory, registered.outdated)
+        .map_err(|refused| format!("the plan is refused: {}", reword_metal_phrases(&refused.printed)))?;
+    let wiped = planned.disks.iter().filter(|disk| matches!(disk.verdict, DiskVerdict::Wipe | DiskVerdict::Make));
+    Ok(Some(LossForecast {
+        lost_bytes: planned.disks.iter().fold(0, |sum: u64, disk| sum.saturating_add(disk.lost_bytes)),
+        wiped: wiped
+            .map(|disk| if disk.serial.is_empty() { disk.device.clone() } else { disk.serial.clone() })
+            .collect(),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn forecast(lost_bytes: u64, wiped: &[&str]) -> LossForecast {
+        LossForecast { lost_bytes, wiped: wiped.iter().map(|serial| (*serial).to_owned()).collect() }
+    }
+
+    #[test]
+    fn only_a_greater_loss_is_refused() {
+        let member = |forecast| MemberRequest {
+            request: ReinstallRequest::default(),
+            inputs: InputDigests::new(),
+            project: None,
+            forecast,
+        };
+        let approved = member(Some(forecast(10, &["S1", "S2"])));
+        for unchanged in [forecast(10, &["S1", "S2"]), forecast(9, &["S1"]), forecast(0, &[])] {
+            assert_eq!(approved.explain_loss(Some(&unchanged)), None);
+        }
+        assert_eq!(member(None).explain_loss(Some(&forecast(99, &["S1"]))), None, "nothing was approved");
+        let why = approved.explain_loss(Some(&forecast(5, &["S1", "S3"])));
+        assert_eq!(why.as_deref(), Some("the reinstall would also wipe S3"));
+        let why = approved.explain_loss(Some(&forecast(11, &["S1"]))).unwrap();
+        assert!(why.contains("would lose 11 B") && why.ends_with("instead of 10 B"), "{why}");
+        assert!(approved.explain_loss(None).unwrap().contains("no longer registered"));
+    }
+}

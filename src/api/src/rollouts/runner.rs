@@ -1,0 +1,183 @@
+//! Task that orders the reinstalls of members when it is their turn, and power-cycles their machines.
+
+use super::member_approval::MemberRequest;
+use crate::AppState;
+use crate::metrics::OrderEvent;
+use crate::operator::find_allocated;
+use crate::operator::reinstalls::prepare_order;
+use crate::power::switch_machine;
+use axum::http::StatusCode;
+use bmc::PowerAction;
+use common::error::Result;
+use common::error_code::ErrorCode;
+use common::format::metal_api_wording::reword_metal_phrases;
+use http_server::api_error::ApiError;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use store::rollouts::schedule::next_members;
+use store::rollouts::{MemberOrderOutcome, MemberState, Rollout, RolloutEvent, RolloutMember, RolloutState};
+use time::OffsetDateTime;
+use tokio::task::JoinHandle;
+
+/// Interval at which the database is read if no rollout is active. Another server may have created a rollout.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// Running power cycles, by rollout and number of the member.
+type PowerCycles = BTreeMap<(i64, usize), JoinHandle<()>>;
+
+/// Continues all rollouts, including those of an earlier server process. Never returns.
+pub async fn continue_rollouts(app: Arc<AppState>) {
+    let mut power_cycles = PowerCycles::new();
+    loop {
+        power_cycles.retain(|_, task| !task.is_finished());
+        let is_active = match advance_rollouts(&app, &mut power_cycles).await {
+            Ok(is_active) => is_active,
+            Err(error) => {
+                let why = format!("rollouts cannot be continued: {error}; the server tries again");
+                app.log_rate_limited(ErrorCode::ServerProblem.annotate(why));
+                true
+            }
+        };
+        let pause = if is_active { app.run_interval } else { IDLE };
+        drop(tokio::time::timeout(pause, app.rollouts.notified()).await);
+    }
+}
+
+/// Updates all rollouts, and starts the members whose turn it is. Returns whether a rollout is active.
+async fn advance_rollouts(app: &Arc<AppState>, power_cycles: &mut PowerCycles) -> Result<bool> {
+    for event in app.state.update_rollouts().await? {
+        log_event(app, event);
+    }
+    let active = app.state.list_active_rollouts().await?;
+    for rollout in &active {
+        fail_freed_members(app, rollout).await?;
+        start_power_cycles(app, rollout, power_cycles).await?;
+        while let Some(current) = app.state.find_rollout(rollout.id).await? {
+            let Some(number) = next_members(&current, OffsetDateTime::now_utc()).first().copied() else { break };
+            if !start_member(app, &current, number).await? {
+                break;
+            }
+        }
+    }
+    Ok(!active.is_empty())
+}
+
+fn log_event(app: &AppState, event: RolloutEvent) {
+    let reason = |reason: &str| if reason.is_empty() { String::new() } else { format!(": {reason}") };
+    match event {
+        RolloutEvent::MemberEnded { rollout, machine, state, reason: why } => {
+            let word = if state == MemberState::Done { "done" } else { "failed" };
+            let name = app.directory().display_name(&machine).to_owned();
+            app.watch.log_note(format!("rollout {rollout}: {name} {word}{}", reason(&why)));
+        }
+        RolloutEvent::StateChanged { rollout, state: RolloutState::Stopped, reason } => app.watch.log_problem(format!(
+            "rollout {rollout} is stopped: {reason}; `drophammer rollout show {rollout}` lists the reasons, and \
+             `drophammer rollout resume {rollout}` continues it"
+        )),
+        RolloutEvent::StateChanged { rollout, state, reason: why } => {
+            let word = if state == RolloutState::Finished { "finished" } else { "changed" };
+            app.watch.log_note(format!("rollout {rollout} has {word}{}", reason(&why)));
+        }
+    }
+}
+
+/// Ends the members in progress whose machine was freed, or has no file any longer: their reinstall is never carried out.
+async fn fail_freed_members(app: &AppState, rollout: &Rollout) -> Result<()> {
+    for (number, member) in rollout.members.iter().enumerate().filter(|(_, member)| member.state.is_in_progress()) {
+        let current = find_allocated(app, &member.machine).map(|(_, allocation)| allocation);
+        if current.as_ref().ok() != Some(&member.record.allocation) {
+            let why = format!("allocation {} was removed from the machine file", member.record.allocation);
+            app.state.fail_member((rollout.id, number), why).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Starts the reinstall of a member, or skips the member. Returns false if the member must be tried again later.
+async fn start_member(app: &Arc<AppState>, rollout: &Rollout, number: usize) -> Result<bool> {
+    let key = (rollout.id, number);
+    let member = &rollout.members[number];
+    let name = app.directory().display_name(&member.machine).to_owned();
+    let image = &member.record.image;
+    if is_digest_pending(app, image) {
+        app.log_rate_limited(format!("rollout {}: {name} waits for the digest of image {image}", rollout.id));
+        return Ok(false);
+    }
+    let skipped = match order_member(app, key, member).await {
+        Ok(MemberOrderOutcome::Ordered(order)) => {
+            app.counters.count_order(OrderEvent::Placed);
+            app.watch.log_note(format!("rollout {}: {name}: ordered: image {}", rollout.id, order.image));
+            app.request_reload();
+            return Ok(true);
+        }
+        Ok(MemberOrderOutcome::NotDue) => return Ok(true),
+        Ok(MemberOrderOutcome::Skipped(why)) => why,
+        Err(error) => {
+            let (status, why) = error.parts();
+            let why = reword_metal_phrases(&why);
+            if !status.is_client_error() && status != StatusCode::BAD_GATEWAY {
+                app.log_rate_limited(format!("rollout {}: {name} cannot be started yet: {why}", rollout.id));
+                return Ok(false);
+            }
+            app.state.skip_member(key, why.clone()).await?;
+            why
+        }
+    };
+    app.watch.log_problem(format!("rollout {}: {name} is skipped: {skipped}", rollout.id));
+    Ok(true)
+}
+
+/// Returns whether the image exists, but its digest is not known yet, as after a change of its file.
+fn is_digest_pending(app: &AppState, image: &str) -> bool {
+    app.directory().known.images.get(image).is_some_and(Option::is_none)
+}
+
+/// Orders the reinstall of a member, with all checks of a single order, if nothing has changed since the request.
+async fn order_member(
+    app: &AppState,
+    key: (i64, usize),
+    member: &RolloutMember,
+) -> std::result::Result<MemberOrderOutcome, ApiError> {
+    let mut stored = MemberRequest::parse(&member.record.request).map_err(ApiError::bad_request)?;
+    // The machine may have been renamed since the request.
+    stored.request.id.clone_from(&member.machine);
+    stored.check_unchanged(app).await?;
+    let orderable = prepare_order(app, &stored.request).await?;
+    Ok(app.state.order_member(key, &orderable.allocation, orderable.words).await?)
+}
+
+/// Starts to power-cycle the machines of ordered members, if the rollout requests it.
+async fn start_power_cycles(app: &Arc<AppState>, rollout: &Rollout, running: &mut PowerCycles) -> Result<()> {
+    if !rollout.record.limits.power_cycle {
+        return Ok(());
+    }
+    for (number, member) in rollout.members.iter().enumerate() {
+        let is_new = member.state == MemberState::Ordered && member.record.power_cycled.is_empty();
+        let key = (rollout.id, number);
+        if is_new && app.state.claim_power_cycle(key).await? {
+            let (app, machine) = (app.clone(), member.machine.clone());
+            running.insert(key, tokio::spawn(async move { power_cycle(&app, key, &machine).await }));
+        }
+    }
+    Ok(())
+}
+
+/// Power-cycles a machine into PXE. If this fails, the member fails, and its order is canceled.
+async fn power_cycle(app: &AppState, key: (i64, usize), machine: &str) {
+    let name = app.directory().display_name(machine).to_owned();
+    for action in [PowerAction::Pxe, PowerAction::Cycle] {
+        match switch_machine(app, machine, action).await {
+            Ok(()) => app.watch.log_note(format!("{name}: {action}, as requested by rollout {}", key.0)),
+            Err(error) => {
+                let why = format!("the machine could not be restarted: {}", error.parts().1);
+                app.watch.log_problem(format!("rollout {}: {name} failed: {why}", key.0));
+                if let Err(error) = app.state.fail_member(key, why).await {
+                    app.log_rate_limited(format!("rollout {}: {name}: {error}", key.0));
+                }
+                app.rollouts.notify_one();
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! `drophammer rollout`, and `drophammer machine reinstall` for several machines.
+
+use super::machine_list::machine_columns;
+use super::options::ServerOptions;
+use super::order_options::{ReinstallOrderOptions, RolloutLimitOptions};
+use super::{OperatorClient, OperatorResponse, find_machine, planned_reinstall, print_json, print_refusal};
+use crate::object_list::{ListColumn, ListOptions, ObjectList, print_list, select_objects};
+use ::api::operator::MachineSummary;
+use ::api::operator::reinstalls::ReinstallRequest;
+use ::api::rollouts::{MemberState, MemberView, RolloutCounts, RolloutRequest, RolloutState, RolloutView};
+use clap::builder::FalseyValueParser;
+use clap::{Args, Subcommand};
+use common::error::Result;
+use common::exit_status::CommandOutcome;
+use common::format::terminal_escaping::escape_line;
+use common::format::{format_bytes, format_columns, format_count};
+use common::output::print_text;
+use reqwest::Method;
+use reqwest::blocking::RequestBuilder;
+use std::time::Duration;
+use time::OffsetDateTime;
+
+/// Timeout of the request that orders a rollout: the server plans the reinstall of each machine.
+const ANSWER: Duration = Duration::from_secs(300);
+
+#[derive(Debug, Args)]
+pub struct RolloutOptions {
+    #[command(subcommand)]
+    pub command: RolloutCommand,
+    #[command(flatten)]
+    pub of: ServerOptions,
+    /// Print the server's response as JSON.
+    #[arg(long, global = true, env = "DROPHAMMER_JSON", value_parser = FalseyValueParser::new())]
+    pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum RolloutCommand {
+    /// List the rollouts: state, progress, image, and the reason for a stop. The newest is last.
+    #[command(visible_alias = "ls")]
+    List(ListOptions),
+    /// Print a rollout with its machines.
+    Show {
+        #[arg(value_name = "ID")]
+        id: u32,
+    },
+    /// Order no further reinstalls. Machines whose reinstall is ordered or in progress are not affected.
+    Halt {
+        #[arg(value_name = "ID")]
+        id: u32,
+    },
+    /// Order reinstalls again after a halt, or after failures. The failures so far no longer count.
+    Resume {
+        #[arg(value_name = "ID")]
+        id: u32,
+    },
+    /// End a rollout: order no further reinstalls, and cancel the orders that have not passed their point of no return.
+    Cancel {
+        #[arg(value_name = "ID")]
+        id: u32,
+    },
+}
+
+/// Performs the command and prints the result.
+///
+/// # Errors
+/// Fails as [`super::run_machine_command`] does.
+pub fn run_rollout_command(options: &RolloutOptions) -> Result<CommandOutcome> {
+    let server = OperatorClient::new(&options.of)?;
+    let request = match &options.command {
+        RolloutCommand::List(list) => {
+            return match server.send_json(server.request(Method::GET, "/v1/rollouts"))? {
+                OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
+                OperatorResponse::Good(all) => {
+                    let all: Vec<RolloutView> = all;
+                    print_list(&rollout_columns(), &all, list, options.json)
+                }
+            };
+        }
+        RolloutCommand::Show { id } => server.request(Method::GET, &format!("/v1/rollouts/{id}")),
+        RolloutCommand::Halt { id } => server.request(Method::POST, &format!("/v1/rollouts/{id}/halt")),
+        RolloutCommand::Resume { id } => server.request(Method::POST, &format!("/v1/rollouts/{id}/resume")),
+        RolloutCommand::Cancel { id } => server.request(Method::DELETE, &format!("/v1/rollouts/{id}")),
+    };
+    print_rollout(&server, request, options.json)
+}
+
+/// Sends a request, and prints the rollout in the response.
+fn print_rollout(server: &OperatorClient, request: RequestBuilder, json: bool) -> Result<CommandOutcome> {
+    match server.send_json::<RolloutView>(request)? {
+        OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
+        OperatorResponse::Good(rollout) if json => print_json(&rollout),
+        OperatorResponse::Good(rollout) => print_text(&format_rollout(&rollout)).map(|()| CommandOutcome::Good),
+    }
+}
+
+/// Orders a rollout of the selected machines.
+pub(super) fn order_rollout(
+    server: &OperatorClient,
+    all: &[MachineSummary],
+    asked: &ReinstallOrderOptions,
+    json: bool,
+) -> Result<CommandOutcome> {
+    let members = match collect_members(server, all, asked)? {
+        Ok(members) => members,
+        Err(why) => return Ok(print_refusal(&why)),
+    };
+    let RolloutLimitOptions { at_most, stop_after, start, window, .. } = asked.rollout.clone();
+    let Some(at_most) = at_most.or((members.len() == 1).then_some(1)) else {
+        let count = format_count(members.len(), "machine", "machines");
+        return Ok(print_refusal(&format!(
+            "{count} cannot be reinstalled without a limit; specify --at-most N, the number of machines in progress at the same time"
+        )));
+    };
+    let body = RolloutRequest { members, at_most, stop_after, start, window, power_cycle: asked.now };
+    let request = server.request(Method::POST, "/v1/rollouts").timeout(ANSWER).json(&body);
+    print_rollout(server, request, json)
+}
+
+/// Returns the reinstalls in the order in which they start. The inner error is the reason why nothing is ordered.
+fn collect_members(
+    server: &OperatorClient,
+    all: &[MachineSummary],
+    asked: &ReinstallOrderOptions,
+) -> Result<std::result::Result<Vec<ReinstallRequest>, String>> {
+    if !asked.plans.is_empty() {
+        let mut members = Vec::new();
+        for file in &asked.plans {
+            match planned_reinstall::read_planned_order(server, all, None, file)? {
+                Ok((_, order)) => members.extend(order),
+                Err(why) => return Ok(Err(why)),
+            }
+        }
+        let is_planned =
+            |name: &String| find_machine(all, name).map(|named| members.iter().any(|it| it.id == named.id));
+        return Ok(match asked.machines.iter().find(|name| is_planned(name) != Ok(true)) {
+            Some(name) => {
+                Err(format!("{name}: no --plan is for this machine; omit the machines if plans are specified"))
+            }
+            None => Ok(members),
+        });
+    }
+    let Some(image) = &asked.image else { return Ok(Err("the image is missing: specify --image ID".to_owned())) };
+    let selected = match asked.rollout.filter.is_empty() {
+        true => asked.machines.iter().map(|name| find_machine(all, name)).collect(),
+        false => select_objects(&machine_columns(all, OffsetDateTime::now_utc()), all, &asked.rollout.filter),
+    };
+    Ok(selected.and_then(|machines| match machines.is_empty() {
+        true => Err("no machine matches the filters; `drophammer machine list` lists the machines".to_owned()),
+        false => Ok(machines.iter().map(|machine| asked.overrides.to_request(&machine.id, image)).collect()),
+    }))
+}
+
+fn rollout_columns() -> ObjectList<'static, RolloutView> {
+    let columns = vec![
+        ListColumn::new("id", |rollout: &RolloutView| rollout.id.to_string()),
+        ListColumn::new("state", |rollout: &RolloutView| state_word(rollout).to_owned()),
+        ListColumn::new("progress", |rollout: &RolloutView| describe_counts(rollout)),
+        ListColumn::new("image", |rollout: &RolloutView| rollout.images.join(", ")),
+        ListColumn::new("user", |rollout: &RolloutView| rollout.created_by.clone()),
+        ListColumn::new("created", |rollout: &RolloutView| to_minute(&rollout.created)).only_wide(),
+        ListColumn::new("start", |rollout: &RolloutView| {
+            to_minute(rollout.limits.start.as_deref().unwrap_or_default())
+        })
+        .only_wide(),
+        ListColumn::new("message", |rollout: &RolloutView| rollout.reason.clone()).with_prose(),
+    ];
+    ObjectList { command: "rollout", noun: "rollouts", name: |rollout| rollout.id.to_string(), columns }
+}
+
+fn state_word(rollout: &RolloutView) -> &'static str {
+    match rollout.state {
+        RolloutState::Running if rollout.counts.waiting == rollout.total && rollout.limits.start.is_some() => {
+            "scheduled"
+        }
+        RolloutState::Running => "running",
+        RolloutState::Halted => "halted",
+        RolloutState::Stopped => "stopped",
+        RolloutState::Canceled => "canceled",
+        RolloutState::Finished => "finished",
+    }
+}
+
+/// Describes the members, such as `3 of 8 done, 2 in progress, 1 failed`.
+fn describe_counts(rollout: &RolloutView) -> String {
+    let RolloutCounts { ordered, installing, done, failed, skipped, .. } = rollout.counts;
+    let parts = [(ordered + installing, "in progress"), (failed, "failed"), (skipped, "skipped")];
+    let parts = parts.into_iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!(", {count} {word}"));
+    format!("{done} of {} done{}", rollout.total, parts.collect::<String>())
+}
+
+fn to_minute(time: &str) -> String {
+    time.get(..16).map_or_else(|| time.to_owned(), |minute| minute.replace('T', " "))
+}
+
+/// Formats a rollout with its members and the next steps.
+fn format_rollout(rollout: &RolloutView) -> String {
+    let RolloutView { id, limits, images, created, created_by, reason, .. } = rollout;
+    let reason = if reason.is_empty() { String::new() } else { format!(": {}", escape_line(reason)) };
+    let start = limits.start.as_deref().map(|start| format!(", not before {} UTC", to_minute(start)));
+    let window = limits.window.as_ref().map(|window| format!(", only {window} UTC"));
+    let power = if limits.power_cycle { ", machines are power-cycled" } else { "" };
+    let head = format!(
+        "rollout {id}: {}, {}{reason}\n{}; at most {} in progress, stops after {}{}{}{power}\nordered by {} at {} UTC\n\n",
+        state_word(rollout),
+        describe_counts(rollout),
+        escape_line(&images.join(", ")),
+        limits.at_most,
+        format_count(usize::try_from(limits.stop_after).unwrap_or(usize::MAX), "failure", "failures"),
+        start.unwrap_or_default(),
+        window.unwrap_or_default(),
+        escape_line(created_by),
+        to_minute(created),
+    );
+    let titles = ["MACHINE", "STATE", "ORDERED", "ENDED", "DATA LOST", "REASON"].map(str::to_owned);
+    let rows: Vec<[String; 6]> = std::iter::once(titles).chain(rollout.members.iter().map(member_row)).collect();
+    head + &format_columns(&rows) + &describe_next_steps(rollout)
+}
+
+fn member_row(member: &MemberView) -> [String; 6] {
+    let state = match member.state {
+        MemberState::Waiting => "waiting",
+        MemberState::Ordered => "ordered",
+        MemberState::Installing => "installing",
+        MemberState::Done => "done",
+        MemberState::Failed => "failed",
+        MemberState::Skipped => "skipped",
+    };
+    let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { escape_line(text).into_owned() };
+    let lost = member.lost_bytes.map_or_else(|| "unknown".to_owned(), format_bytes);
+    [
+        or_dash(if member.name.is_empty() { &member.machine } else { &member.name }),
+        state.to_owned(),
+        or_dash(&to_minute(&member.ordered)),
+        or_dash(&to_minute(&member.ended)),
+        lost,
+        or_dash(member.reason.lines().next().unwrap_or_default()),
+    ]
+}
+
+fn describe_next_steps(rollout: &RolloutView) -> String {
+    let id = rollout.id;
+    match rollout.state {
+        RolloutState::Running => format!("\nStart no further machines:\n  drophammer rollout halt {id}\n"),
+        RolloutState::Halted | RolloutState::Stopped => {
+            format!(
+                "\nContinue, or end the rollout:\n  drophammer rollout resume {id}\n  drophammer rollout cancel {id}\n"
+            )
+        }
+        RolloutState::Canceled | RolloutState::Finished => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,132 @@
+//! Progress of the members of rollouts, which follows from the orders and reports of their machines.
+
+use super::transactions::{end_member, settle};
+use super::{MemberState, Rollout, RolloutMember, RolloutState, list_ids, read_rollout, store_member};
+use crate::event_history::{HistoryEntry, HistoryKind};
+use crate::install_state::read_install_state;
+use crate::json_columns::parse_column;
+use crate::sql::{self, Connection};
+use crate::{InstallState, ServerState};
+use common::error::Result;
+
+/// Change of a rollout, for the log of the server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RolloutEvent {
+    /// A member has ended in this state, for this reason.
+    MemberEnded { rollout: i64, machine: String, state: MemberState, reason: String },
+    /// The rollout has changed to this state, for this reason.
+    StateChanged { rollout: i64, state: RolloutState, reason: String },
+}
+
+impl ServerState {
+    /// Updates the members in progress of all rollouts from the records of their machines, and returns the changes.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read or written.
+    pub async fn update_rollouts(&self) -> Result<Vec<RolloutEvent>> {
+        // Without a change, no transaction is counted, so that a backup does not become outdated.
+        if !self.run_job(needs_update).await? {
+            return Ok(Vec::new());
+        }
+        self.run_durably(|transaction| {
+            let mut events = Vec::new();
+            for id in list_ids(transaction, true)? {
+                let Some(mut rollout) = read_rollout(transaction, id)? else { continue };
+                let before = rollout.state;
+                for number in 0..rollout.members.len() {
+                    let member = &rollout.members[number];
+                    if !member.state.is_in_progress() {
+                        continue;
+                    }
+                    let machine = member.machine.clone();
+                    match observe_member(transaction, member)? {
+                        (state, _) if state == member.state => {}
+                        (state, _) if state.is_in_progress() => {
+                            rollout.members[number].state = state;
+                            store_member(transaction, id, number, &rollout.members[number])?;
+                        }
+                        (state, reason) => {
+                            end_member(transaction, &mut rollout, number, state, reason.clone())?;
+                            events.push(RolloutEvent::MemberEnded { rollout: id, machine, state, reason });
+                        }
+                    }
+                }
+                events.extend(settle_rollout(transaction, rollout, before)?);
+            }
+            Ok(events)
+        })
+        .await
+    }
+}
+
+/// Returns whether a rollout or one of its members has changed since it was stored.
+fn needs_update(connection: &Connection) -> sql::Result<bool> {
+    for id in list_ids(connection, true)? {
+        let Some(rollout) = read_rollout(connection, id)? else { continue };
+        if super::schedule::resulting_state(&rollout).0 != rollout.state {
+            return Ok(true);
+        }
+        for member in rollout.members.iter().filter(|member| member.state.is_in_progress()) {
+            if observe_member(connection, member)?.0 != member.state {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// Updates the state of a rollout. Returns the change since the state `before`, if there was one.
+fn settle_rollout(
+    transaction: &sql::Transaction,
+    mut rollout: Rollout,
+    before: RolloutState,
+) -> sql::Result<Option<RolloutEvent>> {
+    let is_outdated = super::schedule::resulting_state(&rollout).0 != rollout.state;
+    if is_outdated {
+        settle(transaction, &mut rollout)?;
+    }
+    let Rollout { id, state, record, .. } = rollout;
+    Ok((state != before).then_some(RolloutEvent::StateChanged { rollout: id, state, reason: record.reason }))
+}
+
+/// Returns the state of a member whose reinstall was ordered, and the reason if it has failed.
+fn observe_member(connection: &Connection, member: &RolloutMember) -> sql::Result<(MemberState, String)> {
+    let RolloutMember { machine, record, .. } = member;
+    let standing = read_install_state(connection, machine, &record.allocation)?;
+    if let Some(order) = standing.order.as_ref().filter(|order| order.id == record.order) {
+        return Ok(match (order.given_up, order.begun || order.attempts > 0) {
+            (true, _) => {
+                (MemberState::Failed, format!("abandoned after its point of no return{}", last_message(&standing)))
+            }
+            (false, true) => (MemberState::Installing, String::new()),
+            (false, false) => (MemberState::Ordered, String::new()),
+        });
+    }
+    if let Some(outcome) = standing.outcome.filter(|outcome| outcome.order == record.order) {
+        return Ok(match outcome.success {
+            true => (MemberState::Done, String::new()),
+            false => (MemberState::Failed, outcome.message),
+        });
+    }
+    // A later order of the machine has replaced the outcome, so only the history contains the result.
+    Ok(match find_last_entry(connection, machine, &record.order)? {
+        Some(HistoryEntry { kind: HistoryKind::Installed, .. }) => (MemberState::Done, String::new()),
+        Some(HistoryEntry { kind: HistoryKind::Failed, message, .. }) => (MemberState::Failed, message),
+        Some(HistoryEntry { kind: HistoryKind::Cancelled, .. }) => {
+            (MemberState::Failed, "the reinstall order was canceled".to_owned())
+        }
+        _ => (MemberState::Failed, "the reinstall order was replaced by another one".to_owned()),
+    })
+}
+
+fn last_message(standing: &InstallState) -> String {
+    standing.failure.as_ref().map(|failure| format!(": {failure}")).unwrap_or_default()
+}
+
+/// Returns the last entry about an order in the history of the machine.
+fn find_last_entry(connection: &Connection, machine: &str, order: &str) -> sql::Result<Option<HistoryEntry>> {
+    let select = "SELECT entry FROM history WHERE machine = ?1 ORDER BY id DESC";
+    let entries = connection.prepare_cached(select)?.query_map([machine], |row| parse_column(row, 0))?;
+    let entries: Vec<Option<HistoryEntry>> = entries.collect::<sql::Result<_>>()?;
+    Ok(entries.into_iter().flatten().find(|entry| entry.order.as_deref() == Some(order)))
+}

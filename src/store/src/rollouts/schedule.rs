@@ -1,0 +1,52 @@
+//! Decision which members of a rollout start next. The decision depends only on its arguments, so that it is repeated
+//! within the transaction that stores its result.
+
+use super::{MemberState, Rollout, RolloutState};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+/// Returns the numbers of the members that may start now, in their order.
+pub fn next_members(rollout: &Rollout, now: OffsetDateTime) -> Vec<usize> {
+    let limits = &rollout.record.limits;
+    let states = rollout.member_states();
+    let has_begun = states.iter().any(|state| *state != MemberState::Waiting);
+    // A clock that is set back does not suspend a rollout that has begun.
+    let is_due = has_begun || limits.start.as_deref().is_none_or(|start| is_reached(start, now));
+    let is_open = limits.window.as_ref().is_none_or(|window| window.contains(now));
+    if rollout.state != RolloutState::Running || !is_due || !is_open || has_failed(rollout) {
+        return Vec::new();
+    }
+    let places = limits.at_most.saturating_sub(rollout.count(MemberState::is_in_progress));
+    let waiting = states.iter().enumerate().filter(|(_, state)| **state == MemberState::Waiting);
+    waiting.map(|(number, _)| number).take(usize::try_from(places).unwrap_or(usize::MAX)).collect()
+}
+
+/// Returns whether so many members have failed that no further one is started.
+pub fn has_failed(rollout: &Rollout) -> bool {
+    let failures = rollout.count(MemberState::is_failure).saturating_sub(rollout.record.accepted_failures);
+    failures >= rollout.record.limits.stop_after
+}
+
+/// Returns whether a time in RFC 3339 is reached. A time that cannot be parsed is never reached.
+fn is_reached(time: &str, now: OffsetDateTime) -> bool {
+    OffsetDateTime::parse(time, &Rfc3339).is_ok_and(|time| time <= now)
+}
+
+/// Returns the state of the rollout that results from the states of its members, with the reason.
+pub(crate) fn resulting_state(rollout: &Rollout) -> (RolloutState, String) {
+    let waiting = rollout.count(|state| state == MemberState::Waiting);
+    let failures = rollout.count(MemberState::is_failure);
+    match rollout.state {
+        RolloutState::Canceled | RolloutState::Finished => (rollout.state, rollout.record.reason.clone()),
+        _ if waiting == 0 && rollout.count(MemberState::is_in_progress) == 0 => (RolloutState::Finished, String::new()),
+        RolloutState::Running if waiting > 0 && has_failed(rollout) => {
+            let members = if failures == 1 { "member has" } else { "members have" };
+            let why = format!("{failures} {members} failed or were skipped, so no further one is started");
+            (RolloutState::Stopped, why.replace("has failed or were", "has failed or was"))
+        }
+        state => (state, rollout.record.reason.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

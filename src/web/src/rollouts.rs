@@ -1,0 +1,190 @@
+//! `/rollouts`: all rollouts, and `/rollouts/ID`: one rollout with its machines. Both pages can halt and resume rollouts.
+
+use super::form::ChangeForm;
+use super::page_frame::{self, show_age, show_time};
+use super::session::LoggedIn;
+use api::AppState;
+use api::rollouts::{self, MemberState, MemberView, RolloutChange, RolloutState, RolloutView};
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Redirect, Response};
+use common::format::{format_bytes, format_count};
+use http_server::api_error::ApiError;
+use maud::{Markup, html};
+use std::sync::Arc;
+
+/// `GET /rollouts`: shows one row per rollout.
+pub(crate) async fn get_rollouts(State(app): State<Arc<AppState>>, person: LoggedIn) -> Result<Response, Response> {
+    let all = rollouts::list_views(&app).await;
+    let all = all.map_err(|error| page_frame::render_error(&app, Some(&person), error))?;
+    let main = html! {
+        h1 { (format_count(all.len(), "rollout", "rollouts")) }
+        @if all.is_empty() {
+            p.faint { "A rollout reinstalls many machines, of which a limited number is in progress: "
+                code { "drophammer machine reinstall ID… --image IMAGE --at-most N" } }
+        } @else {
+            div.scroll { table.cards {
+                thead { tr { th { "Rollout" } th { "State" } th { "Progress" } th { "Image" } th { "Ordered" } th { "Actions" } } }
+                tbody { @for rollout in &all { (show_row(&person, rollout)) } }
+            } }
+        }
+    };
+    Ok(page_frame::render_page(&app, &person, "Rollouts", "/rollouts", main))
+}
+
+fn show_row(person: &LoggedIn, rollout: &RolloutView) -> Markup {
+    html! {
+        tr {
+            td { a href={ "/rollouts/" (rollout.id) } { (rollout.id) } }
+            td data-label="State" { (show_state(rollout)) }
+            td data-label="Progress" { (show_progress(rollout)) }
+            td data-label="Image" { (rollout.images.join(", ")) }
+            td data-label="Ordered" { (show_age(&rollout.created)) " by " (rollout.created_by) }
+            td data-label="Actions" { (show_actions(person, rollout)) }
+        }
+    }
+}
+
+fn show_state(rollout: &RolloutView) -> Markup {
+    let is_problem = rollout.state == RolloutState::Stopped;
+    html! {
+        span.problem[is_problem] { (state_word(rollout.state)) }
+        @if !rollout.reason.is_empty() { br; span.faint { (rollout.reason) } }
+    }
+}
+
+fn state_word(state: RolloutState) -> &'static str {
+    match state {
+        RolloutState::Running => "running",
+        RolloutState::Halted => "halted",
+        RolloutState::Stopped => "stopped",
+        RolloutState::Canceled => "canceled",
+        RolloutState::Finished => "finished",
+    }
+}
+
+/// Shows the number of ended members as a bar, and the number of members in each state.
+fn show_progress(rollout: &RolloutView) -> Markup {
+    let counts = rollout.counts;
+    let ended = counts.done + counts.failed + counts.skipped;
+    let states = [
+        (counts.waiting, "waiting"),
+        (counts.ordered, "ordered"),
+        (counts.installing, "installing"),
+        (counts.failed, "failed"),
+        (counts.skipped, "skipped"),
+    ];
+    html! {
+        progress max=(rollout.total) value=(ended) aria-label={ "Progress of rollout " (rollout.id) } {}
+        " " (counts.done) " of " (rollout.total) " done"
+        @for (count, word) in states { @if count > 0 { ", " (count) " " (word) } }
+    }
+}
+
+/// Shows the buttons that halt or resume the rollout.
+fn show_actions(person: &LoggedIn, rollout: &RolloutView) -> Markup {
+    let action = match rollout.state {
+        RolloutState::Running => Some(("halt", "Halt")),
+        RolloutState::Halted | RolloutState::Stopped => Some(("resume", "Resume")),
+        RolloutState::Canceled | RolloutState::Finished => None,
+    };
+    html! {
+        @if let Some((path, word)) = action.filter(|_| person.is_operator()) {
+            form method="post" action={ "/rollouts/" (rollout.id) "/" (path) } {
+                (page_frame::form_token(person))
+                button aria-label={ (word) " rollout " (rollout.id) } { (word) }
+            }
+        }
+    }
+}
+
+/// `GET /rollouts/{id}`: shows a rollout with its members.
+pub(crate) async fn get_rollout(
+    State(app): State<Arc<AppState>>,
+    person: LoggedIn,
+    Path(id): Path<String>,
+) -> Result<Response, Response> {
+    let rollout = rollouts::find_view(&app, &id).await;
+    let rollout = rollout.map_err(|error| page_frame::render_error(&app, Some(&person), error))?;
+    let main = html! {
+        p { a href="/rollouts" { "Rollouts" } }
+        div.head { h1 { "Rollout " (rollout.id) } (show_actions(&person, &rollout)) }
+        p { (show_state(&rollout)) }
+        p { (show_progress(&rollout)) }
+        (show_limits(&rollout))
+        div.scroll { table.cards {
+            thead { tr { th { "Machine" } th { "State" } th { "Ordered" } th { "Ended" } th.number { "Data lost" } th { "Reason" } } }
+            tbody { @for member in &rollout.members { (show_member(member)) } }
+        } }
+    };
+    Ok(page_frame::render_page(&app, &person, &format!("Rollout {id}"), "/rollouts", main))
+}
+
+fn show_limits(rollout: &RolloutView) -> Markup {
+    let limits = &rollout.limits;
+    html! {
+        dl.facts {
+            dt { "Image" } dd { (rollout.images.join(", ")) }
+            dt { "Ordered" } dd { (show_age(&rollout.created)) " by " (rollout.created_by) }
+            dt { "In progress" } dd { "at most " (limits.at_most) @if limits.power_cycle { "; the server power-cycles the machines" } }
+            dt { "Stops after" } dd { (format_count(usize::try_from(limits.stop_after).unwrap_or(usize::MAX), "failure", "failures")) }
+            @if let Some(start) = &limits.start { dt { "Start" } dd { (show_time(start)) " UTC" } }
+            @if let Some(window) = &limits.window { dt { "Window" } dd { (window) " UTC" } }
+        }
+    }
+}
+
+fn show_member(member: &MemberView) -> Markup {
+    html! {
+        tr {
+            td { a href={ "/machines/" (member.machine) } { (if member.name.is_empty() { &member.machine } else { &member.name }) } }
+            td data-label="State" { (member_word(member.state)) }
+            td data-label="Ordered" { @if !member.ordered.is_empty() { (show_age(&member.ordered)) } }
+            td data-label="Ended" { @if !member.ended.is_empty() { (show_age(&member.ended)) } }
+            td.number data-label="Data lost" { (member.lost_bytes.map_or_else(|| "unknown".to_owned(), format_bytes)) }
+            td.words data-label="Reason" { (member.reason) }
+        }
+    }
+}
+
+fn member_word(state: MemberState) -> &'static str {
+    match state {
+        MemberState::Waiting => "waiting",
+        MemberState::Ordered => "ordered",
+        MemberState::Installing => "installing",
+        MemberState::Done => "done",
+        MemberState::Failed => "failed",
+        MemberState::Skipped => "skipped",
+    }
+}
+
+/// Shows the newest rollout of which a machine is a member, if the user may see it.
+pub(crate) async fn show_membership(app: &AppState, machine: &str) -> Result<Markup, ApiError> {
+    let rollout = rollouts::find_view_of_machine(app, machine).await?;
+    Ok(html! {
+        @if let Some(rollout) = &rollout {
+            @for member in rollout.members.iter().filter(|member| member.machine == machine) {
+                p { "Member of " a href={ "/rollouts/" (rollout.id) } { "rollout " (rollout.id) } " (" (state_word(rollout.state)) "): "
+                    (member_word(member.state)) @if !member.reason.is_empty() { ", " (member.reason) } "." }
+            }
+        }
+    })
+}
+
+/// `POST /rollouts/{id}/halt`: orders no further reinstalls.
+pub(crate) async fn post_halt(change: ChangeForm) -> Response {
+    let reason = RolloutChange::Halt(format!("halted by {}", change.person.identity.user));
+    change_rollout(&change, reason).await
+}
+
+/// `POST /rollouts/{id}/resume`: orders reinstalls again.
+pub(crate) async fn post_resume(change: ChangeForm) -> Response {
+    change_rollout(&change, RolloutChange::Resume).await
+}
+
+async fn change_rollout(change: &ChangeForm, wanted: RolloutChange) -> Response {
+    let ChangeForm { app, person, .. } = change;
+    match rollouts::change_rollout(app, change.machine_id(), &person.identity, wanted).await {
+        Ok(rollout) => Redirect::to(&format!("/rollouts/{}", rollout.id)).into_response(),
+        Err(error) => change.show_error(error),
+    }
+}
