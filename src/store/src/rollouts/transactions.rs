@@ -44,7 +44,7 @@ pub enum RolloutChange {
 /// Result of ordering the reinstall of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemberOrderOutcome {
-    Ordered(ReinstallOrder),
+    Ordered(Box<ReinstallOrder>),
     /// The member was skipped for this reason.
     Skipped(String),
     /// It is not the member's turn: another server has ordered it, or the rollout was halted. Nothing was changed.
@@ -171,7 +171,7 @@ impl ServerState {
                         member.record.ordered = now();
                         store_member(transaction, id, number, member)?;
                         store_rollout(transaction, &rollout)?;
-                        return Ok(MemberOrderOutcome::Ordered(order));
+                        return Ok(MemberOrderOutcome::Ordered(Box::new(order)));
                     }
                     OrderOutcome::NotInstalled => format!("allocation {allocation} is not installed"),
                     OrderOutcome::Started(open) => format!("the reinstall with image {} has started", open.image),

@@ -114,5 +114,5 @@ async fn allocations_that_cannot_be_carried_out_are_refused() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let answer = browser.allocate(&page, &[]).await;
-    assert!(answer.status == 409 && answer.text().contains("unlock it first"), "{}", answer.text());
+    assert!(answer.status == 409 && answer.text().contains("drophammer machine unlock two"), "{}", answer.text());
 }
