@@ -11,6 +11,7 @@ mod operator;
 
 use clap::{Parser, ValueEnum};
 use common::error::{Context, Error, Phase, Result};
+use common::output::{print_note, print_text, to_json};
 use figures::{Figures, RackReport};
 use machine::{MachineRun, SimulatedMachine};
 use std::net::SocketAddr;
@@ -66,15 +67,17 @@ struct Options {
 
 fn main() -> ExitCode {
     match run(&Options::parse()) {
-        Ok(report) => {
-            println!("{}", serde_json::to_string(&report).unwrap_or_default());
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("rack-bench: {error}");
-            ExitCode::FAILURE
-        }
+        Ok(report) => match to_json(&report).and_then(|text| print_text(&(text + "\n"))) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(&error),
+        },
+        Err(error) => fail(&error),
     }
+}
+
+fn fail(error: &Error) -> ExitCode {
+    print_note(&format!("rack-bench: {error}"));
+    ExitCode::FAILURE
 }
 
 fn run(options: &Options) -> Result<RackReport> {

@@ -2,6 +2,7 @@
 
 use crate::figures::Figures;
 use common::error::{Context, Phase, Result};
+use common::output::print_note;
 use common::sync::lock_mutex;
 use linux::http;
 use reqwest::{Client, RequestBuilder};
@@ -75,7 +76,7 @@ impl Operator {
     async fn list_once(&self, name: &'static str, query: &str) {
         let request = self.client.get(format!("{}/v1/machines{query}", self.url));
         if let Err(error) = self.figures.measure(name, self.send(request)).await {
-            eprintln!("rack-bench: {name}: {error}");
+            print_note(&format!("rack-bench: {name}: {error}"));
         }
     }
 

@@ -18,7 +18,7 @@ impl SiteLoader {
     /// Returns a copy of the snapshot in which these machines are up to date. Returns `None` if only a scan can determine
     /// their state: during migrations, and if one of the machines has a problem, or may share an id or a MAC.
     pub fn refresh_machines(&mut self, current: &SiteSnapshot, changed: &[ChangedMachine]) -> Option<SiteSnapshot> {
-        if self.stale || self.state.list_live_migrations_blocking().ok()?.first().is_some() {
+        if self.stale || !self.state.list_live_migrations_blocking().ok()?.is_empty() {
             return None;
         }
         let mut snapshot = current.clone();

@@ -216,7 +216,7 @@ fn a_renamed_machine_stays_a_member_and_a_restored_database_halts_its_rollouts()
     assert_eq!((find(&state, id).members[0].machine.as_str(), letters(&state, id).as_str()), ("n1", "ow"));
     assert_eq!(wait(state.find_rollout_of_machine("n1")).unwrap().id, id);
     assert_eq!(wait(state.find_rollout_of_machine("m1")), None);
-    wait(state.run_durably(|transaction| crate::rollouts::halt_restored(transaction)));
+    wait(state.run_durably(crate::rollouts::halt_restored));
     let restored = find(&state, id);
     assert!(restored.state == RolloutState::Halted && restored.record.reason.contains("restored"), "{restored:?}");
 }

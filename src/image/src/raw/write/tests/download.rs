@@ -76,7 +76,7 @@ fn an_image_that_changes_on_the_way_again_and_again_says_why() {
         error.contains("changed during the download, or the download could not be resumed, in 3 attempts: "),
         "{error}"
     );
-    assert!(error.contains("the server sent the image from its beginning"), "{error}");
+    assert!(error.contains("the server resent the image from its beginning"), "{error}");
     assert!(fs::read(disk.path()).unwrap()[..MIB].iter().all(|byte| *byte == 0));
 }
 

@@ -232,7 +232,7 @@ fn an_image_that_changes_while_we_look_is_looked_at_again() {
     });
     let error = arriving(&server).require_disk(&sda(512), &partitioned()).unwrap_err().to_string();
     assert!(
-        error.contains("could not be resumed, in 3 attempts: the server sent the image from its beginning"),
+        error.contains("could not be resumed, in 3 attempts: the server resent the image from its beginning"),
         "{error}"
     );
 }
