@@ -5,6 +5,7 @@ mod machine_detail_routes;
 mod os_routes;
 mod rollout_routes;
 mod user_routes;
+mod volume_routes;
 
 pub use description::{ApiRoute, OperationDoc, RequiredToken, ResponseContent};
 
@@ -13,7 +14,7 @@ use super::json_schemas::{
 };
 use super::machine_file_creation::{CreatedMachineFile, MachineFileRequest};
 use super::metal_api::machine_response::{MachineResponse, ReinstallResponse};
-use super::metal_api::{image_states, images, layouts, machines, sizes, volumes};
+use super::metal_api::{image_states, images, layouts, machines, sizes};
 use super::migration_requests::{machine_requests, operator_requests as moving};
 use super::operator::reinstalls::ReinstallRequest;
 use super::operator::{self, MachineSummary, RenameRequest, machine_list, restored_machine_confirmation};
@@ -149,7 +150,7 @@ pub fn operator_routes() -> Vec<ApiRoute> {
         machine_detail_routes::machine_detail_routes(),
         migration_routes(),
         host_routes(),
-        volume_routes(),
+        volume_routes::volume_routes(),
         template_routes(),
         user_routes::user_routes(),
         rollout_routes::rollout_routes(),
@@ -338,25 +339,6 @@ fn host_routes() -> Vec<ApiRoute> {
         get_route("/v1/machine/{id}/preview", plan_input::get_preview, "Inputs for planning a machine")
             .with_query(&operator::reinstall_plan::QUERY)
             .with_response(response_schema::<PlanInput>),
-    ]
-}
-
-fn volume_routes() -> Vec<ApiRoute> {
-    vec![
-        get_route("/v1/volumes", volumes::list_volumes, "Kubernetes volumes of all machines, with their states")
-            .with_response(list_schema::<volumes::VolumeResponse>),
-        get_route("/v1/volumes/manifests", volumes::get_manifests, "PersistentVolumes of available volumes, as YAML")
-            .with_status(200, ResponseContent::Text),
-        post_route(
-            "/v1/machine/{id}/volumes",
-            volumes::add_volumes,
-            "Add volumes and storage classes to a machine file",
-        )
-        .with_request(volumes::request_schema)
-        .with_response(list_schema::<volumes::VolumeResponse>),
-        delete_route("/v1/machine/{id}/volumes/{name}", volumes::remove_volume, "Remove a volume from a machine file")
-            .with_query(&["persistent_volume"])
-            .with_response(list_schema::<volumes::VolumeResponse>),
     ]
 }
 
