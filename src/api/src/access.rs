@@ -10,7 +10,7 @@ pub mod project_snapshots;
 pub mod table;
 
 use crate::AppState;
-use crate::machine_auth::bearer_hash;
+use crate::bearer_token::bearer_hash;
 use axum::http::{HeaderMap, StatusCode, header};
 use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;

@@ -30,6 +30,7 @@ pub mod allocation_state;
 mod approval_check;
 pub mod audit_log;
 pub mod base_url;
+mod bearer_token;
 pub mod boot_digest;
 pub mod console_log;
 pub mod deploy_templates;

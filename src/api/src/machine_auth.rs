@@ -1,10 +1,11 @@
 //! Authentication of machines by the token of their boot, and by the address from which that boot registered. The check
 //! needs only the head of a request, so the body of an unauthenticated request is never read.
 
+use super::bearer_token::bearer_token;
 use super::{AppState, abandoned_reinstalls};
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode};
 use common::error_code::ErrorCode;
 use common::format::format_count;
 use control::api_types::RegisteredHardware;
@@ -81,14 +82,11 @@ pub(crate) async fn find_boot(app: &AppState, headers: &HeaderMap) -> Result<Opt
     Ok(boot.filter(|boot| !boot.is_expired()))
 }
 
-/// Returns the hash of the request's bearer token.
-pub fn bearer_hash(headers: &HeaderMap) -> Option<token::TokenHash> {
-    bearer_token(headers).map(token::hash_token)
-}
-
-fn bearer_token(headers: &HeaderMap) -> Option<&str> {
-    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+/// Returns the response to a machine for which no space is left, because too many machines lack a machine file.
+pub(crate) fn too_many_machines(app: &AppState, id: &str, peer: ClientAddress) -> ApiError {
+    let message = "too many registered machines lack a machine file: create a file in machines/ for this machine";
+    app.log_rate_limited(format!("{id} at {peer}: {message}"));
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
 }
 
 pub(crate) fn not_authorized_for(id: &str) -> ApiError {
@@ -143,7 +141,7 @@ pub(crate) async fn enroll_boot(
             );
             Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message))
         }
-        EnrollOutcome::Crowded => Err(super::netboot::too_many_machines(app, id, peer)),
+        EnrollOutcome::Crowded => Err(too_many_machines(app, id, peer)),
         EnrollOutcome::Rejected => Err(not_authorized_for(id)),
     }
 }

@@ -73,7 +73,7 @@ pub async fn boot_script(
         BootTarget::Elsewhere(other) => (describe_other_id(&asking.id, other), None),
         BootTarget::NoFile => (describe_missing_file(&asking.id), None),
         BootTarget::Stop(order) => (describe_stopped(order), Some(true)),
-        BootTarget::Crowded => return Err(too_many_machines(&app, &asking.id, peer)),
+        BootTarget::Crowded => return Err(machine_auth::too_many_machines(&app, &asking.id, peer)),
     };
     log_unproven(&app, &asking, &next, peer);
     if matches!(next, BootTarget::Elsewhere(_) | BootTarget::NoFile) {
@@ -138,7 +138,7 @@ pub(crate) async fn boot_json(
         BootTarget::Elsewhere(other) => format!("machine {id} {}", describe_other_id(id, other)),
         BootTarget::NoFile => format!("machine {id} {}", describe_missing_file(id)),
         BootTarget::Stop(order) => describe_stopped(order),
-        BootTarget::Crowded => return Err(too_many_machines(&app, id, peer)),
+        BootTarget::Crowded => return Err(machine_auth::too_many_machines(&app, id, peer)),
     };
     Err(ApiError::new(StatusCode::CONFLICT, refusal))
 }
@@ -348,12 +348,6 @@ async fn log_active_boot(
         two_machines.map(|why| format!("; {why}")).unwrap_or_default()
     ));
     Ok(())
-}
-
-pub(crate) fn too_many_machines(app: &AppState, id: &str, peer: ClientAddress) -> ApiError {
-    let message = "too many registered machines lack a machine file: create a file in machines/ for this machine";
-    app.log_rate_limited(format!("{id} at {peer}: {message}"));
-    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
 }
 
 async fn record_event(

@@ -87,7 +87,7 @@ fn explain_refusal(standing: &InstallState, machine: &str, allocation: &str) -> 
     if let Some(other) = &standing.elsewhere {
         return Some(format!("allocation {allocation} is installed under machine {other}"));
     }
-    standing.handed_out.is_none().then(|| format!("allocation {allocation} was not served to this machine"))
+    standing.handed_out.is_none().then(|| format!("allocation {allocation} was not sent to this machine"))
 }
 
 /// Records the failure of a first installation that has started. If the boot reports that it has written nothing, and

@@ -4,6 +4,7 @@ use super::form::ChangeForm;
 use super::page_frame::{self, show_age, show_time};
 use super::session::LoggedIn;
 use api::AppState;
+use api::access;
 use api::rollouts::{self, MemberState, MemberView, RolloutChange, RolloutState, RolloutView};
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Redirect, Response};
@@ -48,7 +49,7 @@ fn show_state(rollout: &RolloutView) -> Markup {
     let is_problem = rollout.state == RolloutState::Stopped;
     html! {
         span.problem[is_problem] { (state_word(rollout.state)) }
-        @if !rollout.reason.is_empty() { br; span.faint { (rollout.reason) } }
+        @if !rollout.reason.is_empty() { br; span.faint { (access::visible_message(&rollout.reason)) } }
     }
 }
 
@@ -141,7 +142,7 @@ fn show_member(member: &MemberView) -> Markup {
             td data-label="Ordered" { @if !member.ordered.is_empty() { (show_age(&member.ordered)) } }
             td data-label="Ended" { @if !member.ended.is_empty() { (show_age(&member.ended)) } }
             td.number data-label="Data lost" { (member.lost_bytes.map_or_else(|| "unknown".to_owned(), format_bytes)) }
-            td.words data-label="Reason" { (member.reason) }
+            td.words data-label="Reason" { (access::visible_message(&member.reason)) }
         }
     }
 }
@@ -164,7 +165,7 @@ pub(crate) async fn show_membership(app: &AppState, machine: &str) -> Result<Mar
         @if let Some(rollout) = &rollout {
             @for member in rollout.members.iter().filter(|member| member.machine == machine) {
                 p { "Member of " a href={ "/rollouts/" (rollout.id) } { "rollout " (rollout.id) } " (" (state_word(rollout.state)) "): "
-                    (member_word(member.state)) @if !member.reason.is_empty() { ", " (member.reason) } "." }
+                    (member_word(member.state)) @if !member.reason.is_empty() { ", " (access::visible_message(&member.reason)) } "." }
             }
         }
     })

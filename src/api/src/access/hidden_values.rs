@@ -14,9 +14,9 @@ const SECRET_PARTS: [&str; 6] = ["password", "passphrase", "secret", "token", "p
 const SECRET_FIELDS: [&str; 9] =
     ["userdata", "user_data", "disk_key", "vpn", "args", "auth", "auth_key", "os_parameters", "parameters"];
 
-/// Names of the fields that contain messages of machines. A message can quote the output of an image's installer, which
-/// may print passwords.
-const MESSAGE_FIELDS: [&str; 4] = ["message", "withheld", "from_says", "to_says"];
+/// Names of the fields that contain messages of machines; `reason` is the reason why a member of a rollout has failed. A
+/// message can quote the output of an image's installer, which may print passwords.
+const MESSAGE_FIELDS: [&str; 5] = ["message", "reason", "withheld", "from_says", "to_says"];
 
 fn is_secret_field(name: &str) -> bool {
     let name = name.to_lowercase();
@@ -109,10 +109,12 @@ mod tests {
     #[test]
     fn messages_lose_the_output_of_programs_and_other_texts_remain() {
         let mut document = json!([{"message": "x: `sh` exited with 1: hunter2", "failure": {"message": "no\nhunter2"},
-            "plan": "line\nline", "message_count": "a\nb", "from_says": "a\nhunter2", "message2": null}]);
+            "plan": "line\nline", "message_count": "a\nb", "from_says": "a\nhunter2", "message2": null,
+            "members": [{"state": "failed", "reason": "x: `sh` exited with 1: hunter2"}]}]);
         hide_program_output(&mut document);
         let expected = json!([{"message": "x: `sh` exited with 1", "failure": {"message": "no"}, "plan": "line\nline",
-            "message_count": "a\nb", "from_says": "a", "message2": null}]);
+            "message_count": "a\nb", "from_says": "a", "message2": null,
+            "members": [{"state": "failed", "reason": "x: `sh` exited with 1"}]}]);
         assert_eq!(document, expected);
     }
 }

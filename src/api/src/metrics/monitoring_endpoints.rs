@@ -3,7 +3,7 @@
 use super::{Metrics, machine_phase, prometheus};
 use crate::AppState;
 use crate::access::Identity;
-use crate::machine_auth::bearer_hash;
+use crate::bearer_token::bearer_hash;
 use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};

@@ -35,7 +35,7 @@ async fn an_installation_goes_on_with_the_disks_that_it_has_begun_with() {
     let token = server.token(ONE).await;
     let early = server.begin_first(&token, "a1", disks("A")).await;
     assert_eq!(early.status, 409);
-    assert!(early.text().contains("was not served"), "{}", early.text());
+    assert!(early.text().contains("was not sent"), "{}", early.text());
     assert!(server.begun_on(&token).await.is_empty());
     for _ in 0..2 {
         assert_eq!(server.begin_first(&token, "a1", disks("A")).await.status, 200);

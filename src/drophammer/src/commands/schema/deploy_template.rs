@@ -27,7 +27,7 @@ pub(crate) fn template_schema() -> Value {
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Deploy template",
-        "description": "A deploy template, in deploy-templates/ of a server's directory, compatible with templates of Ironic.",
+        "description": "Deploy template, compatible with Ironic's deploy templates. `drophammer serve` reads deploy templates from the folder deploy-templates/ of its directory.",
         "type": "object",
         "additionalProperties": false,
         "required": ["name", "steps"],

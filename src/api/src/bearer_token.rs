@@ -1,0 +1,15 @@
+//! Bearer token of a request (RFC 6750).
+
+use axum::http::{HeaderMap, header};
+use store::token;
+
+/// Returns the hash of the request's bearer token.
+pub(crate) fn bearer_hash(headers: &HeaderMap) -> Option<token::TokenHash> {
+    bearer_token(headers).map(token::hash_token)
+}
+
+/// Returns the request's bearer token.
+pub(crate) fn bearer_token(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
