@@ -15,11 +15,25 @@ impl Running {
         let (text, _) = tokio::task::spawn_blocking(move || rack_output(&options)).await.unwrap().unwrap();
         serde_json::from_str(&text).unwrap()
     }
+
+    /// Waits until the server has computed the digests of all images.
+    async fn until_digests_are_known(&self) {
+        let began = std::time::Instant::now();
+        loop {
+            let images = self.v1("GET", "/v1/image", &Value::Null).await.json();
+            if images.as_array().unwrap().iter().all(|image| image["ready"] != false) {
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "{images}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_page_has_the_plans_of_site_plan() {
     let server = Running::start_in(with_images()).await;
+    server.until_digests_are_known().await;
     let browser = server.browser().await;
     let page = browser.text("/plan").await;
     for words in ["the machine has never registered", "does not contain an allocation", "Data lost: 0 B on 0 disks"] {
