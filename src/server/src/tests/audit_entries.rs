@@ -64,6 +64,20 @@ async fn an_entry_contains_the_values_before_and_after_without_secrets() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_entry_of_a_new_machine_contains_its_file_and_no_other() {
+    let server = Running::start().await;
+    server.token(STRANGER).await;
+    let body = json!({"name": "three", "image": "debian-12", "layout": "default"});
+    let answer = server.v1("POST", &format!("/v1/machine/{STRANGER}/file"), &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let entry = server.audit(&format!("machine={STRANGER}")).await.remove(0);
+    let changes = entry["changes"].as_array().unwrap();
+    let paths: Vec<_> = changes.iter().map(|change| change["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, [format!("machine {STRANGER}").as_str(), "machines/three.yaml"], "{entry}");
+    assert!(changes.iter().all(|change| change["before"].is_null() && change["after"]["name"] == "three"), "{entry}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refused_requests_leave_a_limited_number_of_entries() {
     let server = Running::start().await;
     let viewer = server.user("vic", "viewer", &[]).await;
