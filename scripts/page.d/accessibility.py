@@ -1,5 +1,8 @@
 """Checks the pages with axe-core (https://github.com/dequelabs/axe-core)."""
 
+import json
+from datetime import datetime, timedelta, timezone
+
 from browser import until
 from rack import machine_id
 
@@ -12,8 +15,11 @@ def find_violations(browser, rack, axe):
         axe.run(document).then((found) => done(found.violations.map((one) => [one.impact, one.id, one.nodes.map((node) =>
             node.target.join(" ") + ": " + (node.any.concat(node.all, node.none)[0] || {}).message)])));"""
     one, failed, plan = machine_id(6), machine_id(5), f"/machines/{machine_id(7)}/reinstall?image=debian-13.1.20261101"
+    start = (datetime.now(timezone.utc) + timedelta(days=30)).strftime("%Y-%m-%dT%H:%MZ")
+    member = {"id": one, "imageid": "debian-13.1.20261101"}
+    rollout = json.loads(rack.ask("POST", "/v1/rollouts", {"members": [member], "at_most": 1, "start": start}, rack.operator))["id"]
     paths = ["/", "/?q=storage-1&sort=-seen", f"/machines/{one}", f"/machines/{failed}", f"/machines/{machine_id(2)}", plan,
-             f"/machines/{one}/actions", f"/machines/{machine_id(8)}/actions", f"/machines/{one}/file", "/plan", "/plan?image=debian-13.1.20261101&verdict=erases", "/orders", "/layouts", "/images", "/sizes", "/templates", "/volumes",
+             f"/machines/{one}/actions", f"/machines/{machine_id(8)}/actions", f"/machines/{one}/file", "/plan", "/plan?image=debian-13.1.20261101&verdict=erases", "/orders", "/rollouts", f"/rollouts/{rollout}", "/audit", "/layouts", "/images", "/sizes", "/templates", "/volumes",
              "/machines/unknown"]
     minor, all_severe = {}, []
     browser.ask("POST", "/timeouts", {"script": 120000})
@@ -50,7 +56,7 @@ def find_violations(browser, rack, axe):
     until("refused", lambda: "Not valid" in browser.text())
     check("an invalid file")
     browser.click("form[action='/logout'] button")
-    until("out", lambda: "Operator's token" in browser.text())
+    until("out", lambda: "Use your own token" in browser.text())
     check("/login")
     print(f"   all findings: {minor or 'none'}", flush=True)
     return all_severe

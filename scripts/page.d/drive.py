@@ -356,7 +356,7 @@ def by_keys_and_without_script():
     until("taken back", lambda: "Cancel the order" not in browser.text())
     good("and an order is taken back", "reinstall ordered" not in browser.text())
     browser.click("form[action='/logout'] button")
-    until("out", lambda: "Operator's token" in browser.text())
+    until("out", lambda: "Use your own token" in browser.text())
     good("and one logs out", True)
     browser.script(True)
 
