@@ -90,7 +90,7 @@ fn settle_rollout(
 }
 
 /// Returns the state of a member whose reinstall was ordered, and the reason if it has failed.
-fn observe_member(connection: &Connection, member: &RolloutMember) -> sql::Result<(MemberState, String)> {
+pub(super) fn observe_member(connection: &Connection, member: &RolloutMember) -> sql::Result<(MemberState, String)> {
     let RolloutMember { machine, record, .. } = member;
     let standing = read_install_state(connection, machine, &record.allocation)?;
     if let Some(order) = standing.order.as_ref().filter(|order| order.id == record.order) {

@@ -2,6 +2,7 @@
 //! transaction that marks its member as ordered, so that no member is ordered twice, even by two servers that share the
 //! database.
 
+use super::progress::observe_member;
 use super::schedule::{next_members, resulting_state};
 use super::{
     MemberRecord, MemberState, Rollout, RolloutMember, RolloutRecord, RolloutState, list_ids, read_rollout,
@@ -207,6 +208,10 @@ impl ServerState {
             let Some(mut rollout) = read_rollout(transaction, id)? else { return Ok(false) };
             let Some(member) = rollout.members.get_mut(number) else { return Ok(false) };
             if member.state != MemberState::Ordered || !member.record.power_cycled.is_empty() {
+                return Ok(false);
+            }
+            // The order may have been canceled, or the machine may have booted, since the state was stored.
+            if observe_member(transaction, member)?.0 != MemberState::Ordered {
                 return Ok(false);
             }
             member.record.power_cycled = now();

@@ -206,6 +206,19 @@ fn a_machine_is_power_cycled_once_and_a_failure_withdraws_its_order() {
 }
 
 #[test]
+fn a_machine_whose_order_was_canceled_or_has_begun_is_not_power_cycled() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(&dir);
+    let id = create(&state, &["m1", "m2", "m3"], limits(3, 9));
+    assert_eq!(advance(&state, id), "ooo");
+    wait(state.cancel_order("m1", "m1"));
+    begin(&state, "m2");
+    // The states of the members are not updated before the claims.
+    let claims = [0, 1, 2].map(|number| wait(state.claim_power_cycle((id, number))));
+    assert_eq!(claims, [false, false, true]);
+}
+
+#[test]
 fn a_renamed_machine_stays_a_member_and_a_restored_database_halts_its_rollouts() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
