@@ -24,12 +24,9 @@ use tokio::sync::Semaphore;
 /// Maximum number of machines that run at the same time; the others are powered on later. Each one needs up to two file
 /// descriptors for a moment.
 const AT_ONCE: usize = 17_000;
-/// Number of machines that are powered on per second, unless the scenario requires another number.
-const PER_SECOND: f64 = 200.0;
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Scenario {
-    /// 200 machines are powered on per second.
+    /// `--per-second` machines are powered on per second.
     Ramp,
     /// All machines are powered on within one second.
     Storm,
@@ -45,6 +42,9 @@ struct Options {
     machines: u32,
     #[arg(long, value_enum, default_value = "ramp")]
     scenario: Scenario,
+    /// Number of machines that are powered on per second, unless the scenario requires another number.
+    #[arg(long, default_value_t = 35.0)]
+    per_second: f64,
     /// Address of the server's boot files, over plain HTTP.
     #[arg(long)]
     boot: SocketAddr,
@@ -103,7 +103,7 @@ async fn simulate(options: &Options) -> Result<RackReport> {
     let background = start_background(options, &operator, &run);
     let places = Arc::new(Semaphore::new(AT_ONCE));
     let interval = match options.scenario {
-        Scenario::Ramp | Scenario::BootLoop => 1.0 / PER_SECOND,
+        Scenario::Ramp | Scenario::BootLoop => 1.0 / options.per_second.clamp(0.1, 1e6),
         Scenario::Storm | Scenario::PowerFailure => 1.0 / f64::from(options.machines),
     };
     let end = tokio::time::Instant::now() + Duration::from_secs(options.limit);
