@@ -2,14 +2,14 @@
 
 use super::AppState;
 use super::agent_api::request_body::{EVENT_BYTES, read_operator_document};
+use super::metal_api::ApiRefusal;
 use super::metal_api::edited_files::wait_until_in_effect;
 use super::metal_api::machine_file::check_templates;
-use super::metal_api::{ApiRefusal, EditTurn};
 use super::operator::OperatorAuth;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use common::error_code::ErrorCode;
 use control::api_types::{RegisterRequest, RegisteredHardware};
 use http_server::api_error::ApiError;
@@ -140,11 +140,18 @@ pub async fn write_machine_file(
     PreparedMachineFile { added, text, .. }: PreparedMachineFile,
 ) -> Result<CreatedMachineFile, ApiError> {
     // Another request may have created a file for the machine after this file was prepared.
-    let turn = EditTurn::wait_for_turn(app, peer, HeaderMap::new()).await;
-    if let Some(known) = turn.directory.find_machine_by_uuid(&added.id) {
+    let Some(turn) = app.templates.lock_creation(&added.id).await else {
+        return Err(conflict_error(format!("another request is creating the file of machine {}", added.id)));
+    };
+    if let Some(known) = app.directory().find_machine_by_uuid(&added.id) {
         return Err(conflict_error(already_described(&added.id, known)));
     }
-    write_new_file(&app.machines, &format!("{}.yaml", added.name), &text).map_err(|error| match error.kind() {
+    let (folder, file, new) = (app.machines.clone(), format!("{}.yaml", added.name), text.clone());
+    // The closure holds the turn, so that a request that is canceled keeps it until the file is complete.
+    let write = move || write_new_file(&folder, &file, &new).map(|()| turn);
+    let written = tokio::task::spawn_blocking(write).await;
+    let written = written.unwrap_or_else(|panicked| Err(std::io::Error::other(panicked)));
+    let turn = written.map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => conflict_error(format!("{} already exists: choose another name", added.file)),
         _ => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("write {}: {error}", added.file)),
     })?;
@@ -153,6 +160,7 @@ pub async fn write_machine_file(
     let path = app.machines.join(format!("{}.yaml", added.name));
     app.request_machine_reload(&added.id, Some(path.clone()));
     wait_until_in_effect(app, &path, Some(&text), is_known).await.map_err(ApiRefusal::into_error)?;
+    drop(turn);
     // The file is in effect already, so the request has succeeded. The next boot and the start of an installation repeat the record.
     if let Err(error) = app.state.record_machine_file(&added.id).await {
         app.log_rate_limited(ErrorCode::ServerProblem.annotate(format!(

@@ -54,9 +54,10 @@ struct Options {
     /// File with the operator's token.
     #[arg(long)]
     token: PathBuf,
-    /// Number of machines without a machine file; the operator creates these files. They are the last machines.
+    /// Distance between two machines without a machine file; the operator creates these files. With 10, machine 9, 19 and
+    /// so on have none. 0: all machines have a file.
     #[arg(long, default_value_t = 0)]
-    without_file: u32,
+    without_file_every: u32,
     /// Duration of the transfer of an image, in seconds.
     #[arg(long, default_value_t = 10)]
     transfer: u64,
@@ -109,7 +110,8 @@ async fn simulate(options: &Options) -> Result<RackReport> {
     let end = tokio::time::Instant::now() + Duration::from_secs(options.limit);
     let mut tasks = tokio::task::JoinSet::new();
     for number in 0..options.machines {
-        let machine = SimulatedMachine::new(number, number >= options.machines - options.without_file);
+        let lacks_file = options.without_file_every > 0 && (number + 1).is_multiple_of(options.without_file_every);
+        let machine = SimulatedMachine::new(number, lacks_file);
         let (run, operator, places) = (run.clone(), operator.clone(), places.clone());
         let powered_on = tokio::time::Instant::from_std(began) + Duration::from_secs_f64(f64::from(number) * interval);
         tasks.spawn(async move {

@@ -1,7 +1,8 @@
 //! Ids and MAC addresses that more than one machine file lists. A duplicate identifies none of the machines.
 
 use crate::operator_files::MachineSpec;
-use std::collections::{BTreeMap, HashMap};
+use crate::snapshot::SharedMap;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Returns the machines by id. Omits machines whose id occurs in more than one file: one of these files may be an
@@ -31,13 +32,13 @@ pub(crate) fn remove_shared_ids(
 
 /// Adds the MACs of a machine to `listed`, and reports each MAC that the file of another machine also lists.
 pub(crate) fn register_macs(
-    listed: &mut HashMap<String, Vec<String>>,
+    listed: &mut SharedMap<Vec<String>>,
     path: &Path,
     machine: &MachineSpec,
     problems: &mut Vec<String>,
 ) {
     for mac in &machine.macs {
-        let ids = listed.entry(mac.clone()).or_default();
+        let mut ids = listed.get(mac).cloned().unwrap_or_default();
         if ids.contains(&machine.id) {
             continue;
         }
@@ -46,5 +47,6 @@ pub(crate) fn register_macs(
             format!("{path}: {mac} is also in the file of machine {other}: the MAC identifies neither machine; remove it from one of the files")
         }));
         ids.push(machine.id.clone());
+        listed.insert_mut(mac.clone(), ids);
     }
 }

@@ -280,8 +280,8 @@ impl SiteLoader {
         let all = all.collect();
         for (id, (path, machine)) in duplicates::remove_shared_ids(all, problems) {
             duplicates::register_macs(&mut directory.macs, &path, &machine, problems);
-            directory.machine_files.insert(id.clone(), path);
-            directory.machines.insert(id, Arc::new(machine));
+            directory.machine_files.insert_mut(id.clone(), path);
+            directory.machines.insert_mut(id, Arc::new(machine));
         }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChangedMachine {
     pub id: String,
-    /// Path of a new machine file; `None` if the file has not changed.
+    /// Path of a machine file that is new or was changed; `None` if the file has not changed.
     pub file: Option<PathBuf>,
 }
 
@@ -51,20 +51,20 @@ impl SiteLoader {
             let SettledMachine { machine, broken: None, .. } = settled.ok()? else { return None };
             entry.in_force = entry.newest.as_ref().ok().cloned();
             for mac in &machine.macs {
-                let ids = snapshot.macs.entry(mac.clone()).or_default();
-                match &ids[..] {
-                    [] => ids.push(id.clone()),
-                    [only] if only == id => {}
-                    _ => return None,
+                match snapshot.macs.get(mac).map(Vec::as_slice) {
+                    None | Some([]) => snapshot.macs.insert_mut(mac.clone(), vec![id.clone()]),
+                    Some([only]) if only == id => {}
+                    Some(_) => return None,
                 }
             }
             if snapshot.find_machine(id).is_some_and(|before| before.macs != machine.macs) {
                 return None;
             }
-            snapshot.machine_files.insert(id.clone(), path);
-            snapshot.machines.insert(id.clone(), Arc::new(machine));
+            snapshot.machine_files.insert_mut(id.clone(), path);
+            snapshot.machines.insert_mut(id.clone(), Arc::new(machine));
         }
-        *snapshot.updates.entry(id.clone()).or_default() += 1;
+        let updates = snapshot.updates.get(id).copied().unwrap_or_default();
+        snapshot.updates.insert_mut(id.clone(), updates + 1);
         Some(())
     }
 }

@@ -13,20 +13,23 @@ pub(crate) const MANIFEST: &str = ".manifest";
 /// Suffixes of the files that an agent requests together with an image, such as its manifest.
 const BESIDE: [&str; 4] = [MANIFEST, ".manifest.minisig", ".sha256", ".sha256.minisig"];
 
+/// Map whose copies share their entries: a copy costs nothing, and a change of a copy costs a few entries.
+pub type SharedMap<V> = rpds::HashTrieMapSync<String, V>;
+
 /// Consistent snapshot of all files in force.
 #[derive(Debug, Clone, Default)]
 pub struct SiteSnapshot {
     /// Machines by id.
-    pub(crate) machines: HashMap<String, Arc<MachineSpec>>,
+    pub(crate) machines: SharedMap<Arc<MachineSpec>>,
     /// For each MAC, the ids of the machines whose files list the MAC. A MAC identifies a machine only if no other
     /// machine file lists the MAC.
-    pub(crate) macs: HashMap<String, Vec<String>>,
+    pub(crate) macs: SharedMap<Vec<String>>,
     /// Local image files, by the path below `/images/` at which they are served.
     pub(crate) files: HashMap<String, PathBuf>,
     /// Images as defined in their YAML files, with the path of the YAML file.
     pub images: BTreeMap<String, (PathBuf, ImageSpec)>,
     /// Path of each machine file, by the machine's id.
-    pub machine_files: HashMap<String, PathBuf>,
+    pub machine_files: SharedMap<PathBuf>,
     /// For each layout in force, the path of its file. The key is the id of the layout.
     pub layout_files: BTreeMap<String, PathBuf>,
     /// For each size in force, the path of its file. The key is the id of the size.
@@ -40,7 +43,7 @@ pub struct SiteSnapshot {
     /// Number of the complete scan from which this snapshot was created.
     pub(crate) scan: u64,
     /// For each machine that was updated since the complete scan, the number of its updates.
-    pub(crate) updates: HashMap<String, u64>,
+    pub(crate) updates: SharedMap<u64>,
 }
 
 /// Version of the files and records that affect one machine.
@@ -54,16 +57,16 @@ impl SiteSnapshot {
     /// Returns a snapshot with the machines of these projects only, and without problems.
     pub fn restrict_to_projects(&self, projects: &[String]) -> SiteSnapshot {
         let is_own = |machine: &MachineSpec| machine.project.as_ref().is_some_and(|own| projects.contains(own));
-        let machines: HashMap<_, _> = self
+        let machines: SharedMap<_> = self
             .machines
             .iter()
             .filter(|(_, machine)| is_own(machine))
             .map(|(id, one)| (id.clone(), one.clone()))
             .collect();
-        let mut macs = self.macs.clone();
-        macs.values_mut().for_each(|ids| ids.retain(|id| machines.contains_key(id)));
-        let mut machine_files = self.machine_files.clone();
-        machine_files.retain(|id, _| machines.contains_key(id));
+        let keep_own = |ids: &[String]| ids.iter().filter(|id| machines.contains_key(*id)).cloned().collect();
+        let macs = self.macs.iter().map(|(mac, ids)| (mac.clone(), keep_own(ids))).collect();
+        let files = self.machine_files.iter().filter(|(id, _)| machines.contains_key(*id));
+        let machine_files = files.map(|(id, file)| (id.clone(), file.clone())).collect();
         SiteSnapshot {
             machines,
             macs,

@@ -1,13 +1,16 @@
 //! Files of templates. The files are written atomically, and one at a time.
 
 use crate::metal_api::edited_files::atomic_file::{sync_folder, write_temporary};
+use common::sync::lock_mutex;
 use model::deploy_steps::template::DeployTemplate;
+use model::machine_identity::swap_id_byte_order;
 use site::deploy_templates::FOLDER;
+use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use std::sync::{Arc, Mutex};
+use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
 /// Maximum length in bytes of the template's name within the name of its file. File names are limited to 255 bytes.
 const LONGEST_NAME: usize = 200;
@@ -15,17 +18,45 @@ const LONGEST_NAME: usize = 200;
 /// Folder of templates, and the lock for changing files.
 pub struct TemplateWriter {
     folder: PathBuf,
-    turn: Arc<Mutex<()>>,
+    turn: Arc<RwLock<()>>,
+    /// Ids of the machines whose files are being created.
+    creations: Arc<Mutex<BTreeSet<String>>>,
+}
+
+/// Exclusive right to create the file of one machine, until the value is dropped. Files of other machines can be created
+/// meanwhile, and no file is changed.
+pub(crate) struct CreationTurn {
+    machine: String,
+    creations: Arc<Mutex<BTreeSet<String>>>,
+    _turn: OwnedRwLockReadGuard<()>,
+}
+
+impl Drop for CreationTurn {
+    fn drop(&mut self) {
+        lock_mutex(&self.creations).remove(&self.machine);
+    }
 }
 
 impl TemplateWriter {
     pub fn new(dir: &Path) -> TemplateWriter {
-        TemplateWriter { folder: dir.join(FOLDER), turn: Arc::default() }
+        TemplateWriter { folder: dir.join(FOLDER), turn: Arc::default(), creations: Arc::default() }
     }
 
     /// Waits for the lock. No other request changes a file until the returned guard is dropped.
-    pub(crate) async fn lock_changes(&self) -> OwnedMutexGuard<()> {
-        self.turn.clone().lock_owned().await
+    pub(crate) async fn lock_changes(&self) -> OwnedRwLockWriteGuard<()> {
+        self.turn.clone().write_owned().await
+    }
+
+    /// Waits for the right to create the file of a machine. Returns `None` if another request creates this file.
+    pub(crate) async fn lock_creation(&self, machine: &str) -> Option<CreationTurn> {
+        let turn = self.turn.clone().read_owned().await;
+        // The same machine can be named by its UUID in either byte order.
+        let other = swap_id_byte_order(machine);
+        let mut creations = lock_mutex(&self.creations);
+        if other.is_some_and(|other| creations.contains(&other)) || !creations.insert(machine.to_owned()) {
+            return None;
+        }
+        Some(CreationTurn { machine: machine.to_owned(), creations: self.creations.clone(), _turn: turn })
     }
 
     /// Returns the path at which a template is stored.

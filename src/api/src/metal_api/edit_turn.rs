@@ -13,7 +13,7 @@ use http_server::quotas::ClientAddress;
 use serde::de::DeserializeOwned;
 use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
-use tokio::sync::OwnedMutexGuard;
+use tokio::sync::OwnedRwLockWriteGuard;
 
 /// Exclusive right of one operator request to make changes, until this value is dropped. Extractor for requests without a body.
 pub struct EditTurn {
@@ -21,7 +21,7 @@ pub struct EditTurn {
     pub peer: ClientAddress,
     pub headers: HeaderMap,
     pub directory: Arc<SiteSnapshot>,
-    _turn: OwnedMutexGuard<()>,
+    _turn: OwnedRwLockWriteGuard<()>,
 }
 
 /// Like [`EditTurn`], but for requests with a document of at most `BYTES` bytes. The document is read before the turn

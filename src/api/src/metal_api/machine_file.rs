@@ -1,6 +1,6 @@
 //! Changes of machine files by API requests.
 
-use super::edited_files::{self, EditedObject, change_text, log_removed_comments, wait_until_published};
+use super::edited_files::{self, EditedObject, change_text, log_removed_comments, wait_until_in_effect};
 use super::machines::{FIELDS, KIND};
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use site::allocation_resolution::{SiteObjects, resolve_allocation};
 use site::operator_files::{self, AllocationSpec, MachineSpec};
 use site::os_definition_state::DefinitionState;
+use site::snapshot::SiteSnapshot;
 use std::path::Path as File;
 use store::InstallState;
 
@@ -55,8 +56,9 @@ pub(super) async fn rewrite_machine_file(
     if !edited_files::replace_file(path, &text, &edited.text).await? {
         return Err(changed());
     }
-    wait_until_published(app, path, Some(&edited.text), |directory| directory.find_machine(id).is_some_and(&becomes))
-        .await?;
+    app.request_machine_reload(id, Some(path.to_owned()));
+    let has_changed = |directory: &SiteSnapshot| directory.find_machine(id).is_some_and(&becomes);
+    wait_until_in_effect(app, path, Some(&edited.text), has_changed).await?;
     log_removed_comments(app, path, &edited.gone);
     Ok(())
 }
