@@ -131,7 +131,7 @@ impl Drop for Server {
 /// Returns the TLS ports of all processes so far.
 fn over_tls(messages: &[Value]) -> Vec<u16> {
     let notes = messages.iter().filter_map(|line| line["note"].as_str());
-    let places = notes.filter_map(|note| note.strip_prefix("API and images are served at https://127.0.0.1:"));
+    let places = notes.filter_map(|note| note.strip_prefix("the API and images are served only at https://127.0.0.1:"));
     places.filter_map(|rest| rest.split(' ').next()?.parse().ok()).collect()
 }
 
@@ -260,7 +260,8 @@ fn read_script(script: &str) -> Result<Option<BootScript>> {
 
 /// Tests that boot scripts are parsed as iPXE does, and that the server's messages about TLS are parsed.
 pub fn self_test() {
-    let note = "API and images are served at https://127.0.0.1:4711 only; http://127.0.0.1:1 only serves boot files";
+    let note =
+        "the API and images are served only at https://127.0.0.1:4711; http://127.0.0.1:1 serves only boot files";
     let messages = [json!({"listening": "http://127.0.0.1:1"}), json!({"note": note}), json!({"note": "x"})];
     assert_eq!(over_tls(&messages), [4711]);
     let ramdisk = "#!ipxe\nkernel http://h/boot/vmlinuz initrd=initrd a.b=c panic=-1 || goto failed\ninitrd --name initrd http://h/boot/initrd || goto failed\nboot ||\n";

@@ -158,7 +158,7 @@ pub fn self_test() {
     refused(&["rm", "node", "db-1", "--persistent-volume", "none"], "db-1");
     assert_eq!(std::fs::read(dir.path().join("machines/node.yaml")).expect("the same"), before);
 
-    let pending = "db-1 node Pending - - will be prepared by the pending installation".to_owned();
+    let pending = "db-1 node Pending - - the pending installation prepares the volume".to_owned();
     assert_eq!(lines(&good(&["add", "node", &list])), std::slice::from_ref(&pending));
     assert_eq!(lines(&good(&["add", MACHINE, &list])), std::slice::from_ref(&pending), "what is there stays");
     assert_eq!(lines(&good(&["ls"])), [pending]);
@@ -180,7 +180,7 @@ pub fn self_test() {
     // This volume is added too late for the current installation.
     let more = file("more.yaml", &list_volumes(&[("db-1", UID), ("db-2", OTHER)]));
     let two = lines(&good(&["add", "node", &more]));
-    assert!(two[1].contains("db-2 node Pending - - will be prepared by the next reinstall"), "{two:?}");
+    assert!(two[1].contains("db-2 node Pending - - the next reinstall prepares the volume"), "{two:?}");
 
     // As MetalK8s' deletion sequence does.
     refused(&["rm", "nobody", "db-1", "--persistent-volume", "none"], "nobody");

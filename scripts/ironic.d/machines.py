@@ -188,7 +188,7 @@ def unknown(world):
         world.ironic.choose("unknown", [step("erase_devices_metadata", {})])
         world.ironic.set("unknown", {"/instance_info/image_source": "http://127.0.0.1/none"})
         world.ironic.wish("unknown", target="active")
-        machine.says("Ironic did not accept this machine within 20 s: Ironic found no node that has these MACs")
+        machine.says("Ironic did not accept this machine within 20 s: Ironic does not have a node with these MACs")
         machine.says("this machine waits until the conductor switches it off")
         machine.types("")
         machine.says("# ")

@@ -320,7 +320,7 @@ impl PlanExecutor {
 }
 
 fn panic_error() -> Error {
-    Error::new(Phase::Storage, "a thread of drophammer panicked; see the console")
+    Error::new(Phase::Storage, "internal error: a thread of drophammer panicked; see the console")
 }
 
 /// Returns the peak resident memory of this process.

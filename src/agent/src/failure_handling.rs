@@ -108,11 +108,11 @@ impl InstallFailure {
             true => error,
             false if has_earlier_attempt_begun(&allocation) => Error::new(
                 error.phase,
-                format!("{error} (this attempt has written nothing, but an earlier attempt had started to write)"),
+                format!(
+                    "{error} (this attempt has not changed the disks, but an earlier attempt has started to write to them)"
+                ),
             ),
-            false => {
-                Error::new(error.phase, format!("{error} (this attempt has written nothing: every disk is unchanged)"))
-            }
+            false => Error::new(error.phase, format!("{error} (nothing was written: every disk is unchanged)")),
         };
         let at_stage = InstallFailure::new_before_plan(stage.as_str(), error.with_code(code));
         InstallFailure {
@@ -187,14 +187,14 @@ impl InstallAgent {
                 return Err(failure.error);
             }
             NextAction::Retry => self.announce_reboot("over PXE, because the control plane requests another attempt"),
-            NextAction::Renew => {
-                self.announce_reboot("over PXE, for a new token: the old one expired while the machine waited")
-            }
+            NextAction::Renew => self.announce_reboot(
+                "over PXE, to get a new token: the token of this boot expired while the machine waited",
+            ),
             NextAction::BootNew => self.announce_reboot("from disk, into the complete new system"),
             NextAction::BootInstalled => {
                 let Err(error) = self.boot_old_system(&failure.allocation);
                 self.announce_reboot(&format!(
-                    "the installed system cannot be booted by kexec: {error}; no disk was written, so the firmware will boot the installed system"
+                    "the installed system cannot be booted by kexec: {error}; the disks are unchanged, so the firmware will boot the installed system"
                 ));
             }
         }
@@ -251,7 +251,7 @@ impl InstallAgent {
         )?;
         let installed_system::InstalledSystem { device, marker, boot } = installed;
         print_line(&format!("{} of {} on {device}: {} {}", marker.image, marker.time, boot.kernel, boot.cmdline));
-        self.announce_reboot(&format!("back into the installed system, {}", marker.image));
+        self.announce_reboot(&format!("back into the installed system (image {image})", image = marker.image));
         kexec::boot_loaded_kernel()
     }
 }
@@ -284,8 +284,8 @@ mod tests {
         for (past, begun, answer, way, words) in [
             (false, false, &enough, NextAction::BootInstalled, "every disk is unchanged"),
             (false, false, &retry, NextAction::Retry, "every disk is unchanged"),
-            (false, true, &retry, NextAction::Retry, "an earlier attempt had started to write"),
-            (false, true, &enough, NextAction::Hold, "an earlier attempt had started to write"),
+            (false, true, &retry, NextAction::Retry, "an earlier attempt has started to write"),
+            (false, true, &enough, NextAction::Hold, "an earlier attempt has started to write"),
             (true, false, &retry, NextAction::Retry, "no answer"),
             (true, false, &enough, NextAction::Hold, "no answer"),
         ] {

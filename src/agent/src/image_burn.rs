@@ -186,7 +186,7 @@ fn resolve_target(burn: &BurnOptions) -> Result<BurnTarget> {
     }
     let root = fs::metadata("/").context(Phase::Image, || "stat /".to_owned())?;
     if (metadata.dev(), metadata.ino()) == (root.dev(), root.ino()) {
-        return refused("is the root of the running system; specify another directory");
+        return refused("is the root directory of the running system; specify another directory");
     }
     Ok(BurnTarget::Directory(real))
 }

@@ -42,7 +42,7 @@ pub(crate) fn run_inventory(options: &InventoryOptions) -> Result<CommandOutcome
     }
     let bmc = ipmi::read_bmc(Path::new(ipmi::DEVICE)).unwrap_or_else(|error| {
         if !options.json {
-            print_note(&format!("{}: cannot read the BMC: {error}", ipmi::DEVICE));
+            print_note(&format!("{device}: cannot read the BMC: {error}", device = ipmi::DEVICE));
         }
         None
     });

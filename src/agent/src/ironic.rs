@@ -101,7 +101,7 @@ pub(crate) fn run_ironic_agent(
         IronicEnding::Lockdown => {
             newroot::boot::network_down::take_interfaces_down();
             output::print_line(
-                "the conductor has locked this machine down: the network of this machine is disabled, and the machine waits to be powered off",
+                "the conductor has disabled this machine (lockdown): its network is off, and the machine waits until it is powered off",
             );
             loop {
                 thread::park();
@@ -146,8 +146,8 @@ impl IronicAgent<'_> {
             let token = self.obtain_token(&node)?;
             routes.set_token(&token);
             output::print_line(&format!(
-                "this machine is node {}, reachable for the conductor at {callback_url}",
-                node.uuid
+                "this machine is node {node_uuid}, reachable for the conductor at {callback_url}",
+                node_uuid = node.uuid
             ));
             let heartbeat = HeartbeatRequest {
                 callback_url: callback_url.clone(),
@@ -224,9 +224,15 @@ impl IronicAgent<'_> {
     fn look_up(&self, api: &IronicClient, limit: Option<Duration>) -> Result<FoundIronicNode> {
         let macs = inventory::lookup_macs(self.inventory, self.conductor.boot_mac.as_deref());
         if macs.is_empty() {
-            return Err(Error::new(Phase::Control, "no network interface of this machine has a MAC for the lookup"));
+            return Err(Error::new(
+                Phase::Control,
+                "this machine cannot be looked up in Ironic: none of its network interfaces has a MAC",
+            ));
         }
-        output::print_line(&format!("asking Ironic which node has {}", macs.join(", ")));
+        output::print_line(&format!(
+            "asking Ironic for the node that has one of the MACs {macs}",
+            macs = macs.join(", ")
+        ));
         retry_lookup(limit, || api.look_up_node(&macs))
     }
 
@@ -237,7 +243,7 @@ impl IronicAgent<'_> {
         }
         let boot_mac = self.conductor.boot_mac.as_deref();
         let found = inventory::inspection_report(self.inventory, &inventory::read_addresses(), boot_mac);
-        output::print_line(&format!("sending the inventory to {}", callbacks.join(", ")));
+        output::print_line(&format!("sending the inventory to {callback_urls}", callback_urls = callbacks.join(", ")));
         retry_lookup(Some(self.conductor.lookup), || api.send_inventory(callbacks, &found))
     }
 

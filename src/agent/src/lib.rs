@@ -108,7 +108,7 @@ fn connect_control_plane(
         }
         ControlPlaneSource::Conductor(_) => Err(Error::new(
             Phase::Settings,
-            "the kernel command line specifies an Ironic conductor, so there is no control plane to query",
+            "this command queries a control plane, but the kernel command line specifies an Ironic conductor",
         )),
     }
 }
@@ -230,7 +230,7 @@ impl InstallAgent {
         allocation.unremembered |= self.control.install_memory() == RecordSource::DisksOnly;
         if clear_begun_if_intact(&self.machine, allocation, &parsed.layout, &inventory) {
             print_line(
-                "an earlier attempt to reinstall was announced, but has written nothing; the installed system is intact",
+                "an earlier reinstall attempt passed its point of no return, but wrote nothing; the installed system is intact",
             );
         }
         let request = build_request(machine, &self.machine, allocation, &self.settings.consoles);
@@ -299,7 +299,10 @@ impl InstallAgent {
                 stage: StageName::BootKexec,
                 leaves: StageName::BootKexec.failure_state(),
                 past_point_of_no_return: true,
-                error: Error::new(Phase::Boot, "the plan has ended, but the new system was not started"),
+                error: Error::new(
+                    Phase::Boot,
+                    "internal error: all stages of the plan have ended, but the new system was not started",
+                ),
                 done: Box::new(facts.done),
             },
         };
@@ -310,7 +313,10 @@ impl InstallAgent {
 /// Parses the layout of the allocation, and logs the notes about it.
 fn parse_layout(allocation: &Allocation) -> Result<ParsedLayout> {
     let parsed = allocation.parse_layout().map_err(|problems| {
-        let message = format!("invalid layout; nothing was written:\n{}", diagnostic::join_problems(&problems));
+        let message = format!(
+            "invalid layout; nothing was written:\n{problems}",
+            problems = diagnostic::join_problems(&problems)
+        );
         Error::new(Phase::Layout, message)
     })?;
     parsed.notes.iter().for_each(|note| tracing::info!("layout: {note}"));
@@ -321,7 +327,7 @@ fn parse_layout(allocation: &Allocation) -> Result<ParsedLayout> {
 fn describe_purpose(allocation: &Allocation) -> String {
     let install = format!("{} as {}", allocation.image.id, allocation.hostname);
     if allocation.moving.is_some() {
-        return format!("{}, migrated from another machine", allocation.hostname);
+        return format!("{hostname}, migrated from another machine", hostname = allocation.hostname);
     }
     match &allocation.order {
         Some(OrderedReinstall { attempt, attempts, .. }) if allocation.reinstall => {

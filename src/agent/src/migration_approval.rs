@@ -15,8 +15,8 @@ use transfer::machine_migration::{ControlSilence, IncomingMigration, OwnIdentity
 /// Returns the message that both machines show while they wait.
 pub(crate) fn describe_approval_wait(own: &OwnIdentity) -> String {
     format!(
-        "for the operator to approve the certificates of both machines; this machine's certificate is {}",
-        own.fingerprint()
+        "for the operator's approval of both machines' certificates; fingerprint of this machine's certificate: {fingerprint}",
+        fingerprint = own.fingerprint()
     )
 }
 

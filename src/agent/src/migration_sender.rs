@@ -68,9 +68,9 @@ impl InstallAgent {
         let (carried, from) = carried.map_err(|problems| at("move.carry")(refuse(&problems)))?;
         let own = OwnIdentity::generate_identity(Path::new(SECRET_FILE)).map_err(at("move.carry"))?;
         print_line(&format!(
-            "\nThe disks of this machine will be sent to another machine. They are read, but not written.\n{}\n{}\n",
-            own.describe_trust(),
-            describe_devices(&from, &carried)
+            "\nThe disks of this machine will be sent to another machine. They are read, but not written.\n{trust}\n{devices}\n",
+            trust = own.describe_trust(),
+            devices = describe_devices(&from, &carried)
         ));
         let standing = MigrationReport {
             order: moving.order.clone(),
@@ -189,8 +189,8 @@ impl InstallAgent {
             moving.carried.clone(),
         )?;
         print_line(&format!(
-            "\nThis machine replaces another machine, whose disks are received over TLS: {}",
-            incoming.own().describe_trust()
+            "\nThis machine replaces another machine, and receives the disks of that machine over TLS: {trust}",
+            trust = incoming.own().describe_trust()
         ));
         if let Some(peer) = &moving.peer {
             incoming.set_peer(peer)?;

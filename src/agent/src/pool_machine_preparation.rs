@@ -102,7 +102,10 @@ impl InstallAgent {
         let inventory = preflight::read_assembled_inventory().map_err(failure)?;
         let Some(newcomers) = recorded_disks::find_newcomers(erased, &inventory) else { return Ok(()) };
         for disk in &newcomers.disks {
-            print_line(&format!("{} was connected after the other disks had been erased", disk.device));
+            print_line(&format!(
+                "disk {device} was connected after the other disks had been erased",
+                device = disk.device
+            ));
         }
         match self.plan_erasure(&newcomers, Some(allocation), &[]).map_err(failure)? {
             Some(plan) => self.run_erasure(&plan, allocation.clone()),
@@ -140,8 +143,8 @@ impl InstallAgent {
     fn run_erasure(&self, plan: &Plan, allocation: Allocation) -> Result<(), Box<InstallFailure>> {
         let text = plan.to_string();
         print_line(&format!(
-            "\nThe disks of this machine will be erased for its next owner.\n\n{}",
-            fold_lines(&text, CONSOLE_COLUMNS)
+            "\nThe disks of this machine will be erased for its next owner.\n\n{plan}",
+            plan = fold_lines(&text, CONSOLE_COLUMNS)
         ));
         let mut session = PlanExecutor::new(self.reporter.clone(), self.control.clone(), ImageTrust::default());
         let done = session.run_plan(plan);
@@ -166,8 +169,8 @@ pub(super) fn describe_wait(missing: &[KnownDisk]) -> String {
     match missing.is_empty() {
         true => "for an allocation".to_owned(),
         false => format!(
-            "for an allocation; the following disks were not found and therefore not erased: {}",
-            missing.join(", ")
+            "for an allocation; these disks were absent and are therefore not erased: {missing_disks}",
+            missing_disks = missing.join(", ")
         ),
     }
 }

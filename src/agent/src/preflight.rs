@@ -34,7 +34,8 @@ pub(crate) fn require_tools() -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    let message = format!("the ramdisk lacks {}; rebuild the ramdisk with initramfs/build", missing.join(", "));
+    let message =
+        format!("the ramdisk lacks {tools}; rebuild the ramdisk with initramfs/build", tools = missing.join(", "));
     Err(Error::new(Phase::Settings, message).with_code(ErrorCode::RamdiskToolMissing))
 }
 

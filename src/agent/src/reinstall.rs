@@ -146,17 +146,25 @@ fn set_firmware_boot(macs: &[String]) -> String {
         set.map(|()| entry).map_err(|error| error.to_string())
     });
     match told {
-        Ok(entry) => format!("only the next firmware boot uses Boot{:04X} ({})", entry.number, entry.description),
-        Err(why) => format!(
-            "{why}: the machine boots over PXE only if the boot order of the firmware starts with a network entry"
+        Ok(entry) => format!(
+            "the next boot uses the firmware's entry Boot{number:04X} ({description}), and later boots follow the boot order",
+            number = entry.number,
+            description = entry.description
         ),
+        Err(why) => {
+            format!("{why}: the machine boots over PXE only if the firmware's boot order starts with a network entry")
+        }
     }
 }
 
 fn describe_dry_run(manner: &StopMethod, network: &std::result::Result<efi::NetworkEntry, String>) -> String {
     let fallback = match network {
-        Ok(entry) => format!("the firmware would boot Boot{:04X} ({}) next", entry.number, entry.description),
-        Err(why) => format!("{why}: the boot order of the firmware would decide what boots next"),
+        Ok(entry) => format!(
+            "the firmware would use the entry Boot{number:04X} ({description}) for the next boot",
+            number = entry.number,
+            description = entry.description
+        ),
+        Err(why) => format!("{why}: the firmware's boot order would determine the next boot"),
     };
     format!(
         "dry run: nothing is changed, and no request is sent to the server, because each response counts as an attempt\n\

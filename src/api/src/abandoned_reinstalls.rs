@@ -26,7 +26,11 @@ pub(crate) fn describe_stopped(order: &ReinstallOrder) -> String {
 /// Logs that a reinstall order was abandoned. For a partially installed machine, returns why the machine waits.
 pub(crate) fn log_order_end(app: &AppState, id: &str, next: &BootTarget, peer: ClientAddress) -> Option<String> {
     if let BootTarget::Dropped(order) | BootTarget::Stop(order) = next {
-        let text = format!("abandoned after {} attempts: image {} is not installed", order.attempts, order.image);
+        let text = format!(
+            "abandoned after {attempts} attempts: image {image} is not installed",
+            attempts = order.attempts,
+            image = order.image
+        );
         app.watch.log_reinstall(MachineOrigin::new(id, app.directory().display_name(id), peer), text);
         app.request_reload();
     }

@@ -23,7 +23,7 @@ use table::{RouteAccess, RouteRule, RouteScope};
 const OPENSTACK_TOKEN: &str = "x-auth-token";
 
 /// Text that replaces the id and the name of a machine that the current user may not see.
-pub const UNSEEN_MACHINE: &str = "a machine that you may not see";
+pub const UNSEEN_MACHINE: &str = "a machine of another project";
 
 tokio::task_local! {
     static ACTOR: RequestActor;
@@ -83,9 +83,9 @@ pub fn check_new_project(project: Option<&str>) -> Result<(), ApiError> {
     match current_projects() {
         Some(own) if !project.is_some_and(|project| own.iter().any(|one| one == project)) => {
             let why = format!(
-                "project: cannot be changed to {}: your projects are {}",
-                project.map_or("none".to_owned(), |project| format!("{project:?}")),
-                own.join(", ")
+                "project: a user with the projects {own_projects} cannot set the project {project}",
+                project = project.map_or("none".to_owned(), |project| format!("{project:?}")),
+                own_projects = own.join(", ")
             );
             Err(ApiError::new(StatusCode::FORBIDDEN, why).with_error_code(ErrorCode::AccessDenied))
         }
@@ -116,8 +116,8 @@ pub enum AccessDecision {
 /// Returns the error for a request without a valid token.
 pub(crate) fn unauthenticated_error() -> ApiError {
     let why = format!(
-        "this request requires the operator's token, which is in {} in the server's directory, or the token of a user",
-        token::OPERATOR_FILE
+        "this request requires a token of a user, or the operator's token, which is in {file} in the server's directory",
+        file = token::OPERATOR_FILE
     );
     ApiError::new(StatusCode::UNAUTHORIZED, why)
 }
@@ -141,7 +141,8 @@ pub async fn authorize_request(
 ) -> Result<AccessDecision, ApiError> {
     let rule = table::find_rule(method, route);
     if rule.is_none() && !table::is_known_route(route) {
-        let error = ApiError::new(StatusCode::FORBIDDEN, format!("{method} {route}: no role permits this request"));
+        let error =
+            ApiError::new(StatusCode::FORBIDDEN, format!("{method} {route}: none of the roles permits this request"));
         return Ok(refuse(error, "the route has no access rule", None));
     }
     // The router refuses methods that a known route does not have, except for routes that dispatch on the method.
@@ -206,18 +207,23 @@ fn check_permissions(
             .find_machine(&id.to_lowercase())
             .is_some_and(|machine| identity.may_access_project(machine.project.as_deref()))
     {
-        let message = format!("machines/ contains no machine {}", id.to_lowercase());
+        let message = format!("machines/ contains no machine {id}", id = id.to_lowercase());
         let error = ApiError::not_found(message);
         let actor = Some((identity.user.clone(), identity.token.clone()));
         let reason = "the machine does not exist, or belongs to another project".to_owned();
         return AccessDecision::Refused(Box::new(AccessRefusal { error, reason, actor, identity: Some(identity) }));
     }
     if identity.role < role {
-        let message = format!("user {}: this request requires the role {role}, not {}", identity.user, identity.role);
+        let message = format!(
+            "user {user}: this request requires the role {role}, not {own_role}",
+            user = identity.user,
+            own_role = identity.role
+        );
         return refuse_user(StatusCode::FORBIDDEN, message, "insufficient role", identity);
     }
     if scope == RouteScope::Whole && identity.is_restricted() {
-        let message = format!("user {}: this request requires access to the machines of all projects", identity.user);
+        let message =
+            format!("user {user}: this request requires access to the machines of all projects", user = identity.user);
         return refuse_user(StatusCode::FORBIDDEN, message, "restricted to projects", identity);
     }
     AccessDecision::Passed(Some(identity))

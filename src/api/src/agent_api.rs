@@ -243,9 +243,7 @@ pub(crate) fn is_event_within_quota(app: &AppState, ClientAddress(address): Clie
     let is_kept = app.anonymous_events.count_event(address);
     if !is_kept {
         app.log_rate_limited(format!(
-            "{address} sends more than {} events a minute for machines that have not registered: further events of this minute are dropped",
-            anonymous_event_limit::EVENTS
-        ));
+            "{address} sends more than {limit} events a minute for unregistered machines: further events are dropped until the minute ends", limit = anonymous_event_limit::EVENTS));
     }
     is_kept
 }

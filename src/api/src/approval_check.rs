@@ -22,12 +22,13 @@ pub(crate) async fn check_compared(
         (Err(why), _) => Err(why),
         (Ok(None), _) => Ok(()),
         (Ok(Some(approved)), Some(said)) if approved.sha256 == said => Ok(()),
-        (Ok(Some(approved)), Some(said)) => {
-            Err(format!("the plan was compared with approval {said}, but approval {} is now in force", approved.sha256))
-        }
+        (Ok(Some(approved)), Some(said)) => Err(format!(
+            "the agent compared its plan with approval {said}, but approval {current} is now in force",
+            current = approved.sha256
+        )),
         (Ok(Some(approved)), None) => Err(format!(
-            "the agent has not compared its plan with approval {}, which is in force: the approval was written after the plan was made, or the ramdisk has an earlier version",
-            approved.sha256
+            "the agent has not compared its plan with the current approval {current}: the approval was written after the plan was made, or the agent is too old to compare plans with approvals",
+            current = approved.sha256
         )),
     })
 }

@@ -42,7 +42,7 @@ pub(crate) async fn get_boot_digest(
         .find_machine(&id)
         .ok_or_else(|| ApiError::not_found(format!("machines/ contains no machine {id}")))?;
     let server = query.server.or_else(|| app.url.clone()).ok_or_else(|| {
-        let why = "the digest covers the server's URL: specify the URL at which the machine reaches this server, or start the server with --url";
+        let why = "the server's URL is missing, and the digest depends on it: specify the URL at which the machine reaches this server, or start the server with --url";
         ApiError::new(StatusCode::CONFLICT, why)
     })?;
     let url = api_url(&app, &server)?;
@@ -67,7 +67,8 @@ pub(crate) async fn get_boot_digest(
         )
     });
     let failed = |why: String| {
-        let what = format!("cannot compute the digest of kernel and ramdisk in {}: {why}", app.boot.display());
+        let what =
+            format!("cannot compute the digest of kernel and ramdisk in {folder}: {why}", folder = app.boot.display());
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, what)
     };
     let digest = computed.await.map_err(|error| failed(error.to_string()))?;

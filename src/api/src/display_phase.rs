@@ -38,7 +38,7 @@ impl ObjectFate {
 /// words.
 const FORMER_WORDS: [(&str, &str); 4] = [
     ("given up", "abandoned"),
-    ("waits for your word", "waits for adoption"),
+    ("waits for a decision of the operator", "waits for adoption"),
     ("reinstall begun", "reinstalling"),
     ("to be installed", "not installed"),
 ];
@@ -132,7 +132,7 @@ mod tests {
     fn former_words_of_bookmarks_select_the_same_phases() {
         for (former, current) in [
             ("given up", "abandoned"),
-            ("waits for your word", "waits for adoption"),
+            ("waits for a decision of the operator", "waits for adoption"),
             ("reinstall begun", "reinstalling"),
             ("to be installed", "not installed"),
             ("installed", "installed"),

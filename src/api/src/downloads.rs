@@ -73,9 +73,9 @@ async fn resolve_within(app: &AppState, directory: &FilePath, file: &FilePath) -
         return Ok(real);
     }
     app.log_rate_limited(format!(
-        "refused to serve {}: it is a symbolic link to a file outside of {}",
-        file.display(),
-        directory.display()
+        "refused to serve {link}: the symbolic link points to a file outside of {folder}",
+        link = file.display(),
+        folder = directory.display()
     ));
     Err(ApiError::not_found(format!("{name} is a symbolic link to a file outside of its directory")))
 }

@@ -62,9 +62,7 @@ async fn authenticate_path(parts: &mut Parts, app: &Arc<AppState>) -> Result<Mac
     match &boot.address {
         Some(address) if *address != peer.to_string() => {
             app.log_rate_limited(format!(
-                "{}: request from {peer} refused: its token belongs to the boot that registered from {address}",
-                app.directory().display_name(&id)
-            ));
+                "machine {machine}: request from {peer} refused: the token of the request belongs to the boot that registered from {address}", machine = app.directory().display_name(&id)));
             return Err(unauthorized(&format!("the boot with this token registered from {address}, not from {peer}")));
         }
         Some(_) => app.state.heard.record_call(&boot.hash),
@@ -84,7 +82,7 @@ pub(crate) async fn find_boot(app: &AppState, headers: &HeaderMap) -> Result<Opt
 
 /// Returns the response to a machine for which no space is left, because too many machines lack a machine file.
 pub(crate) fn too_many_machines(app: &AppState, id: &str, peer: ClientAddress) -> ApiError {
-    let message = "too many registered machines lack a machine file: create a file in machines/ for this machine";
+    let message = "this machine cannot register: too many registered machines do not have a machine file; create a file in machines/ for this machine";
     app.log_rate_limited(format!("{id} at {peer}: {message}"));
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
 }
@@ -128,7 +126,9 @@ pub(crate) async fn enroll_boot(
         }
         EnrollOutcome::Moved(before) => {
             app.state.heard.record_call(&boot.hash);
-            app.log_rate_limited(format!("{name}: the address of the machine's boot changed from {before} to {peer}"));
+            app.log_rate_limited(format!(
+                "{name}: the machine changed its address from {before} to {peer} during this boot"
+            ));
             Ok(())
         }
         EnrollOutcome::Waits(active) => {
@@ -158,14 +158,14 @@ pub(crate) fn foreign_nic_message(
     }
     let mac = (app.neighbours)(address).into_iter().find(|mac| !machine.macs.contains(mac))?;
     let MachineSpec { id, name, macs, .. } = machine;
-    Some(format!("{}; the request came from {address}", describe_other_macs_of(id, name, macs, &mac)))
+    Some(format!("{problem}; the request came from {address}", problem = describe_other_macs_of(id, name, macs, &mac)))
 }
 
 /// Describes a machine that cannot be identified, so that the operator can write its machine file.
 pub(crate) fn describe_unidentified_machine(peer: ClientAddress, asking: &BootIdentity) -> String {
     let message = format!(
-        "a machine at {peer} without a usable UUID and with the unknown MAC {:?} requests its boot script: create a file in machines/ with this MAC",
-        asking.mac
+        "the machine at {peer} has no usable UUID, and no file in machines/ lists its MAC {mac:?}: create a file in machines/ with this MAC",
+        mac = asking.mac
     );
     ErrorCode::NoUuid.annotate(message)
 }
@@ -174,11 +174,11 @@ pub(crate) fn describe_unidentified_machine(peer: ClientAddress, asking: &BootId
 pub(crate) fn describe_unknown_machine(id: &str, peer: ClientAddress, hardware: &RegisteredHardware) -> String {
     let macs: Vec<&str> = hardware.nics.iter().map(|nic| nic.mac.as_str()).collect();
     let message = format!(
-        "unknown machine {id} at {peer}: {}, {} MiB, {}, MACs {}; to use the machine, create a file with this id in machines/",
-        format_count(hardware.cpu_cores as usize, "core", "cores"),
-        hardware.memory >> 20,
-        format_count(hardware.disks.len(), "disk", "disks"),
-        macs.join(" ")
+        "unknown machine {id} at {peer}: {cores}, {memory} MiB, {disks}, MACs {macs}; to use the machine, create a file with this id in machines/",
+        cores = format_count(hardware.cpu_cores as usize, "core", "cores"),
+        memory = hardware.memory >> 20,
+        disks = format_count(hardware.disks.len(), "disk", "disks"),
+        macs = macs.join(" ")
     );
     ErrorCode::UnknownMachine.annotate(message)
 }

@@ -110,7 +110,7 @@ pub async fn prepare_machine_file(
     let row = app.state.find_registration(&id).await?;
     let unknown = || {
         ApiError::not_found(format!(
-            "machine {id} has not registered: boot it over PXE once; nothing is installed without an allocation"
+            "machine {id} has not registered: boot it over PXE once (a machine without an allocation is not installed)"
         ))
     };
     let row = row.ok_or_else(unknown)?;
@@ -122,7 +122,8 @@ pub async fn prepare_machine_file(
     let text = render_machine_file(&added, asked).map_err(conflict_error)?;
     // The new file is validated by the same code as files that the operator writes.
     let named = |why: String| replace_positions(&text, &why, str::to_owned);
-    let invalid = |why: String| conflict_error(format!("the file would be invalid: {}", named(why)));
+    let invalid =
+        |why: String| conflict_error(format!("the new machine file would be invalid: {problem}", problem = named(why)));
     let machine = operator_files::parse_machine(&text).map_err(invalid)?;
     let resolved = check_templates(app, &machine, &directory.known).await.map_err(ApiRefusal::into_error)?;
     resolved.map_err(|why| conflict_error(named(why)))?;
@@ -152,10 +153,16 @@ pub async fn write_machine_file(
     let written = tokio::task::spawn_blocking(write).await;
     let written = written.unwrap_or_else(|panicked| Err(std::io::Error::other(panicked)));
     let turn = written.map_err(|error| match error.kind() {
-        ErrorKind::AlreadyExists => conflict_error(format!("{} already exists: choose another name", added.file)),
+        ErrorKind::AlreadyExists => {
+            conflict_error(format!("{file} already exists: choose another name", file = added.file))
+        }
         _ => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("write {}: {error}", added.file)),
     })?;
-    app.watch.log_note(format!("created {} for machine {} on request of {peer}", added.file, added.id));
+    app.watch.log_note(format!(
+        "created {file} for machine {machine} on request of {peer}",
+        file = added.file,
+        machine = added.id
+    ));
     let is_known = |directory: &SiteSnapshot| directory.find_machine_by_uuid(&added.id).is_some();
     let path = app.machines.join(format!("{}.yaml", added.name));
     app.request_machine_reload(&added.id, Some(path.clone()));
@@ -164,8 +171,9 @@ pub async fn write_machine_file(
     // The file is in effect already, so the request has succeeded. The next boot and the start of an installation repeat the record.
     if let Err(error) = app.state.record_machine_file(&added.id).await {
         app.log_rate_limited(ErrorCode::ServerProblem.annotate(format!(
-            "{}: cannot record that machine {} has a machine file: {error}; the file is in effect",
-            added.file, added.id
+            "{file}: cannot record that machine {machine} has a machine file: {error}; the file is in effect",
+            file = added.file,
+            machine = added.id
         )));
     }
     Ok(added)
@@ -195,13 +203,14 @@ fn validate_new_machine(
         return Err(already_described(&id, known));
     }
     if let Some(other) = directory.machines().find(|machine| machine.name == name) {
-        return Err(format!("machine {} already has the name {name:?}", other.id));
+        return Err(format!("machine {other} already has the name {name:?}", other = other.id));
     }
     let size = sizes::choose_size(&directory.known.sizes, hardware, asked.size.as_deref())?;
     if let ([], Some(first)) = (&macs[..], omitted.iter().find(|omitted| omitted.reason.contains(OF_A_FILE))) {
         return Err(format!(
-            "machine {id}: its MAC {} {}, and no other MAC identifies the machine: write the machine file by hand, and list the machine's MACs in it",
-            first.mac, first.reason
+            "machine {id}: its MAC {mac} cannot identify the machine, because the MAC {reason}, and the machine does not have another usable MAC: write the machine file by hand, and list the machine's MACs in it",
+            mac = first.mac,
+            reason = first.reason
         ));
     }
     let (image, file) = (asked.image.clone(), format!("machines/{name}.yaml"));
@@ -209,7 +218,7 @@ fn validate_new_machine(
 }
 
 fn already_described(id: &str, known: &MachineSpec) -> String {
-    format!("machine {id} already has a file, with the name {:?}", known.name)
+    format!("machine {id} already has a file: the file of machine {known_name:?}", known_name = known.name)
 }
 
 /// Beginning of the message about a MAC that is omitted because the file of another machine lists this MAC.
@@ -235,7 +244,7 @@ async fn find_identifying_macs(
             (_, Some(other), _) => format!("{OF_A_FILE} {} already ({:?})", other.id, other.name),
             (_, None, Some(other)) => format!("was also registered by machine {other}"),
             (Some(nic), None, None) => {
-                format!("belongs to a USB NIC ({}), which can move between machines", nic.driver)
+                format!("belongs to a USB NIC ({driver}), which can be moved to another machine", driver = nic.driver)
             }
             (None, None, None) => {
                 macs.push(mac);
@@ -262,7 +271,7 @@ fn render_machine_file(added: &CreatedMachineFile, asked: &MachineFileRequest) -
     }
     let Some(image) = &asked.image else {
         let has_more = asked.layout.is_some() || !asked.ssh_pub_keys.is_empty();
-        let message = "the allocation would have a layout or SSH keys, but no image; add an image";
+        let message = "an allocation with a layout or SSH keys requires an image; add an image";
         return if has_more { Err(message.to_owned()) } else { Ok(text) };
     };
     let allocation = asked.allocation.clone().unwrap_or_else(|| Uuid::new_v4().to_string());

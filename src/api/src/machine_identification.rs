@@ -147,9 +147,9 @@ pub(crate) async fn warn_of_two_machines(
         return Ok(None);
     }
     Ok(Some(format!(
-        "this machine has MACs {}, but {id} was registered with {}: these may be two machines with the same UUID; if so, use a different id for each machine, and list each machine's MACs in its machine file",
-        macs.join(" "),
-        before.join(" ")
+        "this machine has the MACs {macs}, but machine {id} was registered with the MACs {registered_macs}: two machines may have the same UUID; if so, give each machine its own id, and list each machine's MACs in its machine file",
+        macs = macs.join(" "),
+        registered_macs = before.join(" ")
     )))
 }
 

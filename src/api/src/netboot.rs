@@ -77,7 +77,7 @@ pub async fn boot_script(
     };
     log_unproven(&app, &asking, &next, peer);
     if matches!(next, BootTarget::Elsewhere(_) | BootTarget::NoFile) {
-        app.log_rate_limited(format!("{} at {peer}: the machine {message}", asking.id));
+        app.log_rate_limited(format!("machine {machine} at {peer} {message}", machine = asking.id));
     }
     record_event(&app, &asking.id, peer, EventName::PxeBooting, &message).await?;
     log_order_end(&app, &asking.id, &next, peer);
@@ -119,7 +119,8 @@ pub(crate) async fn boot_json(
                 BootTarget::Attempt(order) => describe_attempt(order),
                 _ => String::new(),
             };
-            record_event(&app, id, peer, EventName::PlannedReboot, &format!("{what}, bypassing the firmware")).await?;
+            record_event(&app, id, peer, EventName::PlannedReboot, &format!("{what} by kexec, without the firmware"))
+                .await?;
             let initrd = ramdisk_file(&app, id).await;
             let ramdisk = ipxe::RamdiskBoot { initrd, ..asking.ramdisk(&app, &base, &token, false) };
             return Ok(Json(api_types::NextBoot {
@@ -173,9 +174,7 @@ pub(crate) async fn ramdisk_file(app: &AppState, id: &str) -> &'static str {
         return WITH_LUKS;
     }
     app.log_rate_limited(format!(
-        "{id}: the machine's layout has encrypted filesystems, but {} is missing: the agent will refuse the installation; create the file with scripts/build-ramdisk",
-        file.display()
-    ));
+        "{id}: the machine's layout has encrypted filesystems, but {file} is missing, so the agent will refuse the installation: create the file with scripts/build-ramdisk", file = file.display()));
     PLAIN
 }
 
@@ -233,7 +232,7 @@ async fn identify_requester(
     if *method == Method::HEAD {
         return Err(ApiError::new(
             StatusCode::METHOD_NOT_ALLOWED,
-            "HEAD is not allowed, because it could count as an attempt of the machine's reinstall order; use GET",
+            "the method HEAD is not allowed, because a boot script counts as an attempt of the machine's reinstall order; use GET",
         ));
     }
     let Query(query) = query.map_err(|error| ApiError::bad_request(error.to_string()))?;
@@ -253,7 +252,9 @@ async fn identify_requester(
         }
         MachineMatch::Unidentified => {
             app.log_rate_limited(machine_auth::describe_unidentified_machine(peer, &asking));
-            return Err(ApiError::bad_request("the `uuid` is not usable, and no file in machines/ has the `mac`"));
+            return Err(ApiError::bad_request(
+                "the machine cannot be identified: its `uuid` is not usable, and none of the files in machines/ lists its `mac`",
+            ));
         }
     };
     let machine = directory.find_machine(&id);
@@ -284,8 +285,9 @@ fn add_origin(why: &str, peer: ClientAddress) -> String {
 
 fn describe_attempt(order: &ReinstallOrder) -> String {
     format!(
-        "boots the ramdisk for attempt {} of {ATTEMPTS} of the reinstall with image {}",
-        order.attempts, order.image
+        "boots the ramdisk for attempt {attempt} of {ATTEMPTS} to reinstall image {image}",
+        attempt = order.attempts,
+        image = order.image
     )
 }
 
@@ -293,12 +295,12 @@ fn describe_attempt(order: &ReinstallOrder) -> String {
 /// reports the install marker.
 fn describe_unconfirmed(order: &ReinstallOrder) -> String {
     format!(
-        "boots the ramdisk, which boots the installed system: the reinstall with image {} needs confirmation, because the database was restored",
-        order.image
+        "boots the installed system by way of the ramdisk: the reinstall with image {image} needs confirmation, because the database was restored",
+        image = order.image
     )
 }
 
-const RELEASED: &str = "boots the ramdisk and waits: the system on its disks was migrated to another machine, or was copied from another machine";
+const RELEASED: &str = "boots the ramdisk and waits: the system on its disks was migrated to another machine, or is a copy of another machine's system";
 
 fn describe_migration_role(part: MigrationSide, state: MigrationState) -> String {
     let what = match (part, state) {
@@ -343,9 +345,9 @@ async fn log_active_boot(
     let two_machines = machine_identification::warn_of_two_machines(app, &asking.id, asking.mac.as_slice()).await?;
     let (at, seconds) = (active.address.unwrap_or_default(), app.state.heard.time_since_call(&active.hash).as_secs());
     app.log_rate_limited(format!(
-        "{}: boot requested from {peer}; the boot at {at} was active {seconds} s ago and continues{}",
-        app.directory().display_name(&asking.id),
-        two_machines.map(|why| format!("; {why}")).unwrap_or_default()
+        "{machine}: boot requested from {peer}; the boot at {at} was active {seconds} s ago and continues{note}",
+        machine = app.directory().display_name(&asking.id),
+        note = two_machines.map(|why| format!("; {why}")).unwrap_or_default()
     ));
     Ok(())
 }

@@ -141,8 +141,8 @@ impl PlannerPool {
             }
             Err(_) => {
                 let why = format!(
-                    "machine {machine}: its plan cannot be computed within {} s: the server is busy planning; try again later",
-                    self.shared.deadline.as_secs()
+                    "machine {machine}: its plan cannot be computed within {seconds} s: the server is busy planning; try again later",
+                    seconds = self.shared.deadline.as_secs()
                 );
                 Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why))
             }

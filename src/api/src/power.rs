@@ -63,7 +63,8 @@ pub async fn switch_as_requested(
     peer: ClientAddress,
 ) -> Result<(), ApiError> {
     switch_machine(app, id, action).await?;
-    app.watch.log_note(format!("{}: {action}, as requested by {peer}", app.directory().display_name(id)));
+    app.watch
+        .log_note(format!("{machine}: {action}, as requested by {peer}", machine = app.directory().display_name(id)));
     Ok(())
 }
 

@@ -106,14 +106,15 @@ impl RackSnapshot {
             return Err(Error::refusal(Phase::Serve, format!("{} is not a directory", missing.display())));
         }
         if !yaml_folder::has_machine_files(files) {
-            let message = format!("{}/machines does not contain a machine file", files.display());
+            let message = format!("{folder}/machines does not contain a machine file", folder = files.display());
             return Err(Error::refusal(Phase::Serve, message));
         }
         let state = ServerState::open_to_read(&dir.join(DATABASE))?;
         let definitions = OsDefinitions::new(files.join("os"), VerifyCache::disabled());
         let loader = SiteLoader::new(files, ImageDigests::cached_only(state.clone()), definitions, state.clone());
         let mut loader = loader.without_approvals();
-        let seen = loader.rescan().ok_or_else(|| Error::new(Phase::Serve, "the directory could not be read"))?;
+        let seen =
+            loader.rescan().ok_or_else(|| Error::new(Phase::Serve, "the server's directory could not be read"))?;
         let (mut directory, mut notes) = (seen.directory, Vec::new());
         for (id, image) in &mut Arc::make_mut(&mut directory.known).images {
             if image.is_none() {
@@ -277,7 +278,8 @@ impl RackSnapshot {
     ) -> Option<MachineForecast> {
         if standing.adopted {
             return Some(MachineForecast::Unknown(
-                "the operator reported the machine as installed, but the machine has not confirmed that yet".to_owned(),
+                "the operator has recorded the machine as installed, but the machine has not confirmed this yet"
+                    .to_owned(),
             ));
         }
         match &standing.order {

@@ -75,10 +75,10 @@ impl RolloutRequest {
     fn check_members(&self) -> Result<(), ApiError> {
         let mut seen = BTreeSet::new();
         if let Some(twice) = self.members.iter().find(|member| !seen.insert(&member.id)) {
-            return Err(ApiError::bad_request(format!("machine {} is listed twice", twice.id)));
+            return Err(ApiError::bad_request(format!("machine {machine} is listed twice", machine = twice.id)));
         }
         match self.members.len() {
-            0 => Err(ApiError::bad_request("members: the rollout has no machines")),
+            0 => Err(ApiError::bad_request("members: the list of machines is empty")),
             1..=MEMBERS => Ok(()),
             count => Err(ApiError::bad_request(format!("members: {count} machines; at most {MEMBERS} are allowed"))),
         }
@@ -149,13 +149,17 @@ async fn create_rollout(
         let more = refused.len().saturating_sub(LISTED);
         refused.truncate(LISTED);
         let more = if more > 0 { format!("; and {more} more") } else { String::new() };
-        return Err(refuse(format!("nothing was ordered: {}{more}", refused.join("; "))));
+        return Err(refuse(format!("nothing was ordered: {reasons}{more}", reasons = refused.join("; "))));
     }
     let created_by = identity.user.clone();
     let record = RolloutRecord { created: now(), created_by, limits, ..RolloutRecord::default() };
     let rollout = require_done(app.state.create_rollout(record, members).await?, 0)?;
     let count = common::format::format_count(rollout.members.len(), "machine", "machines");
-    app.watch.log_note(format!("rollout {}: {} ordered reinstalls of {count} from {peer}", rollout.id, identity.user));
+    app.watch.log_note(format!(
+        "rollout {rollout}: user {user} ordered reinstalls of {count} from {peer}",
+        rollout = rollout.id,
+        user = identity.user
+    ));
     app.rollouts.notify_one();
     Ok(rollout)
 }
@@ -211,7 +215,7 @@ pub(crate) async fn cancel_rollout(
     Path(id): Path<String>,
     Extension(identity): Extension<Identity>,
 ) -> Result<Json<RolloutView>, ApiError> {
-    let change = RolloutChange::Cancel(format!("the rollout was canceled by {}", identity.user));
+    let change = RolloutChange::Cancel(format!("user {user} canceled the rollout", user = identity.user));
     change_rollout(&app, &id, &identity, change).await.map(Json)
 }
 
@@ -232,7 +236,7 @@ pub async fn change_rollout(
         RolloutChange::Cancel(_) => "canceled",
     };
     let rollout = require_done(app.state.change_rollout(id, change).await?, id)?;
-    app.watch.log_note(format!("rollout {id}: {} {word} the rollout", identity.user));
+    app.watch.log_note(format!("rollout {id}: user {user} {word} the rollout", user = identity.user));
     app.request_reload();
     app.rollouts.notify_one();
     Ok(RolloutView::new(app, &rollout))

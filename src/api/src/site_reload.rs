@@ -133,7 +133,7 @@ impl SiteReloader {
             self.refreshed = None;
         }
         if catch_unwind(AssertUnwindSafe(|| self.rescan())).is_err() {
-            self.watch.log_problem("cannot read the server's directory because of an internal error: the last snapshot of the directory stays in force".to_owned());
+            self.watch.log_problem("the server's directory cannot be read because of an internal error: the files that were read before stay in force".to_owned());
         }
         let (took, now) = (began.elapsed(), Instant::now());
         (self.earliest, self.due) = (now + took * PAUSE_PER_SCAN, now + look_every.max(took * PAUSE_PER_SCAN));

@@ -149,9 +149,7 @@ impl IpmiController<'_> {
         let reported = reported_guid(&self.run(&["mc", "guid"]).ok()?)?;
         (!is_same_guid(reported, wanted)).then(|| {
             format!(
-                "management controller {} reports the GUID {reported}, but the request was for machine {wanted}: check the controller's address. The address may be correct: on many models, the controller's GUID always differs from the UUID of the firmware",
-                self.host
-            )
+                "management controller {host} reports the GUID {reported}, but the request was for machine {wanted}: check the controller's address. The address may be correct: on many models, the controller's GUID always differs from the UUID of the firmware", host = self.host)
         })
     }
 }

@@ -88,10 +88,10 @@ impl RedfishClient<'_> {
         }
         let which = machine.map_or("is requested".to_owned(), |id| format!("has the id {id}"));
         Err(bmc_refusal(format!(
-            "{} has {} systems, and it is unknown which of them {which}: append the path of the system to the address. Systems: {}",
-            self.url,
-            members.len(),
-            members.join(", ")
+            "management controller {url} manages {count} systems, and it is unknown which of them {which}: append the path of the right system to the address. Systems: {systems}",
+            url = self.url,
+            count = members.len(),
+            systems = members.join(", ")
         )))
     }
 
@@ -105,8 +105,8 @@ impl RedfishClient<'_> {
     fn refuse_another(&self, path: &str, wanted: Uuid) -> Result<()> {
         match self.read_uuid(path)? {
             Some(uuid) if !is_same_uuid(uuid, wanted) => Err(bmc_refusal(format!(
-                "management controller {} belongs to machine {uuid}, not to {wanted}: power state and boot device were not changed. Correct the controller's address; if the address is right although the UUIDs differ, append the system's path to the address: {}{path}",
-                self.url, self.url
+                "management controller {url} belongs to machine {uuid}, not to {wanted}: power state and boot device were not changed. Correct the controller's address; if the address is right although the UUIDs differ, append the system's path to the address: {url}{path}",
+                url = self.url
             ))),
             _ => Ok(()),
         }

@@ -30,7 +30,11 @@ fn reword_value(message: &str) -> Option<String> {
     // serde_json appends the position, and error chains append further messages.
     let end = [" at line ", ": ", "; "].iter().filter_map(|mark| expected.find(mark)).min().unwrap_or(expected.len());
     let (expected, after) = expected.split_at(end);
-    Some(format!("{before}must be {}, but is {}{after}", describe_expected(expected), describe_actual(actual)))
+    Some(format!(
+        "{before}must be {expected}, but is {actual}{after}",
+        expected = describe_expected(expected),
+        actual = describe_actual(actual)
+    ))
 }
 
 fn describe_expected(expected: &str) -> &str {

@@ -28,7 +28,11 @@ const MAX_DEPTH: usize = 64;
 /// it is known.
 pub fn read_document(text: &str, options: LoaderOptions) -> Result<Node, String> {
     if text.len() > MAX_BYTES {
-        return Err(format!("the document has {} bytes; at most {} MiB are supported", text.len(), MAX_BYTES >> 20));
+        return Err(format!(
+            "the document has {bytes} bytes; at most {limit_mib} MiB are supported",
+            bytes = text.len(),
+            limit_mib = MAX_BYTES >> 20
+        ));
     }
     reject_deep_nesting(text)?;
     parse_yaml_with_options(0, text, options).map_err(|error| error.to_string())

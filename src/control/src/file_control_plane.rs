@@ -155,21 +155,25 @@ impl FileControl {
 
     fn parse_machine(&self, place: &FileLocation, text: &[u8]) -> Result<AssignedMachine> {
         let refused = |why: &str| {
-            Err(Error::refusal(Phase::Control, format!("{place} {why}")).with_code(ErrorCode::OtherMachine))
+            Err(Error::refusal(Phase::Control, format!("{place}: {why}")).with_code(ErrorCode::OtherMachine))
         };
         let machine: AssignedMachine =
             serde_json::from_slice(text).context(Phase::Control, || format!("{place} cannot be parsed"))?;
         // Without this check, a web server could erase this machine by serving the validly signed file of another machine.
         if !machine.id.eq_ignore_ascii_case(&self.machine) {
-            return refused(&format!("is for machine {}, but this is machine {}", machine.id, self.machine));
+            return refused(&format!(
+                "the file is for machine {file_machine}, but this is machine {own_machine}",
+                file_machine = machine.id,
+                own_machine = self.machine
+            ));
         }
         let Some(allocation) = &machine.allocation else { return Ok(machine) };
         if allocation.id.is_empty() {
-            return refused("lacks an allocationuuid, which the install marker requires");
+            return refused("the file lacks an allocationuuid, which the install marker requires");
         }
         if allocation.reinstall && allocation.order_id().and_then(OrderNumber::parse).is_none() {
             return refused(&format!(
-                "has reinstall: true, which requires an order whose id is a number from 1 to {}, so that the reinstall is carried out only once: \
+                "the allocation has reinstall: true, which requires an order whose id is a number from 1 to {}, so that the reinstall is carried out only once: \
                  \"1\" for the first reinstall, and a larger number for each later reinstall",
                 OrderNumber::LARGEST
             ));
@@ -282,7 +286,7 @@ impl ControlPlane for FileControl {
         if let Some(place) = &self.report
             && let Err(error) = self.put_report(place, &InstallReport::from(ended))
         {
-            output::print_line(&format!("the report could not be delivered: {error}"));
+            output::print_line(&format!("the report could not be sent: {error}"));
         }
         Ok(ReportAcknowledgement::default())
     }

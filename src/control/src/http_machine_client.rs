@@ -178,7 +178,7 @@ impl HttpMachineClient {
         let said = parsed.map_or_else(|| body.to_owned(), |body| body.message);
         let said = untrusted_text_limits::sanitize_message(&said);
         let said = if said.trim().is_empty() { String::new() } else { format!(": {}", said.trim()) };
-        let text = format!("{what}: {} answered {status}{said}", self.url);
+        let text = format!("{what}: control plane {url} answered {status}{said}", url = self.url);
         let known = code.as_deref().and_then(ErrorCode::parse);
         // A code of a newer server is printed, although it has no entry in the manual of this version.
         let text = match code.filter(|_| known.is_none()) {
@@ -195,12 +195,20 @@ impl HttpMachineClient {
 
     fn unreachable_error(&self, what: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
         let clock = http::describe_clock(&error);
-        Error::with_source(Phase::Control, format!("{what}: no answer from {}{clock}", self.url), error)
-            .with_code(ErrorCode::NoAnswer)
+        Error::with_source(
+            Phase::Control,
+            format!("{what}: no answer from control plane {url}{clock}", url = self.url),
+            error,
+        )
+        .with_code(ErrorCode::NoAnswer)
     }
 
     fn parse_error(&self, what: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
-        Error::with_source(Phase::Control, format!("{what}: cannot parse the response of {}", self.url), error)
+        Error::with_source(
+            Phase::Control,
+            format!("{what}: cannot parse the response of control plane {url}", url = self.url),
+            error,
+        )
     }
 }
 

@@ -164,8 +164,8 @@ fn require_same_machine(machine: AssignedMachine, id: &str) -> Result<AssignedMa
         true => Ok(machine),
         false => {
             let message = format!(
-                "the allocation is for machine {:?}, but this is machine {id}; nothing will be installed",
-                machine.id
+                "the allocation is for machine {other:?}, but this is machine {id}; nothing will be installed",
+                other = machine.id
             );
             Err(Error::new(Phase::Control, message))
         }

@@ -40,7 +40,7 @@ const PASSWORD: usize = 16;
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Text that is reported instead of the console password if the password was generated during an earlier boot.
-const MADE_BEFORE: &str = "the password is not known: the machine was already installed before this boot";
+const MADE_BEFORE: &str = "the console password is unknown, because the machine was installed before this boot";
 
 /// Client of one version of metal-stack's API, for one machine. The implementations limit each call by a timeout, and retry calls that must
 /// succeed. Unless noted otherwise, each method fails as the method of [`ControlPlane`] with the same name does.

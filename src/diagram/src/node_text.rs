@@ -73,7 +73,7 @@ pub fn describe_details(graph: &LayoutGraph, node: usize) -> Vec<String> {
         LayoutItem::Disk(disk) => {
             let hints: Vec<String> =
                 disk.hints.iter().map(|(hint, expression)| format!("{hint} {expression}")).collect();
-            let image = disk.image.then(|| "takes the raw image".to_owned());
+            let image = disk.image.then(|| "the raw image is written to this disk".to_owned());
             let found = (!hints.is_empty()).then(|| format!("found by {}", hints.join(", ")));
             image.into_iter().chain(found).collect()
         }
@@ -128,7 +128,7 @@ pub fn describe_purpose(graph: &LayoutGraph) -> String {
     let constraints = &graph.layout.constraints;
     // A layout is selected only if both the size and the image match.
     if constraints.sizes.is_empty() || constraints.images.is_empty() {
-        return "for allocations that name it".to_owned();
+        return "used only by allocations that name this layout".to_owned();
     }
     let images = constraints.images.iter().map(|(os, version)| match version.trim() {
         "*" => os.clone(),

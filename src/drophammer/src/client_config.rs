@@ -128,7 +128,7 @@ impl ClientConfig {
             true => format!("context {name:?} does not exist; `drophammer login URL` creates a context"),
             false => {
                 let names: Vec<&str> = self.contexts.keys().map(String::as_str).collect();
-                format!("context {name:?} does not exist; contexts: {}", names.join(", "))
+                format!("context {name:?} does not exist; contexts: {names}", names = names.join(", "))
             }
         })
     }
@@ -141,7 +141,9 @@ impl ServerContext {
             |name: &str| fields.get(name).map(|value| read_string(value, &format!("{place}.{name}"))).transpose();
         let server = string("server")?.ok_or_else(|| format!("{place}.server: is missing"))?;
         let token = match (string("token")?, string("token_file")?) {
-            (Some(_), Some(_)) => return Err(format!("{place}: must not contain both token and token_file")),
+            (Some(_), Some(_)) => {
+                return Err(format!("{place}: `token` and `token_file` cannot be combined: remove one of them"));
+            }
             (Some(token), None) => Some(ContextToken::Text(SecretText::new(token))),
             (None, file) => file.map(|file| ContextToken::File(file.into())),
         };
@@ -168,7 +170,9 @@ fn read_fields<'a>(
     let prefix = if place.is_empty() { String::new() } else { format!("{place}: ") };
     let Some(fields) = value.as_object() else { return Err(format!("{prefix}must be a mapping")) };
     match fields.keys().find(|name| !known.contains(&name.as_str())) {
-        Some(unknown) => Err(format!("{prefix}unknown field {unknown:?}; known fields: {}", known.join(", "))),
+        Some(unknown) => {
+            Err(format!("{prefix}unknown field {unknown:?}; known fields: {known}", known = known.join(", ")))
+        }
         None => Ok(fields),
     }
 }

@@ -62,7 +62,10 @@ fn read_layout(path: &Path) -> Result<std::result::Result<ParsedLayout, Vec<Diag
 /// parser would also accept other text, which other programs that read the file as JSON would reject.
 fn decode_layouts(path: &Path, bytes: &[u8]) -> std::result::Result<String, Vec<Diagnostic>> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
-        vec![Diagnostic::new("", format!("not UTF-8 text: invalid from byte {} on", error.valid_up_to() + 1))]
+        vec![Diagnostic::new(
+            "",
+            format!("not UTF-8 text: invalid from byte {position} on", position = error.valid_up_to() + 1),
+        )]
     })?;
     if is_json(path)
         && let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(text.trim_start_matches('\u{feff}'))

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// Returns an error if a directory or a page cannot be written.
 pub fn write_man_pages(folder: &Path) -> Result<CommandOutcome> {
-    let what = || format!("write manual pages into {}", folder.display());
+    let what = || format!("write manual pages into {folder}", folder = folder.display());
     let formats = file_format_folder(folder);
     [folder, &formats].into_iter().try_for_each(fs::create_dir_all).context(Phase::Settings, what)?;
     for (name, text) in render_command_pages() {

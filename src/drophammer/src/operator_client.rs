@@ -167,7 +167,11 @@ pub(crate) fn find_machine<'a>(all: &'a [MachineSummary], wanted: &str) -> Resul
         }
         (None, several) => {
             let ids: Vec<&str> = several.iter().map(|machine| machine.id.as_str()).collect();
-            Err(format!("{} machines are named {wanted:?}: use the id, {}", several.len(), ids.join(" or ")))
+            Err(format!(
+                "{count} machines are named {wanted:?}: use one of the ids {ids}",
+                count = several.len(),
+                ids = ids.join(" or ")
+            ))
         }
     }
 }

@@ -38,7 +38,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 // The ramdisk's agent has a separate build profile, since it cannot continue after a panic.
 #[cfg(panic = "abort")]
 compile_error!(
-    "a request that panics must not end the server: build the server with a Cargo profile whose panic strategy is unwind"
+    "the server was built with a Cargo profile that aborts on panic, so a single request could end the server: build the server with the panic strategy unwind"
 );
 
 /// Timeout for the head of a request, and for an idle connection.
@@ -152,7 +152,7 @@ impl ConnectionLimiter {
                 tokio::spawn(handle_connection(stream, client, running.watcher(), front.tls.clone(), (place, share)));
             }
             None if !self.has_refused.swap(true, Ordering::Relaxed) => self.watch.log_problem(format!(
-                "{address} has reached the limit of connections per address: further connections are closed (if this is the address of a proxy, specify it with --proxy)"
+                "client {address} has reached the limit of connections per address: further connections from {address} are closed (if {address} is a proxy, specify it with --proxy)"
             )),
             None => {}
         }
@@ -236,7 +236,8 @@ impl ConnectionClient {
             }
             Err(_) => {
                 drop(DrainedBody::new(request.into_body()));
-                let message = format!("{} has too many requests in flight; retry later", origin.address);
+                let message =
+                    format!("client {address} has too many requests in flight; retry later", address = origin.address);
                 ApiError::new(StatusCode::TOO_MANY_REQUESTS, message).into_response()
             }
         };

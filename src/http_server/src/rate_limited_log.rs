@@ -125,7 +125,7 @@ impl MinuteQuota {
         let named: Vec<_> = named.collect();
         (dropped > 0).then(|| match named.is_empty() {
             true => format!("{dropped} log lines were dropped within a minute"),
-            false => format!("{dropped} log lines were dropped within a minute: {}", named.join(", ")),
+            false => format!("{dropped} log lines were dropped within a minute: {counts}", counts = named.join(", ")),
         })
     }
 
@@ -137,7 +137,7 @@ impl MinuteQuota {
         if source.is_some() && self.sources.len() >= ADDRESSES && !self.sources.contains_key(&source) {
             self.dropped += 1;
             let announcement = format!(
-                "more than {ADDRESSES} addresses cause log lines: lines that further addresses cause are dropped for up to a minute"
+                "more than {ADDRESSES} client addresses cause log lines: the log lines of further addresses are dropped for up to a minute"
             );
             return if self.dropped == 1 { LineVerdict::Announce(announcement) } else { LineVerdict::Drop };
         }
@@ -150,9 +150,9 @@ impl MinuteQuota {
         if lines.printed >= most {
             lines.dropped += 1;
             let announcement = format!(
-                "{} causes more than {} different log lines a minute: further lines are dropped for up to a minute",
-                format_source(source),
-                lines.printed
+                "{source} causes more than {limit} different log lines a minute: further lines are dropped for up to a minute",
+                source = format_source(source),
+                limit = lines.printed
             );
             return if lines.dropped == 1 { LineVerdict::Announce(announcement) } else { LineVerdict::Drop };
         }

@@ -80,8 +80,10 @@ impl ServerHealth {
         }
         self.0.errors.fetch_add(1, Ordering::Relaxed);
         let why = response.extensions().get::<ErrorMessage>().map_or("the reason is unknown", |message| &message.0);
-        let line =
-            format!("{method} {path} from {address}: cannot complete the request (status {}): {why}", status.as_u16());
+        let line = format!(
+            "{method} {path} from {address}: cannot complete the request (status {status}): {why}",
+            status = status.as_u16()
+        );
         // The path comes from the client, and the reason may contain text of other programs.
         let line = ErrorCode::ServerProblem.annotate_uncoded(sanitize_message(&line));
         lock_mutex(&self.0.problems).last_error = Some((Instant::now(), line.clone()));

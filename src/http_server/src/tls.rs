@@ -49,12 +49,15 @@ impl ServerTls {
             Err(error) => return refuse(certificates, format!("invalid PEM: {error}")),
         };
         if chain.is_empty() {
-            return refuse(certificates, "does not contain a certificate (-----BEGIN CERTIFICATE-----)".to_owned());
+            return refuse(
+                certificates,
+                "the file does not contain a certificate (-----BEGIN CERTIFICATE-----)".to_owned(),
+            );
         }
         let secret = match PrivateKeyDer::from_pem_slice(&read(key, "the key of --tls-key")?) {
             Ok(secret) => secret,
             Err(error) => {
-                let none = "does not contain a readable private key (PEM, without a passphrase)";
+                let none = "the file does not contain a readable private key (PEM, without a passphrase)";
                 return refuse(key, format!("{none}: {error}"));
             }
         };
@@ -63,10 +66,19 @@ impl ServerTls {
         let mut config = match config.with_no_client_auth().with_single_cert(chain.clone(), secret) {
             Ok(config) => config,
             Err(rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
-                return refuse(key, format!("does not match the first certificate in {}", certificates.display()));
+                return refuse(
+                    key,
+                    format!("the key does not match the first certificate in {file}", file = certificates.display()),
+                );
             }
             Err(error) => {
-                return refuse(certificates, format!("cannot be used with the key {}: {error}", key.display()));
+                return refuse(
+                    certificates,
+                    format!(
+                        "the certificate cannot be used with the key {key_file}: {error}",
+                        key_file = key.display()
+                    ),
+                );
             }
         };
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -114,7 +126,7 @@ pub fn describe_tls_error(error: &io::Error) -> Option<String> {
                 .to_owned(),
         ),
         rustls::Error::AlertReceived(alert) => Some(format!(
-            "rejects the server's certificate ({alert:?}): the client must trust its CA, and the certificate must cover the requested name"
+            "rejects the server's certificate ({alert:?}): the client must trust the CA of the certificate, and the certificate must cover the requested name"
         )),
         rustls::Error::InvalidMessage(_) => {
             Some("sends plain http to the https port: use a URL that begins with https://".to_owned())

@@ -85,7 +85,7 @@ impl IncomingImage {
     fn start_download(&self, part: &ImagePart, held_in: Option<HoldFile>) -> Result<Download> {
         let feed = open_source(&self.client, part, &self.pace);
         let arriving = Download::start(feed, &part.digest, self.plain, held_in);
-        arriving.context(Phase::Image, || format!("start the worker process that decodes {}", part.url))
+        arriving.context(Phase::Image, || format!("start the worker process that decodes {url}", url = part.url))
     }
 
     /// Waits for the first bytes of the image, and rejects an image that is not a tree of files, before anything is
@@ -114,7 +114,8 @@ impl IncomingImage {
                     self.first = Some(self.start_download(part, None)?);
                 }
                 (Err(error), None) => {
-                    return Err(error).context(Phase::Image, || format!("check the beginning of {}", part.url));
+                    return Err(error)
+                        .context(Phase::Image, || format!("check the beginning of {url}", url = part.url));
                 }
             }
         }
@@ -129,7 +130,10 @@ impl IncomingImage {
             );
             return Err(Error::new(Phase::Image, text));
         }
-        tracing::warn!("image {url}: {why}; starting over (attempt {} of {MOST_STARTS})", start + 1);
+        tracing::warn!(
+            "image {url}: {why}; starting again from the beginning (attempt {attempt} of {MOST_STARTS})",
+            attempt = start + 1
+        );
         Ok(start + 1)
     }
 }

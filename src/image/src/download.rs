@@ -47,7 +47,7 @@ pub fn copy_image(resolved: &ResolvedImage, target: &mut impl Write) -> Result<u
     let refused = |why: &str| Error::refusal(Phase::Image, format!("{}: {why}", resolved.url));
     let [part] = &resolved.parts[..] else { return Err(refused("the image consists of several layers")) };
     if part.digest.kind == DigestKind::Md5 {
-        return Err(refused("md5 digests can be forged and are not supported; specify the sha256"));
+        return Err(refused("md5 digests are not supported, because they can be forged; specify the sha256 digest"));
     }
     let client = http::new_download_client(None)?;
     let source = fetch::open_source(&client, part, &FetchRetryPolicy::default());
@@ -63,7 +63,10 @@ pub fn copy_image(resolved: &ResolvedImage, target: &mut impl Write) -> Result<u
     let found = reader.finish();
     match found == part.digest {
         true => Ok(head.len() as u64 + rest),
-        false => Err(refused(&format!("the image has the digest {found}, but {} is expected", part.digest))),
+        false => Err(refused(&format!(
+            "the image has the digest {found}, but {expected} is expected",
+            expected = part.digest
+        ))),
     }
 }
 

@@ -102,8 +102,10 @@ fn pack_image(options: &PackOptions) -> Result<PackResult> {
     refuse_other_codec(image)?;
     let replaced = image.exists();
     if replaced && !options.force {
-        let why =
-            format!("{} already exists; specify another output file, or replace it with --force", image.display());
+        let why = format!(
+            "{file} already exists; specify another output file, or replace it with --force",
+            file = image.display()
+        );
         return Err(Error::refusal(Phase::Image, why));
     }
     let missing = if let PackSource::Tree = source { bootable::find_missing(&options.source) } else { None };
@@ -178,8 +180,8 @@ impl PackResult {
         let (seconds, image) = (format::format_seconds(self.seconds), self.image.display());
         let replaced = if self.replaced { "; replaced the existing image" } else { "" };
         format!(
-            "{image}: {files}{bytes_in} in, {bytes_out} out, {seconds}; also written: {}{signed}{replaced}\n",
-            self.beside.join(", ")
+            "{image}: {files}{bytes_in} in, {bytes_out} out, {seconds}; also written: {files_written}{signed}{replaced}\n",
+            files_written = self.beside.join(", ")
         )
     }
 }
@@ -195,7 +197,7 @@ impl PackSource {
         if image.is_dir() || image.file_name().is_none() {
             return Err(Error::refusal(
                 Phase::Image,
-                format!("{} is a directory; specify the file name of the image", image.display()),
+                format!("{path} is a directory; specify the file name of the image", path = image.display()),
             ));
         }
         let metadata = fs::metadata(source).context(Phase::Image, || format!("stat {}", source.display()))?;
@@ -204,17 +206,21 @@ impl PackSource {
             return disk::detect_source(source);
         }
         if !metadata.is_dir() {
-            let why = format!("{} is neither a directory nor the file of a disk image", source.display());
+            let why =
+                format!("{source} is neither a directory nor the file of a disk image", source = source.display());
             return Err(Error::refusal(Phase::Image, why));
         }
         let absolute = |path: &Path| path.canonicalize().context(Phase::Image, || format!("stat {}", path.display()));
         let beside = image.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if absolute(beside)?.starts_with(absolute(source)?) {
-            return Err(Error::refusal(Phase::Image, format!("{} is inside the directory to pack", image.display())));
+            return Err(Error::refusal(
+                Phase::Image,
+                format!("{file} is inside the directory to pack", file = image.display()),
+            ));
         }
         let is_empty = fs::read_dir(source).map(|mut entries| entries.next().is_none());
         if is_empty.context(Phase::Image, || format!("list {}", source.display()))? {
-            let why = format!("{} is empty: there is nothing to pack", source.display());
+            let why = format!("{folder} is empty: there is nothing to pack", folder = source.display());
             return Err(Error::refusal(Phase::Image, why));
         }
         Ok(PackSource::Tree)
@@ -241,8 +247,8 @@ fn refuse_other_codec(image: &Path) -> Result<()> {
     match OTHERS.contains(&end.as_str()) {
         true => {
             let why = format!(
-                "{} has the extension of another format, but images are compressed with zstd; use the extension .zst",
-                image.display()
+                "{file} has the extension of another format, but images are compressed with zstd; use the extension .zst",
+                file = image.display()
             );
             Err(Error::refusal(Phase::Image, why))
         }
@@ -264,8 +270,9 @@ fn misnamed(image: &Path, source: &PackSource) -> Option<String> {
     let bare = name.strip_suffix(".zst").or_else(|| name.strip_suffix(".zstd"));
     let inner = bare.unwrap_or(&name).rsplit_once('.').map(|(_, end)| end);
     let belied = bare.is_none() || inner.is_some_and(|end| others.contains(&end));
-    belied
-        .then(|| format!("{} is {is} compressed with zstd, but its extension differs; use .{ending}", image.display()))
+    belied.then(|| {
+        format!("{file} is {is} compressed with zstd, but its extension differs; use .{ending}", file = image.display())
+    })
 }
 
 /// Rejects a source that is one of the files to be replaced, even if it is specified by another path.

@@ -134,7 +134,7 @@ impl Gpt {
             return damaged(&format!("{count} entries of {entry_bytes} bytes are not supported"));
         }
         if gpt.header_u64(OWN_LBA) != lba {
-            return damaged("the header contains the number of another sector");
+            return damaged("the header contains another sector number than its own");
         }
         gpt.entries = vec![0; count * entry_bytes];
         let at = gpt.entries_lba().checked_mul(sector).ok_or(io::ErrorKind::InvalidData)?;

@@ -157,7 +157,7 @@ fn build_client(builder: &dyn Fn() -> ClientBuilder) -> Result<Client> {
 
 fn warn_of_missing_tls(error: reqwest::Error) {
     let why = common::error::Error::with_source(Phase::Control, "TLS", error);
-    tracing::warn!("https is not available, so only http is used: {why}");
+    tracing::warn!("https is not available, so the agent can use only http: {why}");
 }
 
 /// Appends `suffix` to the path of a URL. The query of the URL, if any, stays at the end.

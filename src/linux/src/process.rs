@@ -282,17 +282,26 @@ impl ProcessFailure {
 impl fmt::Display for CommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.end {
-            ProcessFailure::NotStarted(error) => write!(f, "`{}` could not be started: {error}", self.argv)?,
+            ProcessFailure::NotStarted(error) => {
+                write!(f, "`{command}` could not be started: {error}", command = self.argv)?
+            }
             ProcessFailure::Exited(code) => write!(f, "`{}` exited with {code}", self.argv)?,
-            ProcessFailure::Killed(signal) => write!(f, "`{}` was killed by signal {signal}", self.argv)?,
+            ProcessFailure::Killed(signal) => {
+                write!(f, "`{command}` was killed by signal {signal}", command = self.argv)?
+            }
             ProcessFailure::Deadline { limit, .. } => {
-                write!(f, "`{}` did not end within {} s and was killed", self.argv, limit.as_secs_f32())?;
+                write!(
+                    f,
+                    "`{command}` did not end within {seconds} s and was killed",
+                    command = self.argv,
+                    seconds = limit.as_secs_f32()
+                )?;
             }
             ProcessFailure::NotWhole(limit) => {
                 write!(
                     f,
-                    "`{}` printed more than {limit} bytes, or left behind a process that keeps its output pipe open",
-                    self.argv
+                    "`{command}` printed more than {limit} bytes, or left behind a process that keeps its output pipe open",
+                    command = self.argv
                 )?;
             }
         }
@@ -302,7 +311,7 @@ impl fmt::Display for CommandError {
         if let ProcessFailure::Deadline { warnings, .. } = &self.end
             && !warnings.is_empty()
         {
-            write!(f, "; kernel warnings in the meantime: {}", warnings.join(" | "))?;
+            write!(f, "; kernel warnings in the meantime: {warnings}", warnings = warnings.join(" | "))?;
         }
         Ok(())
     }

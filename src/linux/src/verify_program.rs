@@ -47,11 +47,14 @@ fn judge_error(error: &CommandError) -> VerifyVerdict {
         ProcessFailure::Exited(worker::NOT_RUN) if said.contains(worker::TROUBLE) => {
             VerifyVerdict::NotRun(said.rsplit(worker::TROUBLE).next().unwrap_or_default().to_owned())
         }
-        ProcessFailure::Exited(code) => VerifyVerdict::Refused(format!("it exited with {code}{saying}")),
-        ProcessFailure::Killed(signal) => VerifyVerdict::Refused(format!("it was killed by signal {signal}{saying}")),
-        ProcessFailure::Deadline { limit, .. } => {
-            VerifyVerdict::Refused(format!("it did not end within {} s and was killed{saying}", limit.as_secs_f32()))
+        ProcessFailure::Exited(code) => VerifyVerdict::Refused(format!("the program exited with {code}{saying}")),
+        ProcessFailure::Killed(signal) => {
+            VerifyVerdict::Refused(format!("the program was killed by signal {signal}{saying}"))
         }
+        ProcessFailure::Deadline { limit, .. } => VerifyVerdict::Refused(format!(
+            "the program did not end within {seconds} s and was killed{saying}",
+            seconds = limit.as_secs_f32()
+        )),
         // `verify` succeeded, but its output was not read completely.
         ProcessFailure::NotWhole(_) => VerifyVerdict::Good,
     }

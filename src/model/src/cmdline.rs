@@ -98,7 +98,10 @@ fn parse_control_plane(one: &impl Fn(&str) -> Result<Option<String>>) -> Result<
         )),
         several => {
             let names: Vec<&str> = several.iter().map(|(name, _)| *name).collect();
-            Err(cmdline_error(format!("several control planes are configured: {}; set only one", names.join(" and "))))
+            Err(cmdline_error(format!(
+                "several control planes are configured: {names}; set only one",
+                names = names.join(" and ")
+            )))
         }
     }
 }
@@ -109,7 +112,7 @@ fn server_control(url: &str, token: Option<String>, report: Option<String>) -> R
     }
     if report.is_some() {
         return Err(cmdline_error(
-            "drophammer.report= requires drophammer.file=; without drophammer.file=, the report is sent to the server at drophammer.url=".to_owned()
+            "drophammer.report= cannot be combined with drophammer.url=, whose server receives the report; drophammer.report= requires drophammer.file=".to_owned()
         ));
     }
     let missing =
@@ -137,7 +140,7 @@ fn metal_stack_control(pixie: &str, report: Option<String>) -> Result<ControlPla
     }
     if report.is_some() {
         return Err(cmdline_error(
-            "drophammer.report= requires drophammer.file=; without drophammer.file=, the report is sent to metal-stack"
+            "drophammer.report= cannot be combined with metal-stack, which receives the report; drophammer.report= requires drophammer.file="
                 .to_owned(),
         ));
     }

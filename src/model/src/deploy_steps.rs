@@ -63,9 +63,7 @@ impl StepList {
         for wanted in list {
             match merge::parse_step(&CATALOGUE, wanted) {
                 Ok(step) if step.entry.out_of_band => steps.wrong.push(format!(
-                    "{} runs through the management controller, before the agent starts: the server must not send this step",
-                    step.entry.name
-                )),
+                    "step {step} runs through the management controller, before the agent starts, but the server has sent this step to the agent", step = step.entry.name)),
                 Ok(step) => steps.list.push(step),
                 Err(why) => steps.wrong.extend(why.into_iter().map(|(_, message)| message)),
             }

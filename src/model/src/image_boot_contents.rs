@@ -75,9 +75,9 @@ pub fn read_manifest_contents(text: &[u8], digest: &str) -> Result<Option<BootCo
         ContentsManifest { version, .. } if version != 1 => {
             Err(format!("manifest version {version} is not supported; only version 1 is supported"))
         }
-        ContentsManifest { digest: other, .. } if digest.starts_with("sha256:") && other != digest => {
-            Err(format!("the manifest is for an image with the digest {other}, but this image has the digest {digest}"))
-        }
+        ContentsManifest { digest: other, .. } if digest.starts_with("sha256:") && other != digest => Err(format!(
+            "the manifest is for another image: its digest is {other}, but the digest of this image is {digest}"
+        )),
         ContentsManifest { contents, .. } => Ok(contents),
     }
 }
@@ -98,7 +98,7 @@ mod tests {
         for (text, says) in [
             (
                 &text[..],
-                "the manifest is for an image with the digest sha256:0a, but this image has the digest sha256:0b",
+                "the manifest is for another image: its digest is sha256:0a, but the digest of this image is sha256:0b",
             ),
             (br#"{"version": 2, "digest": "sha256:0b"}"#, "manifest version 2 is not supported"),
             (b"<html>", "not a manifest"),

@@ -166,7 +166,7 @@ impl RecordedDisk {
         }
         let is_same = is_same_serial(&self.serial, &other.serial) == Some(true);
         let same = is_same && self.model == other.model && self.size_bytes == other.size_bytes;
-        same.then(|| format!("serial number {}, model and size", self.serial))
+        same.then(|| format!("serial number {serial}, model and size", serial = self.serial))
     }
 }
 

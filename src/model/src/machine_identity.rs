@@ -111,7 +111,7 @@ pub fn parse_mac(text: &str) -> Result<String, String> {
     let is_pair = |pair: &&str| pair.len() == 2 && pair.bytes().all(|byte| byte.is_ascii_hexdigit());
     match pairs.len() == 6 && pairs.iter().all(is_pair) {
         true => Ok(pairs.join(":").to_lowercase()),
-        false => Err(format!("{text:?} is not a MAC address such as 52:54:00:12:34:56")),
+        false => Err(format!("{text:?} is not a MAC address, such as 52:54:00:12:34:56")),
     }
 }
 

@@ -97,7 +97,10 @@ pub(super) fn parse_cidr(text: &str) -> Result<Cidr, String> {
     let is_number = !length.is_empty() && length.bytes().all(|byte| byte.is_ascii_digit());
     let prefix = length.parse().ok().filter(|length| is_number && *length <= address_bits(&address));
     let prefix = prefix.ok_or_else(|| {
-        format!("the prefix length of {text:?} must be a number from 0 to {}, not a netmask", address_bits(&address))
+        format!(
+            "the prefix length of {text:?} must be a number from 0 to {bits}, not a netmask",
+            bits = address_bits(&address)
+        )
     })?;
     Ok(Cidr { address, prefix })
 }
@@ -108,7 +111,7 @@ pub(super) fn parse_own_address(text: &str) -> Result<Cidr, String> {
     let address = cidr.address;
     if address.is_loopback() || address.is_multicast() || address.is_unspecified() {
         return Err(format!(
-            "{address} cannot be the address of a NIC: it is a loopback, multicast or unspecified address"
+            "{address} is a loopback, multicast or unspecified address, which cannot be the address of a NIC"
         ));
     }
     if cidr.is_default() {
@@ -140,7 +143,11 @@ pub(super) fn parse_destination(text: &str, via: &IpAddr) -> Result<Cidr, String
         return Err(format!("the destination {to} and the gateway {via} have different address families"));
     }
     if to.network_address() != to.address {
-        return Err(format!("{to} is not a network address: the network is {}/{}", to.network_address(), to.prefix));
+        return Err(format!(
+            "{to} is not a network address: the network is {network}/{prefix}",
+            network = to.network_address(),
+            prefix = to.prefix
+        ));
     }
     Ok(to)
 }

@@ -66,7 +66,7 @@ impl NetworkReader {
         if map.is_none() {
             self.report(
                 &field.place,
-                format!("this must be a mapping of fields, but is {}", describe_type(field.value)),
+                format!("this must be a mapping of fields, but is {actual}", actual = describe_type(field.value)),
             );
         }
         map
@@ -74,7 +74,10 @@ impl NetworkReader {
 
     pub(crate) fn read_items<'a>(&mut self, field: &JsonField<'a>) -> Vec<JsonField<'a>> {
         let Some(items) = field.value.as_array() else {
-            self.report(&field.place, format!("this must be a list, but is {}", describe_type(field.value)));
+            self.report(
+                &field.place,
+                format!("this must be a list, but is {actual}", actual = describe_type(field.value)),
+            );
             return Vec::new();
         };
         let place = |index| format!("{}[{index}]", field.place);
@@ -87,7 +90,7 @@ impl NetworkReader {
             Value::String(text) => Some(text.clone()),
             Value::Number(number) => Some(number.to_string()),
             other => {
-                self.report(&field.place, format!("this must be text, but is {}", describe_type(other)));
+                self.report(&field.place, format!("this must be text, but is {actual}", actual = describe_type(other)));
                 None
             }
         }

@@ -45,13 +45,15 @@ fn find_misfit(ethernet: &EthernetConfig, nics: &[Nic]) -> Option<(&'static str,
             return Some((MAC, format!("no NIC has the MAC address {mac}; this machine has {cards}")));
         }
         [_] => {}
-        several => return Some((MAC, format!("several NICs have the MAC address {mac}: {}", several.join(", ")))),
+        several => {
+            return Some((MAC, format!("several NICs have the MAC address {mac}: {nics}", nics = several.join(", "))));
+        }
     }
     let name = ethernet.set_name.as_ref()?;
     let other = nics.iter().find(|nic| nic.name == *name && !is_it(nic))?;
     let why = format!(
-        "the kernel uses the name {name} for another NIC ({}), so this NIC cannot have this name; choose a name such as lan0",
-        other.mac
+        "the kernel uses the name {name} for another NIC ({mac}), so this NIC cannot have this name; choose a name such as lan0",
+        mac = other.mac
     );
     Some(("set-name", why))
 }

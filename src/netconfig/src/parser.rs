@@ -194,7 +194,11 @@ impl NetworkParser {
         match parameter.kind {
             ParameterType::OneOf(words) => self.reader.parse_scalar(field, |text| match words.contains(&text) {
                 true => Ok(text.to_owned()),
-                false => Err(format!("{text:?} is not a valid {}{}", parameter.netplan, suggest_nearest(text, words))),
+                false => Err(format!(
+                    "{text:?} is not a valid {parameter}{suggestion}",
+                    parameter = parameter.netplan,
+                    suggestion = suggest_nearest(text, words)
+                )),
             }),
             ParameterType::Milliseconds => self.reader.parse_scalar(field, parse_milliseconds),
             ParameterType::Number => {
@@ -279,7 +283,7 @@ impl NetworkParser {
             {
                 let family = family_name(is_v4);
                 let message = format!(
-                    "{server} cannot be reached from this device, which has no {family} address: add the name server to another device"
+                    "the name server {server} cannot be reached from this device, which does not have an {family} address: move the name server to another device"
                 );
                 self.reader.report(&child_path(&field.place, "addresses"), message);
             }
@@ -292,7 +296,7 @@ impl NetworkParser {
             let Some(field) = fields.get(name) else { continue };
             let gateway = self.reader.parse_scalar(&field, |text| match parse_ip(text)? {
                 via if via.is_ipv4() == is_v4 => Ok(via),
-                via => Err(format!("{via} is not an {} address", family_name(is_v4))),
+                via => Err(format!("{via} is not an {family} address", family = family_name(is_v4))),
             });
             let route =
                 gateway.map(|via| StaticRoute { to: Cidr::whole_family(is_v4), via, metric: None, on_link: false });
@@ -309,7 +313,10 @@ impl NetworkParser {
             if route.to.is_default() {
                 self.seen.defaults.push(((route.to.is_v4(), route.metric), place.clone()));
             } else if let Some((_, first)) = routes[..index].iter().find(|(other, _)| same(other)) {
-                self.reader.report(place, format!("the route to {} is specified twice, first at {first}", route.to));
+                self.reader.report(
+                    place,
+                    format!("the route to {route} is specified twice, first at {first}", route = route.to),
+                );
             }
         }
         settings.routes = strip_locations(routes);

@@ -54,8 +54,8 @@ impl NetworkParser {
             found,
             |(is_v4, _)| {
                 format!(
-                    "two default routes of {} have the same metric: increase the metric of the second route",
-                    family_name(*is_v4)
+                    "two default routes of {family} have the same metric: increase the metric of the second route",
+                    family = family_name(*is_v4)
                 )
             },
         );
@@ -100,8 +100,7 @@ impl NetworkParser {
                 && settings.dhcp6
                 && settings.accept_ra == Some(false)
             {
-                let message =
-                    "DHCPv6 is only used if router advertisements announce it: remove `accept-ra: false`, or `dhcp6`";
+                let message = "`dhcp6` has no effect together with `accept-ra: false`, because only router advertisements enable DHCPv6: remove `accept-ra: false` or `dhcp6`";
                 found.push(Diagnostic::new(child_path(place, "dhcp6"), message));
             }
         }
@@ -124,22 +123,32 @@ impl NetworkParser {
         let mut problem = |name: &str, message: String| found.push(Diagnostic::new(child_path(&place, name), message));
         if !self.seen.ids.iter().any(|(known, _)| *known == vlan.link) {
             let ids: Vec<&str> = self.seen.ids.iter().map(|(id, _)| id.as_str()).collect();
-            problem("link", format!("device {:?} does not exist; existing: {}", vlan.link, ids.join(", ")));
+            problem(
+                "link",
+                format!(
+                    "device {link:?} does not exist; existing: {existing}",
+                    link = vlan.link,
+                    existing = ids.join(", ")
+                ),
+            );
         }
         if self.is_cyclic(id) {
             problem(
                 "link",
-                format!("{id} has the link {}, which is itself on {id}; links must not form a cycle", vlan.link),
+                format!(
+                    "{id} has the link {link}, which is itself on top of {id}; links must not form a cycle",
+                    link = vlan.link
+                ),
             );
         }
         if let Some(bond) = network.find_bond(&vlan.link) {
-            problem("link", format!("{} is a member of {bond}: set the link to {bond}", vlan.link));
+            problem("link", format!("{link} is a member of {bond}: set the link to {bond}", link = vlan.link));
         }
         let is_same = |other: &VlanConfig| (&other.link, other.id) == (&vlan.link, vlan.id);
         if let Some((first, _)) =
             network.vlans.iter().find(|(_, other)| is_same(other)).filter(|(first, _)| *first != id)
         {
-            problem("id", format!("VLAN {1} on {0} already exists: {first}", vlan.link, vlan.id));
+            problem("id", format!("VLAN {vlan} on {link} already exists: {first}", link = vlan.link, vlan = vlan.id));
         }
         let beneath = network
             .devices_in_order()
@@ -147,7 +156,7 @@ impl NetworkParser {
             .find(|(known, _)| *known == vlan.link)
             .map(|(_, beneath)| effective_mtu(beneath));
         if let Some(beneath) = beneath.filter(|beneath| vlan.settings.mtu.is_some_and(|mtu| mtu > *beneath)) {
-            problem("mtu", format!("the MTU must not exceed the MTU of {}, which is {beneath}", vlan.link));
+            problem("mtu", format!("the MTU must not exceed the MTU of {link}, which is {beneath}", link = vlan.link));
         }
         // ifupdown interprets a name such as `lan0.5` as VLAN 5 on lan0.
         if let Some((link, number)) = id.rsplit_once('.')
@@ -157,8 +166,9 @@ impl NetworkParser {
             problem(
                 "id",
                 format!(
-                    "the name suggests VLAN {number} on {link}, but this is VLAN {} on {}: choose another name",
-                    vlan.id, vlan.link
+                    "the name suggests VLAN {number} on {link}, but this is VLAN {vlan} on {actual_link}: choose another name",
+                    vlan = vlan.id,
+                    actual_link = vlan.link
                 ),
             );
         }
@@ -204,7 +214,10 @@ fn check_bond(bond: &BondConfig, place: &str, found: &mut Vec<Diagnostic>) {
         let modes = parameter.modes.join(", ");
         problem(
             parameter.netplan,
-            format!("{} is not supported in bond mode {mode}; it requires one of the modes {modes}", parameter.netplan),
+            format!(
+                "{parameter} is not supported in bond mode {mode}; it requires one of the modes {modes}",
+                parameter = parameter.netplan
+            ),
         );
     }
     if let Some(primary) = &bond.primary {
@@ -212,8 +225,8 @@ fn check_bond(bond: &BondConfig, place: &str, found: &mut Vec<Diagnostic>) {
             problem(
                 "primary",
                 format!(
-                    "`primary` is not supported in bond mode {mode}; it requires one of the modes {}",
-                    WITH_PRIMARY.join(", ")
+                    "`primary` is not supported in bond mode {mode}; it requires one of the modes {modes}",
+                    modes = WITH_PRIMARY.join(", ")
                 ),
             );
         }

@@ -61,7 +61,7 @@ fn run_create_at(place: &Path, create: &CreateSystem, deadline: Duration, say: &
 fn bind_read_only(mounts: &mut MountStack, folder: &str) -> Result<()> {
     let (there, here) = (Path::new("/").join(folder), mounts.root().join(folder));
     let Ok(is) = there.symlink_metadata() else { return Ok(()) };
-    let what = || format!("bind-mount {} for `create`", there.display());
+    let what = || format!("bind-mount {folder} for `create`", folder = there.display());
     if is.is_symlink() {
         return fs::read_link(&there).and_then(|to| symlink(to, &here)).context(Phase::Target, what);
     }

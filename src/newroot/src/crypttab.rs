@@ -35,8 +35,9 @@ fn find_missing_programs(root: &NewRoot, entries: &[CrypttabEntry]) -> Option<St
         |library: &&str| LIBRARY_FOLDERS.iter().any(|folder| root.path_exists(&format!("{folder}/{library}")));
     let lacking: Vec<&str> = LIBRARIES.into_iter().filter(|library| by_tpm && !is_there(library)).collect();
     let packages = "packages of Debian: libtss2-esys-3.0.2-0 and libtss2-rc0, with the suffix t64 since Debian 13; package of Fedora and its derivatives: tpm2-tss";
-    (!lacking.is_empty())
-        .then(|| format!("{}, which systemd requires to access a TPM 2 ({packages})", lacking.join(", ")))
+    (!lacking.is_empty()).then(|| {
+        format!("{libraries}, which systemd requires to access a TPM 2 ({packages})", libraries = lacking.join(", "))
+    })
 }
 
 /// Returns the programs of the target that open containers.

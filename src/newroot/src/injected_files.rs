@@ -16,7 +16,7 @@ pub fn inject_files(root: &NewRoot, files: &[InjectedFile]) -> Result<()> {
             root.remove(&file.path)?;
             continue;
         };
-        let why = || format!("write {} to the target", file.path);
+        let why = || format!("write {file} to the target", file = file.path);
         let user = resolve_id(root, "/etc/passwd", file.owner.as_deref()).context(Phase::Target, why)?;
         let group = resolve_id(root, "/etc/group", file.group.as_deref()).context(Phase::Target, why)?;
         root.write_file(&file.path, file.mode, content)?;

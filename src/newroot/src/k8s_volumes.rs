@@ -78,7 +78,11 @@ fn write_sparse_file(root: &NewRoot, sparse: &SparseVolume) -> Result<()> {
             true => Ok(()),
             false => Err(Error::new(
                 Phase::Target,
-                format!("{} has {} bytes, but must have {size_bytes} bytes", what(), found.len()),
+                format!(
+                    "{file} has {bytes} bytes, but must have {size_bytes} bytes",
+                    file = what(),
+                    bytes = found.len()
+                ),
             )),
         };
     };

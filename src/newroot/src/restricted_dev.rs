@@ -47,7 +47,7 @@ pub(crate) fn mount_restricted_dev(special: &mut MountStack, devices: &[DevicePa
     let allowed = find_allowed_numbers(devices)?;
     special.mount_at("tmpfs", "/dev", "tmpfs", MountFlags::NOSUID, "mode=0755,size=1m")?;
     let dev = special.root().join("dev");
-    let what = || format!("create device nodes in {} for programs from the image", dev.display());
+    let what = || format!("create device nodes in {folder} for programs from the image", folder = dev.display());
     populate_dev(&dev, Path::new("/dev"), &allowed).context(Phase::Target, what)?;
     let options = "newinstance,ptmxmode=0666,mode=0620,gid=5";
     special.mount_at("devpts", "/dev/pts", "devpts", MountFlags::NOSUID | MountFlags::NOEXEC, options)
@@ -66,7 +66,7 @@ pub(crate) fn run_with_partition_nodes<T>(dev: &Path, devices: &[DevicePath], ru
             while let Err(mpsc::RecvTimeoutError::Timeout) = ends.recv_timeout(LOOKS) {
                 // An update fails if a partition disappears in the meantime; the next update then succeeds.
                 if let Err(error) = update_partition_nodes(dev, devices, &mut shown) {
-                    tracing::debug!("cannot update the device nodes in {}: {error}", dev.display());
+                    tracing::debug!("cannot update the device nodes in {folder}: {error}", folder = dev.display());
                 }
             }
         });

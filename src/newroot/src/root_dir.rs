@@ -31,7 +31,8 @@ impl NewRoot {
     /// # Errors
     /// Returns an error if the directory does not exist.
     pub fn open(path: &Path) -> Result<NewRoot> {
-        let dir = File::open(path).context(Phase::Target, || format!("open the target at {}", path.display()))?;
+        let dir = File::open(path)
+            .context(Phase::Target, || format!("open the target at {folder}", folder = path.display()))?;
         Ok(NewRoot { dir: dir.into(), path: path.to_owned() })
     }
 

@@ -134,8 +134,8 @@ pub fn finish_tree(
                     let version = Some(&distribution.version).filter(|version| !version.is_empty());
                     let version = version.map_or_else(String::new, |version| format!(" {version}"));
                     format!(
-                        "{}{version}: the image does not contain an installer, so drophammer configures the system",
-                        distribution.id
+                        "{distribution}{version}: the image does not contain an installer, so drophammer configures the system",
+                        distribution = distribution.id
                     )
                 }
             });
@@ -338,7 +338,7 @@ fn apply_file_settings(
     }
     if !allocation.console_password.is_empty() {
         owner_login::set_password(root, &owners.password, &allocation.console_password, now)?;
-        say(&format!("console password set for {}", owners.password.name));
+        say(&format!("console password set for {user}", user = owners.password.name));
     }
     if overrides.is_task_enabled(task::USER_DATA) {
         user_data::write_cloud_init_seed(root, files, user_data, &|line| say(line))?;

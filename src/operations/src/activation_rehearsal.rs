@@ -32,8 +32,8 @@ impl PlannedOperation for Rehearsal {
 
 fn describe_rehearsal(rehearsal: &Rehearsal, sizes: &DeviceSizes) -> OperationText {
     let first = OperationText::after(format!(
-        "on in-memory snapshots of {}, and deactivated again:",
-        join_devices(&rehearsal.over)
+        "on in-memory snapshots of {disks}, and deactivated again:",
+        disks = join_devices(&rehearsal.over)
     ));
     first.with(operation_lines(&rehearsal.operations, sizes))
 }

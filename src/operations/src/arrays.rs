@@ -119,5 +119,9 @@ impl PlannedOperation for TryArray {
 /// Describes a trial of an array: `try to create raid1 --bitmap=internal for md/root in memory`.
 fn describe_array_trial(trial: &TryArray) -> String {
     let CreateArray { device, level, createoptions, .. } = &trial.make;
-    format!("try to create {level} {} for {} in memory", createoptions.join(" "), strip_dev(device))
+    format!(
+        "try to create {level} {options} for {device} in memory",
+        options = createoptions.join(" "),
+        device = strip_dev(device)
+    )
 }

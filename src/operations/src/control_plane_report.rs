@@ -62,9 +62,7 @@ impl PlannedOperation for FinalReport {
         match self.taken_back.as_slice() {
             [] => "acknowledged by the control plane".into(),
             disks => format!(
-                "acknowledged by the control plane; if it denies the migration, both ends of {} are wiped",
-                join_devices(disks)
-            )
+                "acknowledged by the control plane; if the control plane denies the migration, both ends of {disks} are wiped", disks = join_devices(disks))
             .into(),
         }
     }

@@ -87,5 +87,9 @@ fn describe_filesystem_trial(trial: &TryFilesystem) -> String {
         true => ", mounted".to_owned(),
         false => format!(", mounted with {}", options.join(",")),
     });
-    format!("try to create {format} for {} in memory{}", strip_dev(device), mounted.unwrap_or_default())
+    format!(
+        "try to create {format} for {device} in memory{mount}",
+        device = strip_dev(device),
+        mount = mounted.unwrap_or_default()
+    )
 }

@@ -41,7 +41,7 @@ fn describe_boot_entries(BootEntries { label, esps, order, unless_installer }: &
         BootOrder::Keep => "boot order unchanged",
     };
     let unless = if *unless_installer { "; not if the image has an installer" } else { "" };
-    format!("EFI entries \"{label}\" for {}; {order}{unless}", esps.join(", "))
+    format!("EFI entries \"{label}\" for {esps}; {order}{unless}", esps = esps.join(", "))
 }
 
 /// Removes boot variables of earlier systems. A variable whose value has changed since the plan was made is not

@@ -52,7 +52,7 @@ pub struct AssertFree {
 
 impl PlannedOperation for AssertFree {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
-        format!("check that nothing holds {}", join_devices(&self.disks)).into()
+        format!("check that nothing holds {disks}", disks = join_devices(&self.disks)).into()
     }
 
     fn effect(&self) -> Effect<'_> {
@@ -69,7 +69,7 @@ pub struct TakeDown {
 impl PlannedOperation for TakeDown {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
         let devices = join_devices(&self.devices);
-        format!("stop arrays and mappings on {devices} that were assembled for inspection").into()
+        format!("stop the arrays and mappings on {devices} that were started for inspection").into()
     }
 
     fn effect(&self) -> Effect<'_> {

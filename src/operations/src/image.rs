@@ -24,7 +24,7 @@ pub struct ReachImage {
 
 impl PlannedOperation for ReachImage {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
-        format!("query {} for size and digest", self.url).into()
+        format!("query {url} for size and digest", url = self.url).into()
     }
 
     fn effect(&self) -> Effect<'_> {
@@ -60,6 +60,6 @@ fn describe_image(name: &str, hidden: &[String], merged: &[String]) -> Operation
     let below = |said: &str, paths: &[String]| (!paths.is_empty()).then(|| format!("{said} {}", paths.join(", ")));
     let hidden = below("files of the image are hidden below", hidden);
     let merged = below("files of the image are added, and replace those of the same name, below", merged);
-    let first = OperationText::after(format!("{name}, digest verified before any of it runs"));
+    let first = OperationText::after(format!("{name}, whose digest is verified before the system is started"));
     first.with(hidden.into_iter().chain(merged).collect())
 }

@@ -46,7 +46,7 @@ fn describe_seed(finishing: &FinishInputs) -> Option<String> {
         FinisherChoice::Builtin => "if the image has cloud-init",
         FinisherChoice::Image | FinisherChoice::None => return None,
     };
-    Some(format!("cloud-init seed on {}, {condition}", strip_dev(&finishing.seed.as_ref()?.device)))
+    Some(format!("cloud-init seed on {device}, {condition}", device = strip_dev(&finishing.seed.as_ref()?.device)))
 }
 
 fn describe_finisher(finishing: &FinishInputs) -> OperationText {
@@ -78,7 +78,7 @@ fn describe_raw_finisher(way: FinisherChoice) -> &'static str {
 fn describe_built_in(finishing: &FinishInputs) -> Vec<String> {
     let allocation = &finishing.files.assigned.allocation;
     let keys = allocation.ssh_pub_keys.len();
-    let name = if allocation.hostname.is_empty() { "as in the image" } else { &allocation.hostname };
+    let name = if allocation.hostname.is_empty() { "unchanged, as in the image" } else { &allocation.hostname };
     let on = |devices: Vec<&str>| if devices.is_empty() { "no disk".to_owned() } else { devices.join(", ") };
     let places = match finishing.firmware {
         FirmwareType::Uefi => on(finishing.esps.iter().map(|esp| strip_dev(&esp.device)).collect()),

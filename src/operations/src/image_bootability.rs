@@ -88,7 +88,7 @@ impl ImageNeeds {
     fn judge_network(&self, contents: &BootContents, refuse: &mut impl FnMut(&str, &str)) {
         if let (true, Some(name)) = (self.has_network, &contents.unsupported_network) {
             refuse(
-                &format!("only {name} to configure its network, which drophammer does not support"),
+                &format!("only {name} to configure its network, but drophammer does not support {name}"),
                 "install NetworkManager or systemd-networkd into the directory tree of the image and pack the tree again, or remove `network` from the allocation",
             );
         }

@@ -49,7 +49,7 @@ impl PlannedOperation for PreparePersistent {
 fn describe_volume(volume: &PreparePersistent) -> String {
     let PreparePersistent { name, device, create, must_be_blank, filling, .. } = volume;
     let place = match create {
-        Some(create) => format!(" in free space of {}", join_devices(&create.physical)),
+        Some(create) => format!(" in free space of {devices}", devices = join_devices(&create.physical)),
         None if *must_be_blank => " if it is still blank".to_owned(),
         None => String::new(),
     };

@@ -60,7 +60,11 @@ fn describe_creation(LuksContainer { device, mapping, source, key, withheld, .. 
         (KeySource::Tpm2, false) => " and disk_key",
         _ => "",
     };
-    format!("{}: LUKS2, key: {source}{beside}, opened as {}", strip_dev(device), strip_dev(mapping))
+    format!(
+        "{device}: LUKS2, key: {source}{beside}, opened as {mapping}",
+        device = strip_dev(device),
+        mapping = strip_dev(mapping)
+    )
 }
 
 /// Opens a preserved container.
@@ -75,7 +79,12 @@ impl PlannedOperation for OpenContainer {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
         let OpenContainer { container, read_only } = self;
         let read_only = if *read_only { " read-only" } else { "" };
-        format!("open {}{read_only}, key: {}", strip_dev(&container.device), container.source).into()
+        format!(
+            "open {device}{read_only}, key: {source}",
+            device = strip_dev(&container.device),
+            source = container.source
+        )
+        .into()
     }
 
     fn effect(&self) -> Effect<'_> {
@@ -125,5 +134,5 @@ fn describe_check(containers: &[LuksContainer]) -> String {
     let keys = containers.iter().map(|is| format!("{} ({})", strip_dev(&is.device), is.source));
     let by_tpm = containers.iter().any(|is| is.source == KeySource::Tpm2);
     let there = if by_tpm { "cryptsetup, a TPM 2 and" } else { "cryptsetup and" };
-    format!("{there} the keys of {} are available", keys.collect::<Vec<_>>().join(", "))
+    format!("{there} the keys of {devices} are available", devices = keys.collect::<Vec<_>>().join(", "))
 }

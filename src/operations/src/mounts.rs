@@ -86,7 +86,12 @@ pub struct GrowFilesystem(pub MountFilesystem);
 impl PlannedOperation for GrowFilesystem {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
         let mount = &self.0;
-        format!("{}: grow {} to the size of its partition", strip_dev(&mount.device), mount.format).into()
+        format!(
+            "{device}: grow the {format} filesystem to the size of its partition",
+            device = strip_dev(&mount.device),
+            format = mount.format
+        )
+        .into()
     }
 
     fn effect(&self) -> Effect<'_> {

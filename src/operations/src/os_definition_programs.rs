@@ -34,7 +34,7 @@ impl PlannedOperation for VerifyDefinition {
 fn describe_verify(os: &str, parameters: &[String]) -> String {
     match parameters {
         [] => format!("`verify` of {os} passes"),
-        some => format!("`verify` of {os} accepts {}", some.join(", ")),
+        some => format!("`verify` of {os} accepts the {what}", what = some.join(", ")),
     }
 }
 
@@ -48,7 +48,12 @@ pub struct FindPrograms {
 
 impl PlannedOperation for FindPrograms {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
-        format!("check for the programs that `create` of {} needs: {}", self.os, self.programs.join(", ")).into()
+        format!(
+            "check that the ramdisk contains the programs that `create` of {os} needs: {programs}",
+            os = self.os,
+            programs = self.programs.join(", ")
+        )
+        .into()
     }
 
     fn effect(&self) -> Effect<'_> {
@@ -88,7 +93,12 @@ impl PlannedOperation for CreateSystem {
 
 fn describe_create(create: &CreateSystem) -> OperationText {
     let CreateSystem { os, disks, onto, .. } = create;
-    let given = format!("the program may write {}; other disks are not visible to it", join_devices(disks));
-    OperationText::after(format!("`create` of {os} onto {}{}", strip_dev(&onto.device), describe_growth(onto)))
-        .with(std::iter::once(given).chain(describe_expected(onto)).collect())
+    let given =
+        format!("the program may write {disks}; other disks are not visible to it", disks = join_devices(disks));
+    OperationText::after(format!(
+        "`create` of {os} onto {device}{growth}",
+        device = strip_dev(&onto.device),
+        growth = describe_growth(onto)
+    ))
+    .with(std::iter::once(given).chain(describe_expected(onto)).collect())
 }

@@ -52,7 +52,11 @@ fn describe_raw_image(burn: &BurnDisk) -> OperationText {
 
 fn describe_added(burn: &BurnDisk) -> Option<String> {
     let added = burn.added.as_ref()?;
-    Some(format!("a partition {} with {} at the end of the disk", added.name, format_bytes(added.content.len() as u64)))
+    Some(format!(
+        "partition {name} with {size} at the end of the disk",
+        name = added.name,
+        size = format_bytes(added.content.len() as u64)
+    ))
 }
 
 pub(crate) fn describe_growth(burn: &BurnDisk) -> String {

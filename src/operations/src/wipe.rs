@@ -65,16 +65,16 @@ fn describe_erasure(disk: &WipeDisk) -> String {
         (true, _) => String::new(),
         (false, true) => {
             format!(
-                "{} (within {}; if the erase is impossible, the run fails); then ",
-                methods.join(" or "),
-                format_seconds(disk.budget_seconds as f64)
+                "{methods} (time limit {limit}; if the erase is impossible, the run fails); then ",
+                methods = methods.join(" or "),
+                limit = format_seconds(disk.budget_seconds as f64)
             )
         }
         (false, false) => {
             format!(
-                "{} if possible (within {}); then ",
-                methods.join(" or "),
-                format_seconds(disk.budget_seconds as f64)
+                "{methods} if possible (time limit {limit}); then ",
+                methods = methods.join(" or "),
+                limit = format_seconds(disk.budget_seconds as f64)
             )
         }
     };
@@ -89,7 +89,7 @@ fn describe_method(method: EraseMethod) -> &'static str {
         EraseMethod::NvmeFormat => "NVMe format (user data erase)",
         EraseMethod::AtaEnhancedErase => "ATA enhanced secure erase",
         EraseMethod::AtaErase => "ATA secure erase",
-        EraseMethod::Discard => "discard that reads back as zero",
+        EraseMethod::Discard => "discard (if discarded blocks read back as zero)",
         EraseMethod::WriteZeroes => "zeros over the whole disk",
         EraseMethod::Ends => "ends only",
     }
@@ -132,5 +132,5 @@ impl PlannedOperation for ProveZeros {
 fn describe_zero_proofs(proofs: &[ZeroProof]) -> String {
     let device = |proof: &ZeroProof| format!("{} ({})", strip_dev(&proof.device), format_bytes(proof.total_bytes()));
     let devices: Vec<String> = proofs.iter().map(device).collect();
-    format!("read all of {}: every byte must be zero", devices.join(", "))
+    format!("read all of {devices}: every byte must be zero", devices = devices.join(", "))
 }

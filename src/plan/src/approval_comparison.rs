@@ -61,9 +61,9 @@ pub fn parse_approval(verdicts: &Value, sha256: &str) -> Result<ApprovalSummary,
     let digest = read.digest();
     match digest == sha256 {
         true => Ok(read),
-        false => {
-            Err(format!("the approval is corrupt: its hash is {sha256}, but the hash of its verdicts is {digest}"))
-        }
+        false => Err(format!(
+            "the approval is corrupt: it records the hash {sha256}, but its contents have the hash {digest}"
+        )),
     }
 }
 
@@ -93,7 +93,7 @@ fn find_differences(approved: &ApprovalSummary, found: &ApprovalSummary, has_beg
     }
     if approved.layout == found.layout && approved.layout_digest != found.layout_digest {
         let (then, now) = (&approved.layout_digest, &found.layout_digest);
-        lines.push(format!("layout {} has changed: approved {then}, found {now}", found.layout));
+        lines.push(format!("layout {layout} has changed: approved {then}, found {now}", layout = found.layout));
     }
     lines.extend(disks::find_differences(&approved.disks, &found.disks, has_begun));
     lines.extend(compare_torn(&approved.torn, &found.torn, has_begun));
@@ -106,15 +106,9 @@ fn find_differences(approved: &ApprovalSummary, found: &ApprovalSummary, has_beg
 /// object. This is not reported as a difference.
 fn compare_torn(approved: &[String], found: &[String], has_begun: bool) -> Vec<String> {
     let more = found.iter().filter(|torn| !approved.contains(torn));
-    let more = more
-        .map(|torn| format!("objects that lose members: {torn} is in the present plan, but not in the approved plan"));
+    let more = more.map(|torn| format!("only the present plan removes members from an object: {torn}"));
     let less = approved.iter().filter(|torn| !has_begun && !found.contains(torn));
-    more.chain(
-        less.map(|torn| {
-            format!("objects that lose members: {torn} is in the approved plan, but not in the present plan")
-        }),
-    )
-    .collect()
+    more.chain(less.map(|torn| format!("only the approved plan removes members from an object: {torn}"))).collect()
 }
 
 fn compare_objects(approved: &[ApprovedObject], found: &[ApprovedObject], has_begun: bool) -> Vec<String> {
@@ -135,7 +129,7 @@ fn compare_objects(approved: &[ApprovedObject], found: &[ApprovedObject], has_be
     differ
         .map(|((name, on), (then, now))| {
             let on = if on.is_empty() { String::new() } else { format!(" on {}", on.join(" and ")) };
-            format!("{name}{on}: approved {}, found {}", word(&then), word(&now))
+            format!("{name}{on}: approved {approved}, found {actual}", approved = word(&then), actual = word(&now))
         })
         .collect()
 }

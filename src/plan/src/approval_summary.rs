@@ -143,7 +143,11 @@ fn predict_disks(
         let place = format!("disks[{index}].device");
         match disk_lookup::find_disk(listed, inventory) {
             Ok(disk) if seen.iter().any(|other| other.name == disk.name) => {
-                let why = format!("{} is {}, which the layout already lists", listed.device, disk.device);
+                let why = format!(
+                    "{listed} is {device}, which the layout already lists",
+                    listed = listed.device,
+                    device = disk.device
+                );
                 problems.push(Diagnostic::new(place, why).with_code(ErrorCode::DiskListedTwice));
             }
             Ok(disk) => {

@@ -41,7 +41,11 @@ impl<'a> PlanDecider<'a> {
         if devices.len() < raid.devices.len() || !missing.is_empty() {
             let absent: Vec<&str> = below.absent().map(|(_, device)| device.path.as_str()).collect();
             let how = if missing.is_empty() { "with fewer spares" } else { "DEGRADED" };
-            self.warn(format!("{} is created {how}, without {}", raid.arrayname, absent.join(", ")));
+            self.warn(format!(
+                "array {array} is created {how}, without {absent}",
+                array = raid.arrayname,
+                absent = absent.join(", ")
+            ));
         }
         let metadata = self.layout.effective_metadata(raid);
         let sizes: Vec<Option<u64>> = below.present().map(|device| device.size_bytes).collect();
@@ -82,14 +86,18 @@ impl<'a> PlanDecider<'a> {
     fn keep_array(&mut self, place: &str, raid: &ArraySpec, below: &UnderlyingDevices) {
         let Some(array) = self.array_to_keep(place, raid, below) else { return };
         if let Some(why) = self.inventory.find_failure(&AttemptTarget::Array(array.uuid)) {
-            let message =
-                format!("{} must be kept, but {} cannot be assembled: {why}", raid.arrayname, describe_array(array));
+            let message = format!(
+                "{array} must be kept, but {members} cannot be assembled: {why}",
+                array = raid.arrayname,
+                members = describe_array(array)
+            );
             return self.refuse(ErrorCode::PreservedUnusable, place, message);
         }
         self.warn_degraded(raid, array);
         self.refuse_taken_name(place, raid, array.running.as_ref());
         let running = array.running.as_ref().and_then(|name| self.stack.find_stacked(name));
-        let not_running = || format!("{} is not running, so its content is unknown", describe_array(array));
+        let not_running =
+            || format!("{array} is not running, so its content is unknown", array = describe_array(array));
         let content = running.map(|running| running.signatures.as_slice()).ok_or_else(not_running);
         let device = PlannedDevice {
             path: raid.arrayname.as_device(),
@@ -125,7 +133,7 @@ impl<'a> PlanDecider<'a> {
             [one] if is_same_array(raid, one, &members) && !self.is_ambiguous(below, &found) => return Some(*one),
             [one] if is_same_broken_array(raid, one, &members) && !self.is_ambiguous(below, &found) => {
                 self.refuse_without(raid, below);
-                format!("has lost too many members: found {}", describe_array(one))
+                format!("the array has lost too many members: found {array}", array = describe_array(one))
             }
             [] if members.is_empty() => {
                 self.refuse_without(raid, below);
@@ -146,7 +154,7 @@ impl<'a> PlanDecider<'a> {
         self.refuse(
             ErrorCode::PreservedMismatch,
             place,
-            format!("{} must be kept as {wish}, but {there}", raid.arrayname),
+            format!("{array} must be kept as {wish}, but {there}", array = raid.arrayname),
         );
         None
     }
@@ -179,7 +187,11 @@ impl<'a> PlanDecider<'a> {
             [] => "with a different number of spares than in the layout",
             _ => "DEGRADED",
         };
-        self.warn(format!("{} is kept {how}: found {}", raid.arrayname, describe_array(array)));
+        self.warn(format!(
+            "{array} is kept {how}: found {actual}",
+            array = raid.arrayname,
+            actual = describe_array(array)
+        ));
     }
 
     /// Refuses an array name that another active array uses, unless that array is stopped first. mdadm cannot create a
@@ -195,9 +207,9 @@ impl<'a> PlanDecider<'a> {
             };
             let members: Vec<String> = running.below.iter().map(member).collect();
             let message = format!(
-                "array:{} is the name of another array, which is active on {} and will not be stopped; choose another name",
-                raid.arrayname,
-                members.join(", ")
+                "array:{name} is the name of another array, which is active on {devices} and will not be stopped; choose another name",
+                name = raid.arrayname,
+                devices = members.join(", ")
             );
             self.refuse(ErrorCode::NameTaken, format!("{place}.arrayname"), message);
         }
@@ -212,8 +224,8 @@ fn explain_too_small(raid: &ArraySpec, metadata: &str, below: &UnderlyingDevices
     let least = least.map(|device| device.path.as_str()).unwrap_or_default();
     let existing = below.present().filter_map(|device| device.size_bytes).min().map_or(0, |bytes| bytes / MIB);
     format!(
-        "device:{least} is not big enough required:4MiB, existing:{existing}MiB (for {} with metadata {metadata})",
-        raid.arrayname
+        "device:{least} is not big enough required:4MiB, existing:{existing}MiB (for {array} with metadata {metadata})",
+        array = raid.arrayname
     )
 }
 
@@ -226,10 +238,10 @@ fn too_large_for_metadata(raid: &ArraySpec, metadata: &str, below: &UnderlyingDe
     let is_large = |device: &&PlannedDevice| device.size_bytes.is_some_and(|bytes| bytes > MAX_MEMBER_BYTES_0_90);
     let large = below.present().find(is_large)?;
     Some(format!(
-        "{} cannot be created on {}: the device has {}, and metadata 0.90 supports members up to {MAX_MEMBER_BYTES_0_90} bytes; use metadata 1.0 or 1.2",
-        raid.arrayname,
-        large.path,
-        common::format::format_bytes(large.size_bytes.unwrap_or_default())
+        "{array} cannot be created on {device}: the device has {size}, and metadata 0.90 supports members up to {MAX_MEMBER_BYTES_0_90} bytes; use metadata 1.0 or 1.2",
+        array = raid.arrayname,
+        device = large.path,
+        size = common::format::format_bytes(large.size_bytes.unwrap_or_default())
     ))
 }
 
@@ -318,7 +330,10 @@ pub(crate) fn describe_array(array: &inventory::MdArray) -> String {
     let name = if array.name.is_empty() { String::new() } else { format!(" \"{}\"", array.name) };
     let active = array.members.iter().filter(|member| matches!(member.role, MemberRole::Active(_))).count();
     let missing = (array.raid_devices as usize).saturating_sub(active);
-    let missing =
-        if missing == 0 { String::new() } else { format!(" with {missing} of {} missing", array.raid_devices) };
+    let missing = if missing == 0 {
+        String::new()
+    } else {
+        format!(" with {missing} of {count} missing", count = array.raid_devices)
+    };
     format!("{}{name} of {}{missing}", array.level, members.join(", "))
 }

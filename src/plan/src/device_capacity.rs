@@ -190,9 +190,10 @@ pub(crate) fn min_filesystem_mib(filesystem: &FilesystemSpec, sector_bytes: u32)
         FilesystemFormat::Btrfs if filesystem.createoptions.is_empty() => {
             Some((MIN_BTRFS_MIB, "mkfs.btrfs refuses smaller devices"))
         }
-        FilesystemFormat::Vfat if is_fat32(filesystem) && sector_bytes == 4096 => {
-            Some((FAT32_4K_MIB, "with sectors of 4096 bytes, firmware does not boot from a smaller FAT32 filesystem"))
-        }
+        FilesystemFormat::Vfat if is_fat32(filesystem) && sector_bytes == 4096 => Some((
+            FAT32_4K_MIB,
+            "firmware does not boot from a smaller FAT32 filesystem if the sectors have 4096 bytes",
+        )),
         FilesystemFormat::Vfat if is_fat32(filesystem) => {
             // A cluster is at least one sector, and has a four-byte entry in each of the two tables.
             let bytes = FAT32_CLUSTERS * (u64::from(sector_bytes) + 2 * 4);

@@ -8,7 +8,7 @@ use model::{inventory, layout};
 /// Describes the disk of the machine that matches a disk of the layout. If the layout selects the disk by hints, the
 /// description includes the name in the layout, which may differ from the kernel name.
 pub fn describe_match(listed: &layout::DiskSpec, found: &inventory::InventoryDisk) -> String {
-    let by_hints = format!(" (selected by the hints of {})", listed.device);
+    let by_hints = format!(" (selected by the hints of {device})", device = listed.device);
     let by_hints = if listed.hints.is_empty() { "" } else { &by_hints };
     format!("{}{by_hints} is {}", found.device, describe_disk(found))
 }

@@ -24,7 +24,11 @@ impl<'a> PlanDecider<'a> {
             let place = format!("disks[{index}]");
             match disk_lookup::find_disk(disk, self.inventory) {
                 Ok(found) if self.verdicts.contains_key(&found.name) => {
-                    let message = format!("{} is {}, which the layout already lists", disk.device, found.device);
+                    let message = format!(
+                        "{listed} is {device}, which the layout already lists",
+                        listed = disk.device,
+                        device = found.device
+                    );
                     self.refuse(ErrorCode::DiskListedTwice, format!("{place}.device"), message);
                 }
                 Ok(found) => {
@@ -41,9 +45,9 @@ impl<'a> PlanDecider<'a> {
                 Err(message)
                     if self.request.mode == InstallMode::Reinstall && disk_lookup::is_absent(disk, self.inventory) =>
                 {
-                    let was = self
-                        .latest_record(&disk.device)
-                        .map(|record| format!("; at installation, this device was {}", describe_record(record)));
+                    let was = self.latest_record(&disk.device).map(|record| {
+                        format!("; at installation, this device was {former}", former = describe_record(record))
+                    });
                     self.absent.insert(index, MissingDisk::new(message + &was.unwrap_or_default()));
                     self.note_absent(index, disk);
                 }
@@ -74,11 +78,13 @@ impl<'a> PlanDecider<'a> {
                 let said = match self.is_empty(disk, found) {
                     true => {
                         self.require_zeros_of(disk, found);
-                        "is blank, possibly because it was replaced; it will be recreated"
+                        "the disk is blank, possibly because the old disk was replaced; its contents will be recreated"
                     }
-                    false => "an interrupted attempt had started to recreate the disk; it will be recreated again",
+                    false => {
+                        "an interrupted attempt had started to recreate its contents; the contents will be recreated again"
+                    }
                 };
-                self.warn(format!("{} must be kept, but {said}", found.device));
+                self.warn(format!("{device} must be kept, but {said}", device = found.device));
                 self.make_disk(place, disk, found, DeviceFate::Blank);
             }
             _ => {
@@ -126,8 +132,8 @@ impl<'a> PlanDecider<'a> {
     ) {
         if found.read_only {
             let message = format!(
-                "{} is read-only: it cannot be written (possible causes: write protection switch, failing disk)",
-                found.device
+                "{device} is read-only: it cannot be written (possible causes: write protection switch, failing disk)",
+                device = found.device
             );
             self.refuse(ErrorCode::DiskUnusable, format!("{place}.device"), message);
         }
@@ -256,24 +262,24 @@ fn gpt_partitions(disk: &inventory::InventoryDisk) -> &[inventory::DiskPartition
 /// Compares the partitions of a preserved disk with the layout. The content of the partitions is compared elsewhere.
 fn keep_disk(place: &str, disk: &layout::DiskSpec, found: &inventory::InventoryDisk) -> Vec<Diagnostic> {
     if let Some(why) = &found.unreadable {
-        let message = format!("{} must be kept, but its content cannot be read: {why}", found.device);
+        let message = format!("{device} must be kept, but its content cannot be read: {why}", device = found.device);
         return vec![Diagnostic::new(format!("{place}.device"), message).with_code(ErrorCode::PreservedUnusable)];
     }
     let has_gpt = found.table.as_ref().is_some_and(|table| table.kind == "gpt");
     if !disk.partitions.is_empty() && !has_gpt {
         let message = format!(
-            "{} must be kept with {} partitions, but lacks a GPT: found {}",
-            found.device,
-            disk.partitions.len(),
-            content_text::describe_contents(found)
+            "{device} must be kept with {count} partitions, but lacks a GPT: found {actual}",
+            device = found.device,
+            count = disk.partitions.len(),
+            actual = content_text::describe_contents(found)
         );
         return vec![Diagnostic::new(format!("{place}.partitions"), message).with_code(ErrorCode::PreservedMismatch)];
     }
     if found.table.is_some() && !found.signatures.is_empty() && !is_member_with_table(disk, found) {
         let message = format!(
-            "{} must be kept, but has both a partition table and signatures: {}",
-            found.device,
-            content_text::describe_contents(found)
+            "{device} must be kept, but has both a partition table and signatures: {contents}",
+            device = found.device,
+            contents = content_text::describe_contents(found)
         );
         return vec![Diagnostic::new(format!("{place}.device"), message).with_code(ErrorCode::PreservedMismatch)];
     }
@@ -298,7 +304,11 @@ fn keep_partition(
 ) -> Option<String> {
     let device = disk.device.partition_path(wanted.number);
     let Some(found) = found else {
-        return Some(format!("{device} must be kept, but {} lacks partition {}", disk.device, wanted.number));
+        return Some(format!(
+            "{device} must be kept, but {disk} lacks partition {number}",
+            disk = disk.device,
+            number = wanted.number
+        ));
     };
     let found_mib = found.size_bytes / partition_placement::MIB;
     if let Some(mib) = wanted.size.as_mib().filter(|mib| *mib != found_mib) {
@@ -307,6 +317,11 @@ fn keep_partition(
     let kind = wanted.kind?;
     let is_kind = found.kind.eq_ignore_ascii_case(&kind.guid().to_string());
     (!is_kind).then(|| {
-        format!("{device} must be kept as type {} ({}), but has type {}", kind.code(), kind.guid(), found.kind)
+        format!(
+            "{device} must be kept as type {type_code} ({type_guid}), but has type {actual}",
+            type_code = kind.code(),
+            type_guid = kind.guid(),
+            actual = found.kind
+        )
     })
 }

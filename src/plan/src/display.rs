@@ -86,7 +86,7 @@ impl fmt::Display for PlanSummary {
         let lost = match (self.wiped.is_empty(), self.lost_bytes) {
             (true, _) => String::new(),
             (false, 0) => " (nothing is lost)".to_owned(),
-            (false, lost) => format!(" (up to {} of data is lost)", format_bytes(lost)),
+            (false, lost) => format!(" (up to {size} of data is lost)", size = format_bytes(lost)),
         };
         let parts = [
             (&self.wiped, "wiped", lost.as_str()),
@@ -111,7 +111,7 @@ fn write_title(f: &mut fmt::Formatter<'_>, subject: &PlanSubject, mode: InstallM
     };
     let name = if subject.name.is_empty() { String::new() } else { format!("  \"{}\"", subject.name) };
     let machine = if subject.machine.is_empty() { "this machine" } else { &subject.machine };
-    let line = format!("machine {machine}{name}   {mode}  {}   layout {layout}", subject.image);
+    let line = format!("machine {machine}{name}   {mode}  {image}   layout {layout}", image = subject.image);
     writeln!(f, "{}\n", escape_line(&line))
 }
 
@@ -119,8 +119,9 @@ fn write_existing(f: &mut fmt::Formatter<'_>, marker: &InstallMarker) -> fmt::Re
     let order = marker.order.as_ref().map(|order| format!(", order {order}")).unwrap_or_default();
     let time = if marker.time.is_empty() { String::new() } else { format!(" since {}", marker.time) };
     let line = format!(
-        "Allocation {}{order} is already installed on this machine, with {}{time}.",
-        marker.allocation, marker.image
+        "Allocation {allocation}{order} is already installed on this machine, with {image}{time}.",
+        allocation = marker.allocation,
+        image = marker.image
     );
     writeln!(f, "{}", escape_line(&line))?;
     writeln!(f, "Nothing will be written; the installed system will be booted.\n")

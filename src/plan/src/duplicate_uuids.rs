@@ -103,12 +103,12 @@ impl<'a> PlanDecider<'a> {
 
     fn decide_copy(&mut self, (kept, signature): SignatureOnDevice, (copy, other): SignatureOnDevice) {
         let said = format!(
-            "{} ({}) and {} ({}) have the same UUID, {}, and {kept} must be kept",
-            self.describe_with_disks(kept),
-            content_text::describe_signature(signature),
-            self.describe_with_disks(copy),
-            content_text::describe_signature(other),
-            signature.uuid.to_lowercase()
+            "{first} ({first_content}) and {second} ({second_content}) have the same UUID, {uuid}, and {kept} must be kept",
+            first = self.describe_with_disks(kept),
+            first_content = content_text::describe_signature(signature),
+            second = self.describe_with_disks(copy),
+            second_content = content_text::describe_signature(other),
+            uuid = signature.uuid.to_lowercase()
         );
         if !self.is_wiped(copy) {
             let message = format!(
@@ -126,7 +126,9 @@ impl<'a> PlanDecider<'a> {
         let give_up: Option<Vec<&str>> = below.map(|disk| self.discard_name(disk)).collect();
         let road = match give_up {
             None => format!("erase {copy} by hand"),
-            Some(names) => format!("order the reinstall again with --give-up {}", names.join(" --give-up ")),
+            Some(names) => {
+                format!("order the reinstall again with --give-up {names}", names = names.join(" --give-up "))
+            }
         };
         let message = format!(
             "{said}, but {copy} will be wiped: one of them is a copy, and it is unknown which one has the current data. Inspect both devices; if {copy} is not needed, {road}"
@@ -152,12 +154,7 @@ impl<'a> PlanDecider<'a> {
             let is_kept = |copy: &&&ArrayMember| self.is_kept(&member.device) || self.is_kept(&copy.device);
             if let Some(copy) = copy.filter(is_kept) {
                 messages.push(format!(
-                    "{} and {} both claim to be member {place} of array {} \"{}\", which must be kept: one of them is a copy, and it is undefined which one will be used; disconnect or erase the copy",
-                    self.describe_with_disks(&member.device),
-                    self.describe_with_disks(&copy.device),
-                    array.uuid,
-                    array.name
-                ));
+                    "{first} and {second} both claim to be member {place} of the array {uuid} \"{name}\", which must be kept: one of them is a copy, and it is undefined which one will be used; disconnect or erase the copy", first = self.describe_with_disks(&member.device), second = self.describe_with_disks(&copy.device), uuid = array.uuid, name = array.name));
             }
         }
         messages

@@ -82,7 +82,11 @@ impl<'a> PlanDecider<'a> {
             match luks::container_uuid_on(device) {
                 Ok(uuid) => uuids.push(uuid),
                 Err(why) => {
-                    let message = format!("vg:{} must be kept on {} in LUKS, but {why}", group.name, device.now);
+                    let message = format!(
+                        "vg:{group} must be kept on {device} in LUKS, but {why}",
+                        group = group.name,
+                        device = device.now
+                    );
                     self.refuse(ErrorCode::PreservedMismatch, place, message);
                     return None;
                 }
@@ -134,9 +138,7 @@ impl<'a> PlanDecider<'a> {
             );
         }
         self.warn(format!(
-            "vg:{} stays LOCKED and unchanged; no lines for it are written to /etc/crypttab and /etc/fstab, because {device} cannot be opened: {why}",
-            group.name
-        ));
+            "vg:{group} stays LOCKED and unchanged; no lines for this volume group are written to /etc/crypttab and /etc/fstab, because {device} cannot be opened: {why}", group = group.name));
         self.add_group_containers(group, encrypted, below, uuids, LuksFate::Locked);
         let name = group.name.clone();
         self.decided.groups.push(GroupFate::Kept { name, devices: Vec::new(), volumes: Vec::new() });
@@ -152,9 +154,7 @@ impl<'a> PlanDecider<'a> {
         uuids: &[Uuid],
     ) {
         self.warn(format!(
-            "vg:{}: the group was not opened for this plan; the machine will open it with its key and inspect the content",
-            group.name
-        ));
+            "vg:{group}: the group was not opened for this plan; the machine will open the group with its key and inspect the content", group = group.name));
         let devices = self.add_group_containers(group, encrypted, below, uuids, LuksFate::Opened);
         let volumes = self.layout.logicalvolumes.iter().filter(|volume| volume.volumegroup == group.name);
         let volumes = volumes.map(|volume| volume.name.clone()).collect();

@@ -65,7 +65,7 @@ pub(super) fn decide_erasure(
     let torn = decided.torn.iter().filter(|torn| torn.stays_on.iter().any(|disk| skipped.contains(disk)));
     let torn = torn.map(|TornObject { name, wiped, stays_on, .. }| {
         let (wiped, stays_on) = (wiped.join(", "), stays_on.join(", "));
-        Diagnostic::new("disks", format!("{name} is on {wiped}, which will be erased, and on {stays_on}, which is skipped; skip all of its disks, or none of them")).with_code(ErrorCode::PoolErasure)
+        Diagnostic::new("disks", format!("{name} spans {wiped}, which will be erased, and {stays_on}, which is skipped; skip either all disks of {name} or none")).with_code(ErrorCode::PoolErasure)
     });
     let torn: Vec<Diagnostic> = torn.collect();
     decided.problems.extend(torn);
@@ -158,7 +158,7 @@ mod tests {
         let inventory = machine("raid-lvm");
         let one = [inventory.disks[0].name.clone()];
         let refusal = plan_erasure(&inventory, EraseMode::None, &one, PlanSubject::default()).unwrap_err().to_string();
-        assert!(refusal.contains("skip all of its disks, or none of them"), "{refusal}");
+        assert!(refusal.contains("; skip either all disks of"), "{refusal}");
     }
 
     #[test]

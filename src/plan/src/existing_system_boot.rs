@@ -184,7 +184,7 @@ fn read_only_mounts(
             match_by_marker(layout, inventory, &ComparableDiskIndex::new(&inventory.disks), marked.marker)
                 .present_path(&boot.device)
         else {
-            return Err(format!("/boot is on {}, which is absent or inactive", boot.device));
+            return Err(format!("/boot is on {device}, which is absent or inactive", device = boot.device));
         };
         mounts.push(mount_without_replay(inventory, &device, "/boot")?.0);
     }

@@ -61,8 +61,8 @@ impl<'a> PlanDecider<'a> {
         };
         if let Some((device, disk)) = on(&|verdict| matches!(verdict, DiskVerdict::Wipe | DiskVerdict::Make)) {
             return Some(format!(
-                "its mount option {option} refers to {device}, but a reinstall wipes {}: preserve that disk too (wipeonreinstall: false), or remove the option if the filesystem no longer needs the device",
-                disk.device_path()
+                "its mount option {option} refers to {device}, but a reinstall wipes {disk}: preserve that disk too (wipeonreinstall: false), or remove the option if the filesystem no longer needs the device",
+                disk = disk.device_path()
             ));
         }
         if let Some(made) = self.find_new_device(value) {
@@ -81,7 +81,7 @@ impl<'a> PlanDecider<'a> {
         }
         let (device, disk) = on(&|verdict| matches!(verdict, DiskVerdict::NotOurs | DiskVerdict::Volumes))
             .filter(|_| !filesystem.is_read_only())?;
-        Some(format!("its mount option {option} refers to {device}, {}", describe_unlisted(&disk)))
+        Some(format!("its mount option {option} refers to {device}, {disk}", disk = describe_unlisted(&disk)))
     }
 
     /// Returns the devices of the machine that match the value of a mount option.
@@ -116,7 +116,10 @@ impl<'a> PlanDecider<'a> {
             let is_unlisted =
                 |disk: &&KernelName| matches!(self.verdict(disk), DiskVerdict::NotOurs | DiskVerdict::Volumes);
             if let Some(disk) = self.disks_below(&other).iter().find(is_unlisted) {
-                messages.push(format!("another member of the filesystem is {other}, {}", describe_unlisted(disk)));
+                messages.push(format!(
+                    "another member of the filesystem is {other}, {disk}",
+                    disk = describe_unlisted(disk)
+                ));
             }
         }
         messages

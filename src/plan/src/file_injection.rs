@@ -109,7 +109,7 @@ fn check_writable(
     found: InjectionTarget,
 ) -> Result<InjectionTarget, String> {
     if let Some(disk) = skipped.iter().find(|disk| found.below.contains(*disk)) {
-        return Err(format!("{} is on {disk}, which is skipped", found.device));
+        return Err(format!("{device} is on {disk}, which is skipped", device = found.device));
     }
     let below = |disk: &&InventoryDisk| found.below.contains(&disk.name);
     match inventory.disks.iter().filter(below).find(|disk| disk.read_only) {
@@ -127,7 +127,10 @@ fn mountable_format(device: &DevicePath, signatures: &[DeviceSignature]) -> Resu
     };
     match signatures {
         [one] => mounts(one).ok_or_else(|| {
-            format!("{device} contains {}, which cannot be mounted", content_text::describe_signature(one))
+            format!(
+                "{device} contains {content}, which cannot be mounted",
+                content = content_text::describe_signature(one)
+            )
         }),
         [] => Err(format!("{device} does not contain a filesystem")),
         _ => Err(format!("{device} has several signatures")),

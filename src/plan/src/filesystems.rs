@@ -133,18 +133,18 @@ impl PlanDecider<'_> {
         let is_written = path.is_some() && !filesystem.is_read_only();
         if let Some(disk) = disks.find(|disk| disk.read_only && (is_written || fill)) {
             let message = format!(
-                "{} must be written ({}), but {} is read-only (possible causes: write protection switch, failing disk)",
-                device.path,
-                path.map_or_else(|| "created".to_owned(), |path| format!("mounted at {path}")),
-                disk.device
+                "{device} must be written ({purpose}), but {disk} is read-only (possible causes: write protection switch, failing disk)",
+                device = device.path,
+                purpose = path.map_or_else(|| "created".to_owned(), |path| format!("mounted at {path}")),
+                disk = disk.device
             );
             return self.refuse(ErrorCode::DiskUnusable, place, message);
         }
         let why = self.inventory.find_failure(&AttemptTarget::Filesystem(device.now.clone()));
         let (Some(path), Some(why), false) = (path, why, fill) else { return };
         let message = format!(
-            "{}, mounted at {path}, but it cannot be mounted even read-only: {why}",
-            describe_wish(filesystem, device)
+            "{wish}, mounted at {path}, but the filesystem cannot be mounted even read-only: {why}",
+            wish = describe_wish(filesystem, device)
         );
         let waiver = self.request.claim.as_ref().and_then(|claim| claim.waiver);
         let may_help = filesystem.mount_options().any(names_further_devices);
@@ -172,7 +172,7 @@ pub(crate) fn is_in_fstab(filesystem: &FilesystemSpec) -> bool {
 
 pub(crate) fn describe_wish(wanted: &FilesystemSpec, device: &PlannedDevice) -> String {
     let label = wanted.label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
-    format!("{} must be kept with {}{label}", device.path, wanted.format)
+    format!("{device} must be kept with {format}{label}", device = device.path, format = wanted.format)
 }
 
 /// Returns why a filesystem cannot be created on a device of this size.
@@ -206,24 +206,27 @@ fn keep_filesystem(wanted: &FilesystemSpec, device: &PlannedDevice) -> Result<Fi
     match device.content.as_ref().map_err(|why| format!("{wish}, but {why}"))? {
         [] => {
             let size = common::format::format_bytes(device.size_bytes.unwrap_or_default());
-            Err(format!("{wish}, but it contains {size} of unrecognized data"))
+            Err(format!("{wish}, but the device contains {size} of unrecognized data"))
         }
         [one] if one.kind != wanted.format.name() => {
-            Err(format!("{wish}, but it contains {}", content_text::describe_signature(one)))
+            Err(format!("{wish}, but the device contains {content}", content = content_text::describe_signature(one)))
         }
         [one] if wanted.label.as_ref().is_some_and(|label| *label != one.label) => {
-            Err(format!("{wish}, but it contains {}", content_text::describe_signature(one)))
+            Err(format!("{wish}, but the device contains {content}", content = content_text::describe_signature(one)))
         }
-        [one] if one.uuid.is_empty() && is_in_fstab(wanted) => {
-            Err(format!("{wish}, but it lacks a UUID, which /etc/fstab needs; set a UUID in the installed system"))
-        }
+        [one] if one.uuid.is_empty() && is_in_fstab(wanted) => Err(format!(
+            "{wish}, but the filesystem does not have a UUID, which /etc/fstab needs; set a UUID in the installed system"
+        )),
         [one] => {
             let uuid = (!one.uuid.is_empty()).then(|| one.uuid.clone());
             Ok(FilesystemFate::Kept { device: device.path.clone(), uuid })
         }
         several => {
             let there: Vec<String> = several.iter().map(content_text::describe_signature).collect();
-            Err(format!("{wish}, but it has several signatures: {}", there.join(" and ")))
+            Err(format!(
+                "{wish}, but the device has several signatures: {signatures}",
+                signatures = there.join(" and ")
+            ))
         }
     }
 }

@@ -53,10 +53,10 @@ pub(crate) fn refuse_cleaning(layout: &Layout, inventory: &Inventory) -> Option<
     let reason = match &inventory.firmware_variables {
         None => "the inventory does not contain the boot variables; read the inventory again with this version of drophammer".to_owned(),
         Some(FirmwareVariables { unreadable: Some(reason), .. }) => {
-            format!("{reason}; mount efivarfs and boot without efi=noruntime, or set cleanfirmware: false")
+            format!("{reason}; mount efivarfs and boot without the kernel argument efi=noruntime, or set cleanfirmware: false")
         }
         Some(FirmwareVariables { omitted, .. }) if *omitted > 0 => {
-            format!("{omitted} variables exceed the limit; reset the boot entries in the firmware setup")
+            format!("the firmware has {omitted} boot variables more than are supported; reset the boot entries in the firmware setup")
         }
         Some(_) => return None,
     };
@@ -160,14 +160,14 @@ impl VariableClassifier<'_> {
     fn partition_origin(&self, fate: PartitionFate) -> (VariableOrigin, String) {
         match fate {
             PartitionFate::Destroyed(device) => {
-                (VariableOrigin::Destroyed, format!("starts {device}, which is destroyed"))
+                (VariableOrigin::Destroyed, format!("starts from {device}, whose contents are destroyed"))
             }
-            PartitionFate::Preserved(device) => (VariableOrigin::Preserved, format!("starts {device}")),
+            PartitionFate::Preserved(device) => (VariableOrigin::Preserved, format!("starts from {device}")),
             PartitionFate::Unread(device) => {
-                (VariableOrigin::Preserved, format!("may start a partition of {device}, which cannot be read"))
+                (VariableOrigin::Preserved, format!("may start from a partition of {device}, which cannot be read"))
             }
             PartitionFate::Absent => {
-                (VariableOrigin::Foreign, "starts a partition that does not exist on any disk".to_owned())
+                (VariableOrigin::Foreign, "starts from a partition that does not exist on any disk".to_owned())
             }
         }
     }

@@ -89,8 +89,8 @@ impl<'a> PlanDecider<'a> {
     fn refuse_ambiguous_markers(&mut self, marked: &[MarkedFilesystem]) {
         let found = describe_markers(marked);
         let message = format!(
-            "/ will be recreated, but its disks contain more than one marker ({}) of this installation, and the markers do not show which one is the newest: {found}. Erase the filesystem that is not the installed system (wipefs -a in the rescue shell)",
-            install_marker::PATH
+            "/ will be recreated, but its disks contain more than one marker ({marker_file}) of this installation, and the markers do not show which one is the newest: {found}. Erase the filesystem that is not the installed system (wipefs -a in the rescue shell)",
+            marker_file = install_marker::PATH
         );
         self.refuse(ErrorCode::InstallationUnconfirmed, "disks", message);
     }
@@ -99,10 +99,10 @@ impl<'a> PlanDecider<'a> {
     /// the allocation was already installed.
     fn refuse_installed(&mut self, claim: &InstallClaim, marked: &[MarkedFilesystem]) {
         let message = format!(
-            "allocation {} is installed on this machine according to the control plane, but no filesystem has its marker ({}): {}. An installation would wipe every listed disk, including those that a reinstall keeps. Attach the disk with the installation; or order a reinstall, with --without-marker if that disk was replaced; or, to discard all data of the machine, assign a new id to the allocation",
-            claim.allocation,
-            install_marker::PATH,
-            describe_markers(marked)
+            "allocation {allocation} is installed on this machine according to the control plane, but no filesystem has its marker ({marker_file}): {found}. An installation would wipe every listed disk, including those that a reinstall keeps. Attach the disk with the installation; or order a reinstall, with --without-marker if that disk was replaced; or, to discard all data of the machine, assign a new id to the allocation",
+            allocation = claim.allocation,
+            marker_file = install_marker::PATH,
+            found = describe_markers(marked)
         );
         self.refuse(ErrorCode::InstallationUnconfirmed, "disks", message);
     }
@@ -112,14 +112,14 @@ impl<'a> PlanDecider<'a> {
     fn refuse_untrusted(&mut self, claim: &InstallClaim, found: &MarkedFilesystem) {
         let disks: Vec<&str> = found.disks.iter().map(KernelName::as_str).collect();
         let message = format!(
-            "{} on {} has the marker ({}) of {}, image {}, dated {}, but the control plane does not report this allocation as installed. The installation is neither booted nor erased. If the control plane has lost its records, register the installation with drophammer machine adopt {}; if the installation is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself)",
-            found.device,
-            disks.join(", "),
-            install_marker::PATH,
-            describe_owner(&found.marker.machine, &found.marker.allocation),
-            found.marker.image,
-            found.marker.time,
-            claim.machine
+            "{device} on {disks} has the marker ({marker_file}) of {owner}, image {image}, dated {time}, but the control plane does not report this allocation as installed. The installation is neither booted nor erased. If the control plane has lost its records, register the installation with drophammer machine adopt {machine}; if the installation is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself)",
+            device = found.device,
+            disks = disks.join(", "),
+            marker_file = install_marker::PATH,
+            owner = describe_owner(&found.marker.machine, &found.marker.allocation),
+            image = found.marker.image,
+            time = found.marker.time,
+            machine = claim.machine
         );
         self.refuse(ErrorCode::InstallationUnconfirmed, "disks", message);
     }
@@ -128,13 +128,13 @@ impl<'a> PlanDecider<'a> {
     /// that would overwrite it.
     fn refuse_finished(&mut self, found: &MarkedFilesystem, carried: &MigratedMachine) {
         let message = format!(
-            "{} on {} has the marker ({}) of {}, dated {}. The marker of the source machine, dated {}, does not list this installation as replaced: an earlier migration may have moved the system to this machine, and the system may have run here since. Nothing is overwritten. Make sure that only one of the two machines runs the system. If the system on this machine is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself) and order the migration again",
-            found.device,
-            join_disks(&found.disks),
-            install_marker::PATH,
-            describe_owner(&found.marker.machine, &found.marker.allocation),
-            found.marker.time,
-            carried.marker.time
+            "{device} on {disks} has the marker ({marker_file}) of {owner}, dated {time}. The marker of the source machine, dated {source_time}, does not list this installation as replaced: an earlier migration may have moved the system to this machine, and the system may have run here since. Nothing is overwritten. Make sure that only one of the two machines runs the system. If the system on this machine is not needed, erase the disk (wipefs -a in the rescue shell, on each of its partitions and on the disk itself) and order the migration again",
+            device = found.device,
+            disks = join_disks(&found.disks),
+            marker_file = install_marker::PATH,
+            owner = describe_owner(&found.marker.machine, &found.marker.allocation),
+            time = found.marker.time,
+            source_time = carried.marker.time
         );
         self.refuse(ErrorCode::MigrationTarget, "disks", message);
     }
@@ -143,11 +143,7 @@ impl<'a> PlanDecider<'a> {
     /// According to the control plane, the allocation still belongs to the source machine.
     fn warn_copied(&mut self, found: &MarkedFilesystem) {
         self.warn(format!(
-            "{} on {} has the marker of {}, copied by an earlier attempt to migrate that installation to this machine; the migration starts over",
-            found.device,
-            join_disks(&found.disks),
-            describe_owner(&found.marker.machine, &found.marker.allocation)
-        ));
+            "{device} on {disks} has the marker of {owner}, copied by an earlier attempt to migrate that installation to this machine; the migration starts over", device = found.device, disks = join_disks(&found.disks), owner = describe_owner(&found.marker.machine, &found.marker.allocation)));
     }
 
     fn marked_filesystems(&self) -> Vec<MarkedFilesystem<'a>> {
@@ -212,8 +208,8 @@ impl<'a> PlanDecider<'a> {
             let holds = |disks: &[KernelName], fate: &str| {
                 let disks = disks.join(", ");
                 format!(
-                    "{} on {disks}, which will be {fate}, contains the installation of {theirs}, but this run is the {mode} of {ours}",
-                    found.device
+                    "{device} on {disks}, which will be {fate}, contains the installation of {theirs}, but this run is the {mode} of {ours}",
+                    device = found.device
                 )
             };
             if !wiped.is_empty() {
@@ -229,9 +225,7 @@ impl<'a> PlanDecider<'a> {
                 self.refuse(
                     ErrorCode::ForeignDisks,
                     "disks",
-                    format!(
-                        "{said}: attach the disk of this machine, or erase the present disk if its data are not needed"
-                    ),
+                    format!("{said}: attach the disk of this machine, or erase this disk if its data are not needed"),
                 );
             }
         }
@@ -269,15 +263,15 @@ impl<'a> PlanDecider<'a> {
             .collect();
         if !elsewhere.is_empty() {
             let message = format!(
-                "/ will be recreated on {root}, but this installation is on other disks of the machine: {}. The names or hints in the layout no longer match the same disks as at installation. Put the disks back in their slots, or reboot so that they get their names back",
-                elsewhere.join("; ")
+                "/ will be recreated on {root}, but this installation is on other disks of the machine: {disks}. The names or hints in the layout now match other disks than at installation. Put the disks back in their slots, or reboot so that they get their names back",
+                disks = elsewhere.join("; ")
             );
             return self.refuse(ErrorCode::ForeignDisks, place, message);
         }
         let found = describe_markers(marked);
         let message = format!(
-            "/ will be recreated on {root}, but no filesystem there has {wanted} ({}): {found}. Attach the disk with the installation; or, if that disk was replaced, order the reinstall again with --without-marker",
-            install_marker::PATH
+            "/ will be recreated on {root}, but no filesystem there has {wanted} ({marker_file}): {found}. Attach the disk with the installation; or, if that disk was replaced, order the reinstall again with --without-marker",
+            marker_file = install_marker::PATH
         );
         self.refuse(ErrorCode::ForeignDisks, place, message);
     }
@@ -312,7 +306,11 @@ fn join_disks(disks: &BTreeSet<KernelName>) -> String {
 fn describe_markers(marked: &[MarkedFilesystem]) -> String {
     let found = marked.iter().map(|found| {
         let whose = describe_owner(&found.marker.machine, &found.marker.allocation);
-        format!("{} on {} has the marker of {whose}", found.device, join_disks(&found.disks))
+        format!(
+            "{device} on {disks} has the marker of {whose}",
+            device = found.device,
+            disks = join_disks(&found.disks)
+        )
     });
     let found: Vec<String> = found.collect();
     if found.is_empty() { "no filesystem of the machine contains a marker".to_owned() } else { found.join("; ") }

@@ -144,8 +144,8 @@ impl PlanDecider<'_> {
             return;
         }
         let said = format!(
-            "{}, which was recorded when the machine was installed; this disk must be kept, but reads as blank",
-            describe_match(listed, found)
+            "{matched_disk}, which was recorded when the machine was installed; this disk must be kept, but reads as blank",
+            matched_disk = describe_match(listed, found)
         );
         if self.is_discarded(&found.name) {
             return self.warn(format!("{said}: its data will be discarded, as requested by the operator"));
@@ -179,10 +179,10 @@ impl PlanDecider<'_> {
             return;
         }
         let said = format!(
-            "{}, but no disk with that name was recorded when the machine was installed; {} will be wiped and is not blank: it contains {}",
-            describe_match(listed, found),
-            found.device,
-            content_text::describe_contents(found)
+            "{matched_disk}, but no disk with that name was recorded when the machine was installed; {device} will be wiped and is not blank: it contains {contents}",
+            matched_disk = describe_match(listed, found),
+            device = found.device,
+            contents = content_text::describe_contents(found)
         );
         match is_wanted {
             true => self.warn(format!("{said}: its data will be discarded, as requested by the operator")),
@@ -220,7 +220,8 @@ impl PlanDecider<'_> {
             Some(found) => format!("{} now", describe_match(listed, found)),
             None => format!("{} is absent now", record.device),
         };
-        let then = then.map(|record| format!("that disk was {}, and ", record.device)).unwrap_or_default();
+        let then =
+            then.map(|record| format!("that disk was {device}, and ", device = record.device)).unwrap_or_default();
         let now = now.map(|disk| format!(", which is {} now", disk.device)).unwrap_or_default();
         let remedy = match listed.hints.is_empty() {
             true => {
@@ -232,9 +233,9 @@ impl PlanDecider<'_> {
             }
         };
         Some(format!(
-            "{is}. When the machine was installed, {then}{} was {}{now}. {remedy}",
-            record.device,
-            describe_record(record)
+            "{is}. When the machine was installed, {then}{device} was {former}{now}. {remedy}",
+            device = record.device,
+            former = describe_record(record)
         ))
     }
 
@@ -271,7 +272,7 @@ impl PlanDecider<'_> {
             self.warn(format!("{other}; its data will be discarded, as requested by the operator"));
         } else if !known.begun_on.is_empty() && known.is_attempt_disk(record, found) {
             self.warn(format!(
-                "{other}; an earlier attempt has started to wipe a disk that was in the same slot and looked the same"
+                "{other}; an earlier attempt of this installation has already started to wipe a disk with the same slot, model and size"
             ));
         } else {
             let first = match recorded_disk_match::has_other_size_only(record, found) {
@@ -279,12 +280,12 @@ impl PlanDecider<'_> {
                 false => "Attach the old disk",
             };
             let message = format!(
-                "{other}; {} will be wiped and is not blank: it contains {}. {} (recorded: {}; found: {})",
-                found.device,
-                content_text::describe_contents(found),
-                self.suggest_remedy(found, first),
-                recorded_disk_match::describe_record_fully(record),
-                recorded_disk_match::describe_disk_fully(found)
+                "{other}; {device} will be wiped and is not blank: it contains {contents}. {remedy} (recorded: {recorded}; found: {found})",
+                device = found.device,
+                contents = content_text::describe_contents(found),
+                remedy = self.suggest_remedy(found, first),
+                recorded = recorded_disk_match::describe_record_fully(record),
+                found = recorded_disk_match::describe_disk_fully(found)
             );
             self.refuse(ErrorCode::DisksChanged, place, message);
         }
@@ -333,8 +334,9 @@ fn describe_difference(
             format!("{is}, as when the machine was installed, but other properties of the disk differ")
         }
         _ if recorded_disk_match::has_other_size_only(record, found) => format!(
-            "{is}, the same as when the machine was installed, but its size has changed from {} to {} bytes",
-            record.size_bytes, found.size_bytes
+            "{is}, the same as when the machine was installed, but its size has changed from {recorded_bytes} to {bytes} bytes",
+            recorded_bytes = record.size_bytes,
+            bytes = found.size_bytes
         ),
         _ => format!("{is}, but when the machine was installed it was {was}, which is now absent"),
     }

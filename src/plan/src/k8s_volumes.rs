@@ -73,7 +73,10 @@ impl<'a> PlanDecider<'a> {
             let decided = match volume.belongs_to_host(&hostname) {
                 true if volume.deleted => self.decide_deleted(volume),
                 true => self.refuse_hidden(volume).and_then(|()| self.decide_volume(volume)),
-                false => Err(Some(format!("belongs to node {}, but this machine is {hostname}", volume.node))),
+                false => Err(Some(format!(
+                    "belongs to the node {node}, but this machine is the node {hostname}",
+                    node = volume.node
+                ))),
             };
             match decided {
                 Ok(decision) => decisions.push((index, decision)),
@@ -250,7 +253,11 @@ fn check_min_size(volume: &K8sVolume, decision: &VolumeDecision) -> Option<Strin
         _ => return None,
     };
     let (existing, required) = (common::format::format_bytes(existing), common::format::format_bytes(required));
-    Some(format!("has {existing} on {}, but {} requires {required}", decision.device, volume.content))
+    Some(format!(
+        "has {existing} on {device}, but {content} requires {required}",
+        device = decision.device,
+        content = volume.content
+    ))
 }
 
 /// Returns a text that lists the disks of the machine, for a message.

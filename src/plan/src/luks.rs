@@ -129,7 +129,11 @@ impl<'a> PlanDecider<'a> {
         let uuid = match container_uuid_on(device) {
             Ok(uuid) => uuid,
             Err(why) => {
-                let message = format!("{} must be kept with {} in LUKS, but {why}", device.path, filesystem.format);
+                let message = format!(
+                    "{device} must be kept with {format} in LUKS, but {why}",
+                    device = device.path,
+                    format = filesystem.format
+                );
                 return self.refuse(ErrorCode::PreservedMismatch, place, message);
             }
         };
@@ -173,9 +177,7 @@ impl<'a> PlanDecider<'a> {
             }
             (Some(why), None) => {
                 self.warn(format!(
-                    "{} stays LOCKED and unchanged; no lines for this device are written to /etc/crypttab and /etc/fstab, because the device cannot be opened: {why}",
-                    device.path
-                ));
+                    "{device} stays LOCKED and unchanged; no lines for this device are written to /etc/crypttab and /etc/fstab, because the device cannot be opened: {why}", device = device.path));
                 self.add_filesystem_container(filesystem, encrypted, device, uuid, LuksFate::Locked);
                 let device = device.path.clone();
                 self.decided.filesystems.push(FilesystemFate::Unformatted { device, is_kept: true });
@@ -264,9 +266,9 @@ pub(crate) fn describe_half_made(what: &str, why: &str) -> String {
 pub(crate) fn check_min_size(name: &LayoutPath, device: &PlannedDevice) -> Option<String> {
     let bytes = device.size_bytes.filter(|bytes| *bytes <= DATA_OFFSET_BYTES)?;
     Some(format!(
-        "device:{name} is not big enough required:{}MiB, existing:{}MiB (LUKS2 headers)",
-        DATA_OFFSET_BYTES / MIB + 1,
-        bytes / MIB
+        "device:{name} is not big enough required:{required_mib}MiB, existing:{existing_mib}MiB (LUKS2 headers)",
+        required_mib = DATA_OFFSET_BYTES / MIB + 1,
+        existing_mib = bytes / MIB
     ))
 }
 

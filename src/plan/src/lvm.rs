@@ -51,9 +51,9 @@ impl<'a> PlanDecider<'a> {
             let devices: Vec<DevicePath> = twin.present_devices().filter(stays).cloned().collect();
             if !devices.is_empty() && !devices.iter().any(|device| ours.iter().any(|is| is == device)) {
                 let message = format!(
-                    "vg:{} is also the name of another group on {}, which is not wiped; choose another name",
-                    group.name,
-                    devices.join(", ")
+                    "vg:{group} is also the name of another volume group on {devices}, which is not wiped; choose another name",
+                    group = group.name,
+                    devices = devices.join(", ")
                 );
                 self.refuse(ErrorCode::NameTaken, format!("{place}.name"), message);
             }
@@ -70,9 +70,9 @@ impl<'a> PlanDecider<'a> {
         if sectors.len() > 1 {
             let each = below.devices.iter().map(|device| format!("{} {}", device.path, device.sector_bytes));
             let message = format!(
-                "vg:{} combines devices with different sector sizes, which LVM does not support: {} bytes",
-                group.name,
-                each.collect::<Vec<_>>().join(", ")
+                "vg:{group} combines devices with different sector sizes, which LVM does not support: {sizes} bytes",
+                group = group.name,
+                sizes = each.collect::<Vec<_>>().join(", ")
             );
             return self.refuse(ErrorCode::ObjectNotCreatable, format!("{place}.devices"), message);
         }
@@ -82,11 +82,11 @@ impl<'a> PlanDecider<'a> {
                 device.size_bytes.map(|bytes| device_capacity::physical_volume_extents(bytes, device.stripe_bytes));
             if extents == Some(0) {
                 let message = format!(
-                    "device:{} is not big enough required:{}MiB, existing:{}MiB (for one extent and the metadata of vg:{})",
-                    group.devices[index],
-                    EXTENT_BYTES / MIB + 1,
-                    device.size_bytes.unwrap_or_default() / MIB,
-                    group.name
+                    "device:{device} is not big enough required:{required_mib}MiB, existing:{existing_mib}MiB (for one extent and the metadata of vg:{group})",
+                    device = group.devices[index],
+                    required_mib = EXTENT_BYTES / MIB + 1,
+                    existing_mib = device.size_bytes.unwrap_or_default() / MIB,
+                    group = group.name
                 );
                 return self.refuse(ErrorCode::TooSmall, format!("{place}.devices[{index}]"), message);
             }
@@ -113,7 +113,11 @@ impl<'a> PlanDecider<'a> {
                     false => format!("there is {}", there.join(" and ")),
                 };
                 let remedy = suggest_after_extension(group, &wanted, several).unwrap_or_default();
-                let message = format!("vg:{} must be kept on {}, but {there}{remedy}", group.name, wanted.join(", "));
+                let message = format!(
+                    "vg:{group} must be kept on {devices}, but {there}{remedy}",
+                    group = group.name,
+                    devices = wanted.join(", ")
+                );
                 return self.refuse(ErrorCode::PreservedMismatch, place, message);
             }
         };
@@ -122,10 +126,10 @@ impl<'a> PlanDecider<'a> {
             let there: Vec<String> =
                 device.content.iter().copied().flatten().map(content_text::describe_signature).collect();
             let message = format!(
-                "vg:{} must be kept on {}, but there are several signatures: {}",
-                group.name,
-                device.now,
-                there.join(" and ")
+                "vg:{group} must be kept on {device}, but there are several signatures: {signatures}",
+                group = group.name,
+                device = device.now,
+                signatures = there.join(" and ")
             );
             return self.refuse(ErrorCode::PreservedMismatch, place, message);
         }
@@ -133,7 +137,7 @@ impl<'a> PlanDecider<'a> {
             return self.refuse(
                 ErrorCode::PreservedUnusable,
                 place,
-                format!("vg:{} must be kept, but {why}", group.name),
+                format!("vg:{group} must be kept, but {why}", group = group.name),
             );
         }
         if !self.is_complete(place, group, below, kept) {
@@ -164,17 +168,23 @@ impl<'a> PlanDecider<'a> {
         let (lost, degraded) = (of(VolumeHealth::Lost), of(VolumeHealth::Degraded));
         if !lost.is_empty() {
             let there = describe_group(kept);
-            let message = format!("vg:{} must be kept, but data of {lost} are missing: {there}", group.name);
+            let message = format!(
+                "vg:{group} must be kept, but data of the volumes {lost} are missing: {there}",
+                group = group.name
+            );
             self.refuse(ErrorCode::IncompleteObject, place, message);
             self.refuse_without_physical(group, below);
         } else if !degraded.is_empty() {
             let there = describe_group(kept);
-            self.warn(format!("vg:{} is kept DEGRADED: {degraded} without redundancy ({there})", group.name));
+            self.warn(format!(
+                "vg:{group} is kept DEGRADED: without redundancy for {degraded} ({there})",
+                group = group.name
+            ));
         } else if below.absent().next().is_some() {
             self.warn(format!(
-                "vg:{} is kept, although it lacks a physical volume: {}",
-                group.name,
-                describe_group(kept)
+                "vg:{group} is kept, although a physical volume is missing: {found}",
+                group = group.name,
+                found = describe_group(kept)
             ));
         }
         lost.is_empty()
@@ -265,7 +275,7 @@ impl<'a> PlanDecider<'a> {
             return self.refuse(
                 ErrorCode::PreservedMismatch,
                 place,
-                format!("{path} must be kept as {}{size}, but {there}", volume.lvmtype),
+                format!("{path} must be kept as {type_name}{size}, but {there}", type_name = volume.lvmtype),
             );
         };
         if size == Ordering::Greater {
@@ -348,5 +358,5 @@ pub fn describe_group(group: &inventory::LvmVolumeGroup) -> String {
     let on: Vec<&str> = devices.map(|device| device.map_or("a missing device", DevicePath::as_str)).collect();
     let volumes: Vec<&str> = group.volumes.iter().map(|volume| volume.name.as_str()).collect();
     let volumes = if volumes.is_empty() { "none".to_owned() } else { volumes.join(", ") };
-    format!("vg:{} on {} (volumes: {volumes})", group.name, on.join(", "))
+    format!("vg:{group} on {devices} (volumes: {volumes})", group = group.name, devices = on.join(", "))
 }

@@ -90,13 +90,14 @@ impl MigrationCheck<'_> {
         let (layout, inventory) = (self.meant.graph.layout, self.meant.inventory);
         let Some(found) = found else {
             let there = inventory.filesystems.iter().filter_map(|is| Some((&is.device, is.marker.as_ref()?)));
-            let there = there.map(|(device, marker)| format!("{device} has the marker of {}", describe_marker(marker)));
+            let there = there
+                .map(|(device, marker)| format!("{device} has the marker of {owner}", owner = describe_marker(marker)));
             let there: Vec<String> = there.collect();
             let there = if there.is_empty() { "no filesystem has a marker".to_owned() } else { there.join("; ") };
             let message = format!(
-                "no filesystem of this machine has the marker of {} ({}), so the system cannot be identified: {there}; attach the disks of that installation",
-                describe_owner(&claim.machine, &claim.allocation),
-                install_marker::PATH
+                "no filesystem of this machine has the marker of {owner} ({marker_file}), so the system cannot be identified: {there}; attach the disks of that installation",
+                owner = describe_owner(&claim.machine, &claim.allocation),
+                marker_file = install_marker::PATH
             );
             return self.refuse("disks", message);
         };
@@ -104,8 +105,8 @@ impl MigrationCheck<'_> {
         let now = root.and_then(|root| self.meant.present_path(&root.device));
         if let Some(now) = now.filter(|now| now != found.device) {
             let message = format!(
-                "according to the layout, / is on {now}, but the marker of the installed system is on {}; put the disks back in their original slots",
-                found.device
+                "according to the layout, / is on {now}, but the marker of the installed system is on {device}; put the disks back in their original slots",
+                device = found.device
             );
             self.refuse("filesystems", message);
         }
@@ -122,7 +123,10 @@ impl MigrationCheck<'_> {
             }
             let Some(disk) = self.meant.matched_disk(index) else { continue };
             if let Some(why) = &disk.unreadable {
-                self.refuse(&format!("disks[{index}]"), format!("{} is partly unreadable: {why}", disk.device));
+                self.refuse(
+                    &format!("disks[{index}]"),
+                    format!("{disk} is partly unreadable: {why}", disk = disk.device),
+                );
             }
             for part in disk.table.iter().flat_map(|table| &table.partitions) {
                 let is_listed = listed.partitions.iter().any(|listed| listed.number == part.number);
@@ -145,9 +149,9 @@ impl MigrationCheck<'_> {
                 if one.running.is_none() {
                     let why = inventory.find_failure(&AttemptTarget::Array(one.uuid)).map(|why| format!(": {why}"));
                     let message = format!(
-                        "{name} ({}) is not running{}; repair it in the installed system, then migrate the machine",
-                        arrays::describe_array(one),
-                        why.unwrap_or_default()
+                        "{name} ({array}) is not running{reason}; repair the array in the installed system, then migrate the machine",
+                        array = arrays::describe_array(one),
+                        reason = why.unwrap_or_default()
                     );
                     self.refuse(place, message);
                 }
@@ -157,7 +161,7 @@ impl MigrationCheck<'_> {
             }
             several => {
                 let all: Vec<String> = several.iter().map(|array| arrays::describe_array(array)).collect();
-                self.refuse(place, format!("{name} is ambiguous: found {}", all.join(" and ")));
+                self.refuse(place, format!("{name} is ambiguous: found {candidates}", candidates = all.join(" and ")));
             }
         }
     }
@@ -170,7 +174,7 @@ impl MigrationCheck<'_> {
             group.devices.iter().filter_map(|device| self.meant.present_path(device)).collect();
         let found = find_groups_on(self.meant.inventory, &physical).into_iter().find(|found| found.name == group.name);
         let Some(found) = found else {
-            return self.refuse(place, format!("volume group {} is absent or inactive", group.name));
+            return self.refuse(place, format!("volume group {group} is absent or inactive", group = group.name));
         };
         if let Some(why) = &found.closed {
             self.refuse(place, format!("volume group {} {why}", group.name));
@@ -182,11 +186,11 @@ impl MigrationCheck<'_> {
         };
         for volume in found.volumes.iter().filter(|volume| !is_listed(volume)) {
             let message = format!(
-                "logical volume {}/{} ({}, {}) is not in the layout and would not be migrated. If its data are needed, copy the data elsewhere; then remove the logical volume",
-                group.name,
-                volume.name,
-                volume.kind,
-                format_bytes(volume.size_bytes)
+                "logical volume {group}/{volume} ({kind}, {size}) is not in the layout and would not be migrated. If its data are needed, copy the data elsewhere; then remove the logical volume",
+                group = group.name,
+                volume = volume.name,
+                kind = volume.kind,
+                size = format_bytes(volume.size_bytes)
             );
             self.refuse(place, message);
         }
@@ -230,8 +234,8 @@ impl MigrationCheck<'_> {
         };
         if let Some(part) = inventory.parts.iter().find(|part| part.device == device) {
             let message = format!(
-                "{device}{place_of} is a component of {} on several devices, and such a component cannot be migrated",
-                part.whole
+                "{device}{place_of} is a component of a {whole} on several devices, and such a component cannot be migrated",
+                whole = part.whole
             );
             return self.refuse(place, message);
         }
@@ -265,10 +269,10 @@ impl MigrationCheck<'_> {
                     true => self.refuse_data(&place, &name, StackUnit::Partition(part)),
                     false => {
                         let message = format!(
-                            "{} ({}, {}) is not in the layout and would not be migrated. If its data are needed, copy the data elsewhere; then remove the partition",
-                            part.device,
-                            format_bytes(part.size_bytes),
-                            describe_content(StackUnit::Partition(part))
+                            "partition {partition} ({size}, {content}) is not in the layout and would not be migrated. If its data are needed, copy the data elsewhere; then remove the partition",
+                            partition = part.device,
+                            size = format_bytes(part.size_bytes),
+                            content = describe_content(StackUnit::Partition(part))
                         );
                         self.refuse(&place, message);
                     }
@@ -308,8 +312,8 @@ impl MigrationCheck<'_> {
             return;
         }
         let message = format!(
-            "the layout does not list a filesystem on {name}, but it contains {}, which would not be migrated; set `format: none` to migrate the whole device, or erase the device",
-            describe_content(unit)
+            "the layout does not list a filesystem on {name}, but it contains {content}, which would not be migrated; set `format: none` to migrate the whole device, or erase the device",
+            content = describe_content(unit)
         );
         self.refuse(place, message);
     }
@@ -329,12 +333,13 @@ fn check_content(wanted: &FilesystemSpec, unit: StackUnit) -> Result<String, Str
             Err(format!("has {format} without a UUID, which the migrated system needs to find the device; set a UUID"))
         }
         [one] if one.kind == format.name() => Ok(one.uuid.clone()),
-        [_, _, ..] => {
-            Err(format!("has several signatures, {}; wipe the wrong signature with wipefs", describe_content(unit)))
-        }
+        [_, _, ..] => Err(format!(
+            "has several signatures, {signatures}; wipe the wrong signature with wipefs",
+            signatures = describe_content(unit)
+        )),
         _ => Err(format!(
-            "must contain {format} according to the layout, but contains {}; correct the layout that is stored for the machine",
-            describe_content(unit)
+            "must contain {format} according to the layout, but contains {content}; correct the layout that is stored for the machine",
+            content = describe_content(unit)
         )),
     }
 }

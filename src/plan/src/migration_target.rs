@@ -215,17 +215,19 @@ impl PlanDecider<'_> {
             match disk_record(moving, listed) {
                 Some(record) if record.size_bytes != 0 && record.size_bytes != found.size_bytes => {
                     let message = format!(
-                        "{} must be a disk of {}, but {} has {}; choose the disks of the migration again",
-                        listed.device,
-                        format_bytes(record.size_bytes),
-                        found.device,
-                        format_bytes(found.size_bytes)
+                        "{listed} must be a disk of {required}, but {device} has {actual}; choose the disks of the migration again",
+                        listed = listed.device,
+                        required = format_bytes(record.size_bytes),
+                        device = found.device,
+                        actual = format_bytes(found.size_bytes)
                     );
                     self.refuse(ErrorCode::MigrationTarget, place.clone(), message);
                 }
                 None if !moving.disks.is_empty() => {
-                    let message =
-                        format!("the migration does not specify which disk of this machine is {}", listed.device);
+                    let message = format!(
+                        "the migration does not specify which disk of this machine is {device}",
+                        device = listed.device
+                    );
                     self.refuse(ErrorCode::MigrationTarget, place.clone(), message);
                 }
                 Some(_) | None => {}
@@ -233,8 +235,9 @@ impl PlanDecider<'_> {
             let guid = table_guid(found);
             if guid.is_some() && marker.disks.iter().any(|disk| disk.guid == guid) {
                 let message = format!(
-                    "{} has the partition table of {}, whose system is migrated: this disk belongs to that machine, or is a copy of one of its disks. Return the disk to that machine, or erase the copy",
-                    found.device, marker.machine
+                    "{disk} has the partition table of machine {machine}, whose system is migrated: this disk belongs to that machine, or is a copy of one of its disks. Return the disk to that machine, or erase the copy",
+                    disk = found.device,
+                    machine = marker.machine
                 );
                 self.refuse(ErrorCode::MigrationTarget, place, message);
                 continue;
@@ -244,8 +247,10 @@ impl PlanDecider<'_> {
             if let Some((there, by)) = marker.disks.iter().find_map(|disk| Some((disk, disk.explain_same_disk(&here)?)))
             {
                 let message = format!(
-                    "{} has the same {by} as {} of {}, whose system is migrated: both machines have access to that disk, or the disk was moved to this machine. Return the disk to that machine, or choose another disk of this machine for the migration",
-                    found.device, there.device, marker.machine
+                    "{disk} has the same {by} as {source_disk} of machine {machine}, whose system is migrated: both machines have access to that disk, or the disk was moved to this machine. Return the disk to that machine, or choose another disk of this machine for the migration",
+                    disk = found.device,
+                    source_disk = there.device,
+                    machine = marker.machine
                 );
                 self.refuse(ErrorCode::MigrationTarget, place, message);
             }
@@ -268,12 +273,12 @@ impl PlanDecider<'_> {
         };
         if here < there {
             let message = format!(
-                "{} has {} ({here} bytes) on this machine, on {disks}, but {} ({} bytes) on the source machine: its {} does not fit; choose larger disks",
-                was.device,
-                format_bytes(here),
-                format_bytes(was.size_bytes),
-                was.size_bytes,
-                was.format
+                "{device} would have {size} ({here} bytes) on this machine, on {disks}, but has {source_size} ({source_bytes} bytes) on the source machine: its {format} does not fit; choose larger disks",
+                device = was.device,
+                size = format_bytes(here),
+                source_size = format_bytes(was.size_bytes),
+                source_bytes = was.size_bytes,
+                format = was.format
             );
             self.refuse(ErrorCode::MigrationTarget, place, message);
         } else if here > there && was.format.can_grow() {
@@ -286,8 +291,9 @@ impl PlanDecider<'_> {
         if device.sector_bytes > there || differs && counts_in_sectors {
             let what = if was.format == FilesystemFormat::None { "content".to_owned() } else { was.format.to_string() };
             let message = format!(
-                "{} would be on {disks}, which has sectors of {} bytes, but its {what} was created on the source machine for sectors of {there} bytes; choose disks with sectors of {there} bytes, or reformat an NVMe disk to that sector size (nvme format)",
-                was.device, device.sector_bytes
+                "{device} would be on {disks}, which has sectors of {sector_bytes} bytes, but its {what} was created on the source machine for sectors of {there} bytes; choose disks with sectors of {there} bytes, or reformat an NVMe disk to that sector size (nvme format)",
+                device = was.device,
+                sector_bytes = device.sector_bytes
             );
             self.refuse(ErrorCode::MigrationTarget, place, message);
         }

@@ -45,7 +45,7 @@ impl PlanDecider<'_> {
             let alone: Vec<LayoutPath> = leaves.filter(|leaf| !self.graph.is_member(leaf)).collect();
             let mut message = absent.message;
             if !alone.is_empty() || !absent.needed.is_empty() {
-                let alone = alone.iter().map(|leaf| format!("no other device has a copy of {leaf}"));
+                let alone = alone.iter().map(|leaf| format!("no other device has a copy of the data on {leaf}"));
                 let why: Vec<String> = alone.chain(absent.needed).collect();
                 message = format!("{message}; {}", why.join("; "));
                 self.decided

@@ -35,8 +35,8 @@ impl<'a> PlanDecider<'a> {
         for (disk, objects) in self.opaque_on_wiped(&opaque) {
             let device = &disk.device;
             let said = format!(
-                "{device} will be wiped, although the content of {objects} could not be inspected and may include a component that is missing elsewhere: {}",
-                join_few(&missing, "; ")
+                "{device} will be wiped, although the content of {objects} could not be inspected and may include a component that is missing elsewhere: {missing}",
+                missing = join_few(&missing, "; ")
             );
             if self.is_discarded(&disk.name) {
                 self.warn(format!("{said}. The content of {device} will be discarded, as requested by the operator"));
@@ -113,12 +113,12 @@ impl<'a> PlanDecider<'a> {
             let active = array.members.iter().filter(|member| matches!(member.role, MemberRole::Active(_))).count();
             let fate = self.describe_fate(array.members.iter().map(|member| &member.device))?;
             let is_short = active < array.raid_devices as usize;
-            is_short.then(|| format!("{} {fate} and lacks members", arrays::describe_array(array)))
+            is_short.then(|| format!("{array} {fate} and lacks members", array = arrays::describe_array(array)))
         });
         let groups = self.inventory.groups.iter().filter_map(|group| {
             let fate = self.describe_fate(group.present_devices())?;
             let is_short = group.physical.iter().any(|physical| physical.device.is_none());
-            is_short.then(|| format!("{} {fate} and lacks physical volumes", lvm::describe_group(group)))
+            is_short.then(|| format!("{group} {fate} and lacks physical volumes", group = lvm::describe_group(group)))
         });
         let mut wholes: BTreeMap<(&str, &str), PartGroup> = BTreeMap::new();
         for part in &self.inventory.parts {
@@ -132,7 +132,7 @@ impl<'a> PlanDecider<'a> {
         let parts = self.inventory.parts.iter().filter_map(|part| {
             let fate = self.describe_fate(std::iter::once(&part.device))?;
             let missed = describe_missing(part, wholes.get(&(part.whole.as_str(), part.id.as_str()))?)?;
-            Some(format!("{} on {} {fate}, and {missed}", part.kind, part.device))
+            Some(format!("{component} on {device} {fate}, and {missed}", component = part.kind, device = part.device))
         });
         arrays.chain(groups).chain(parts).collect()
     }
@@ -144,8 +144,8 @@ impl<'a> PlanDecider<'a> {
             let verdicts: BTreeSet<DiskVerdict> = disks.iter().map(|disk| self.verdict(disk)).collect();
             let fate = self.describe_fate_of(&verdicts)?;
             Some(format!(
-                "{object} {fate}, and an object stored on it may lack a member on another device: {}",
-                object.reason
+                "{object} {fate}, and an object stored on it may lack a member on another device: {reason}",
+                reason = object.reason
             ))
         });
         stay.collect()
@@ -185,9 +185,12 @@ fn describe_missing(part: &SpanningComponent, whole: &PartGroup) -> Option<Strin
     match part.role {
         ComponentRole::Serves => None,
         ComponentRole::NeedsAnother if whole.is_served => None,
-        ComponentRole::NeedsAnother => Some(format!("its other component is missing ({})", part.whole)),
-        ComponentRole::Peer => Some(format!("its number of components is unknown ({} {})", part.whole, part.id)),
-        ComponentRole::OneOf(count) => ((whole.count as u64) < count)
-            .then(|| format!("only {} of its {count} devices are present ({})", whole.count, part.id)),
+        ComponentRole::NeedsAnother => Some(format!("its other component is missing ({kind})", kind = part.whole)),
+        ComponentRole::Peer => {
+            Some(format!("the number of its components is unknown ({kind} {id})", kind = part.whole, id = part.id))
+        }
+        ComponentRole::OneOf(count) => ((whole.count as u64) < count).then(|| {
+            format!("only {present} of its {count} devices are present ({id})", present = whole.count, id = part.id)
+        }),
     }
 }

@@ -23,7 +23,11 @@ pub(crate) fn refuse_wiping(request: &PlanRequest, inventory: &Inventory, disks:
     let written = wiped.filter(|disk| !inventory.disks.iter().any(|found| found.name == disk.name && is_blank(found)));
     written
         .map(|disk| {
-            let text = format!("{} is not blank ({}) and will not be erased: {why}", disk.device, disk.now);
+            let text = format!(
+                "{disk} is not blank ({contents}) and will not be erased: {why}",
+                disk = disk.device,
+                contents = disk.now
+            );
             Diagnostic::new("blank_only", text).with_code(ErrorCode::DiskNotBlank)
         })
         .collect()

@@ -77,9 +77,7 @@ impl PlanDecider<'_> {
         }
         if !untried.is_empty() {
             self.warn(format!(
-                "the inventory was read before arrays and volumes were assembled: the agent will inspect {}, and refuse the installation if the inspection fails or a marker is found",
-                untried.join("; ")
-            ));
+                "the inventory was read before arrays and volumes were assembled: the agent will inspect {objects}, and refuse the installation if the inspection fails or a marker is found", objects = untried.join("; ")));
         }
     }
 
@@ -92,9 +90,12 @@ impl PlanDecider<'_> {
         if nameless.is_empty() {
             let given: Vec<String> =
                 named.iter().filter_map(|disk| self.discard_name(disk)).map(|name| format!("{name:?}")).collect();
-            return format!("or discard the disk contents with give_up: [{}] in the allocation", given.join(", "));
+            return format!(
+                "or discard the disk contents with give_up: [{names}] in the allocation",
+                names = given.join(", ")
+            );
         }
         let devices: Vec<&str> = nameless.iter().map(|disk| disk.device.as_str()).collect();
-        format!("or erase {} in the rescue shell (wipefs -a)", devices.join(", "))
+        format!("or erase {devices} in the rescue shell (wipefs -a)", devices = devices.join(", "))
     }
 }

@@ -83,8 +83,8 @@ fn new_filesystem(operation: &Operation) -> Option<&MakeFilesystem> {
 pub(crate) fn final_report(request: &PlanRequest, already: Option<&InstallMarker>, made: Vec<DevicePath>) -> SessionOp {
     let allocation = &request.assigned.allocation;
     let message = match (already, request.receiving()) {
-        (Some(marker), _) => format!("{} is already installed; nothing was written", marker.image),
-        (None, Some(_)) => format!("{} was received from another machine", request.subject.image),
+        (Some(marker), _) => format!("{image} is already installed; nothing was written", image = marker.image),
+        (None, Some(_)) => format!("{image} was received from another machine", image = request.subject.image),
         (None, None) => format!("{} is installed", request.subject.image),
     };
     let (order, allocation) = (allocation.order_id().map(str::to_owned), allocation.id.clone());

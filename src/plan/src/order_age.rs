@@ -88,9 +88,11 @@ fn describe_age(claim: &InstallClaim, found: &InstallMarker, age: OrderAge) -> S
             format!("order {order} ({number}) is older than the installation on the disk, {installation}")
         }
         OrderAge::ImpossibleMarker => {
-            format!("cannot compare order {order} ({number}) with the installation on the disk, {installation}")
+            format!(
+                "it is unknown whether order {order} ({number}) is older than the installation on the disk, {installation}"
+            )
         }
-        OrderAge::ImpossibleOrder => format!("order {order} has {number}, which no server issues"),
+        OrderAge::ImpossibleOrder => format!("order {order} has {number}, which a server never assigns"),
         OrderAge::Newer | OrderAge::Unknown => format!(
             "order {order} ({number}) was issued before the control plane's database was restored, and may be older than the installation on the disk, {installation}"
         ),

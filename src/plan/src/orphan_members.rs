@@ -28,9 +28,9 @@ impl PlanDecider<'_> {
                 continue;
             }
             let message = format!(
-                "the array or group of {} is unknown, and may span other disks: {}; repair the array or group, or erase its members if it is not needed",
-                ours.join(", "),
-                unknown.reason
+                "the array or volume group of {devices} is unknown, and may span other disks: {reason}; repair the array or group, or erase its members if it is not needed",
+                devices = ours.join(", "),
+                reason = unknown.reason
             );
             self.refuse(ErrorCode::IncompleteObject, "disks", message);
         }

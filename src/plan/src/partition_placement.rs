@@ -43,8 +43,9 @@ impl DiskTooSmall {
     /// Returns the message for a disk of the layout.
     pub(crate) fn explain(&self, device: &LayoutPath) -> String {
         format!(
-            "device:{device} is not big enough required:{}MiB, existing:{}MiB (with 1 MiB at each end for the partition table)",
-            self.required_mib, self.existing_mib
+            "device:{device} is not big enough required:{required_mib}MiB, existing:{existing_mib}MiB (with 1 MiB at each end for the partition table)",
+            required_mib = self.required_mib,
+            existing_mib = self.existing_mib
         )
     }
 }

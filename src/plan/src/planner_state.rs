@@ -164,7 +164,7 @@ impl<'a> PlanDecider<'a> {
         let (some, others) = (named(true), named(false));
         let message = match fate {
             DeviceFate::Blank => format!(
-                "{what} must be kept and spans {others} and {some}, but {some} is blank. Attach the old disk; or boot the installed system and add the new disk to {what}; or remove the new disk, if {what} works without it"
+                "{what} must be kept and spans {others} and {some}, but {some} is blank. Attach the old disk; or boot the installed system and add the new disk to {what}; or, if {what} works without the new disk, remove the new disk"
             ),
             _ => format!(
                 "a reinstall wipes {some} and keeps {others}, but {what} spans both; set the same wipeonreinstall for all of its disks"

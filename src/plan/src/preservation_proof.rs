@@ -63,7 +63,10 @@ pub fn describe_differences(proofs: &[PreservationProof]) -> Vec<String> {
             let side = |identity: &ObjectIdentity| identity.get(name).map_or("nothing".to_owned(), String::clone);
             let (before, after) = (side(&proof.before), side(&proof.after));
             if before != after {
-                differences.push(format!("{}: {name} was {before} and is {after}", proof.object));
+                differences.push(format!(
+                    "{object}: {name} was {before} before the installation, and is {after} now",
+                    object = proof.object
+                ));
             }
         }
     }

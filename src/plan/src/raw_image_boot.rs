@@ -35,8 +35,8 @@ pub fn plan_boot_entry(
     let layout = NAME.to_owned();
     let Some(esp) = table.partitions.iter().find_map(|partition| find_esp(disk, partition)) else {
         let why = format!(
-            "this machine boots in UEFI mode, but the image has no EFI system partition: none of the partitions of {} has the type of an EFI system partition and contains a vfat filesystem",
-            disk.device
+            "this machine boots in UEFI mode, but the image has no EFI system partition: none of the partitions of {disk} has the type of an EFI system partition and contains a vfat filesystem",
+            disk = disk.device
         );
         let problems = vec![Diagnostic::new("image", why).with_code(ErrorCode::ImageNotBootable)];
         let opaque = opaque_objects::listed_objects(inventory);

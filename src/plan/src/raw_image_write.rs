@@ -98,6 +98,6 @@ mod tests {
         let skipped = [inventory.disks[0].name.clone()];
         let refusal =
             plan_raw_image(&inventory, &inventory.disks[1], &skipped, request(), None).unwrap_err().to_string();
-        assert!(refusal.contains("skip all of its disks, or none of them"), "{refusal}");
+        assert!(refusal.contains("; skip either all disks of"), "{refusal}");
     }
 }

@@ -211,10 +211,10 @@ fn describe_fully(
     let or_none = |text: &str| if text.is_empty() { "none".to_owned() } else { text.to_owned() };
     let sectors = if sector_bytes == 0 { String::new() } else { format!(" with sectors of {sector_bytes}") };
     let mut all = format!(
-        "serial {}, wwn {}, GPT {}, {size} bytes{sectors}",
-        or_none(serial),
-        or_none(wwn),
-        guid.unwrap_or("none")
+        "serial {serial}, wwn {wwn}, GPT {guid}, {size} bytes{sectors}",
+        serial = or_none(serial),
+        wwn = or_none(wwn),
+        guid = guid.unwrap_or("none")
     );
     for (what, text) in [("model", model), ("at", by_path)] {
         if !text.is_empty() {

@@ -26,8 +26,8 @@ impl PlanDecider<'_> {
             }
             changes = true;
             let message = format!(
-                "{} would be {wanted} according to the {now}, but must be {promised} according to the {then}, with which the machine was installed",
-                listed.device
+                "{disk} would be {wanted} according to the {now}, but must be {promised} according to the {then}, with which the machine was installed",
+                disk = listed.device
             );
             match may_change {
                 true => self.warn(format!("{message}: the wipe policy will be changed, as requested by the operator")),

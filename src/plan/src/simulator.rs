@@ -178,12 +178,16 @@ impl Machine {
             | Holder::Bcache { device } => device,
         };
         let gone = self.0.stacked.iter().position(|stacked| stacked.device == *device);
-        let gone = self.0.stacked.remove(gone.unwrap_or_else(|| panic!("{device} is released twice")));
+        let gone =
+            self.0.stacked.remove(gone.unwrap_or_else(|| panic!("internal error: the plan releases {device} twice")));
         let name = gone.name;
-        assert!(gone.uses.is_empty(), "{device} is in use: {:?}", gone.uses);
+        assert!(gone.uses.is_empty(), "{device} is in use: {uses:?}", uses = gone.uses);
         assert!(!self.0.stacked.iter().any(|above| above.below.contains(&name)), "{device} is held");
         let parts = gone.table.iter().flat_map(|table| &table.partitions);
-        assert!(parts.into_iter().all(|part| part.uses.is_empty()), "a partition of {device} is in use");
+        assert!(
+            parts.into_iter().all(|part| part.uses.is_empty()),
+            "internal error: a partition of {device} is still in use"
+        );
         let held = DeviceUse::Holder(name.clone());
         for below in &gone.below {
             self.uses(&below.device_path()).retain(|usage| *usage != held);

@@ -50,12 +50,7 @@ impl PlanDecider<'_> {
         let disks = self.stack.disks_below_all(staying);
         let stays_on: Vec<KernelName> = disks.into_iter().collect();
         self.warn(format!(
-            "REMOVES {} FROM {}, whose other members on {} are not in the layout and stay unchanged: {}",
-            wiped.join(", "),
-            thing.name,
-            stays_on.join(", "),
-            thing.whole
-        ));
+            "REMOVES {wiped} FROM {object}, whose other members on {disks} are not in the layout and stay unchanged: {members}", wiped = wiped.join(", "), object = thing.name, disks = stays_on.join(", "), members = thing.whole));
         let (name, whole) = (thing.name.clone(), thing.whole.clone());
         self.decided.torn.push(TornObject { name, whole, wiped: wiped.to_vec(), stays_on });
     }

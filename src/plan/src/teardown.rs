@@ -60,7 +60,7 @@ impl<'a> HolderTeardown<'a> {
         let named = unknown.iter().take(MAXIMUM_NAMED).map(|holder| (*holder).clone());
         refused.extend(named.map(|holder| describe_use(device, bottom, &DeviceUse::Holder(holder))));
         if unknown.len() > MAXIMUM_NAMED {
-            refused.push(format!("{device} is in use by {} more devices", unknown.len() - MAXIMUM_NAMED));
+            refused.push(format!("{device} is in use by {count} more devices", count = unknown.len() - MAXIMUM_NAMED));
         }
         self.holders.extend(self.stack.find_stacked(name).map(|stacked| self.holder_of(stacked)));
         refused

@@ -49,9 +49,9 @@ impl PlanDecider<'_> {
                 continue;
             }
             let said = format!(
-                "{} would be wiped and is not blank: it contains {}. It is selected only by its name, and is not in any record of this machine, so it may not be the disk that the layout is meant for",
-                found.device,
-                content_text::describe_contents(found)
+                "{disk} would be wiped and is not blank: it contains {contents}. The layout selects the disk only by its name, and no record of this machine contains the disk, so this may be another disk than intended",
+                disk = found.device,
+                contents = content_text::describe_contents(found)
             );
             if self.is_discarded(&found.name) {
                 self.warn(format!("{said}; its data will be discarded, as requested by the operator"));
@@ -65,20 +65,28 @@ impl PlanDecider<'_> {
     fn unrecorded_remedy(&self, found: &InventoryDisk) -> String {
         let hint = match (self.identifiers.has_serial(found), self.identifiers.has_wwn(found)) {
             (true, _) => {
-                format!("if this is the right disk, add the hint `serial: {}` to this disk in the layout", found.serial)
+                format!(
+                    "if this is the right disk, add the hint `serial: {serial}` to this disk in the layout",
+                    serial = found.serial
+                )
             }
             (false, true) => {
-                format!("if this is the right disk, add the hint `wwn: {}` to this disk in the layout", found.wwn)
+                format!(
+                    "if this is the right disk, add the hint `wwn: {wwn}` to this disk in the layout",
+                    wwn = found.wwn
+                )
             }
-            (false, false) => "no serial number or WWN identifies this disk".to_owned(),
+            (false, false) => {
+                "the disk cannot be identified, because it has neither a serial number nor a WWN".to_owned()
+            }
         };
         match self.discard_name(found) {
             Some(name) => {
                 format!("{hint}; or, if its data are not needed, add `give_up: [\"{name}\"]` to the allocation")
             }
             None => format!(
-                "{hint}; if its data are not needed, overwrite it in the rescue shell: dd if=/dev/zero of={} bs=1M",
-                found.device
+                "{hint}; if its data are not needed, overwrite it in the rescue shell: dd if=/dev/zero of={disk} bs=1M",
+                disk = found.device
             ),
         }
     }

@@ -50,10 +50,15 @@ impl PlanDecider<'_> {
             }
             let place = format!("disks[{index}].device");
             if let Some(why) = explain_unsupported(found) {
-                self.refuse(ErrorCode::DiskUnusable, place.clone(), format!("{} cannot be used: {why}", found.device));
+                self.refuse(
+                    ErrorCode::DiskUnusable,
+                    place.clone(),
+                    format!("{disk} cannot be used: {why}", disk = found.device),
+                );
             }
             let Some(content) = shared.get(&found.name).filter(|_| !is_identified(listed, found)) else { continue };
-            let said = format!("{} contains {content}, which other machines may use too", found.device);
+            let said =
+                format!("{disk} contains {content}, and other machines may use the same data", disk = found.device);
             if self.is_discarded(&found.name) {
                 self.warn(format!("{said}; its data will be discarded, as requested by the operator"));
             } else {

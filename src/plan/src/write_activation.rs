@@ -50,7 +50,7 @@ impl DeviceActivation {
                 let (group, volume) = found.ok_or_else(|| format!("{device} is not in a volume group"))?;
                 let devices: Vec<DevicePath> = group.present_devices().cloned().collect();
                 if group.closed.is_some() || devices.len() < group.physical.len() {
-                    return Err(format!("volume group {} of {device} is incomplete", group.name));
+                    return Err(format!("volume group {group} of {device} is incomplete", group = group.name));
                 }
                 devices.iter().try_for_each(|below| self.add_device(stack, inventory, below))?;
                 let (name, volumes) = (group.name.clone(), vec![volume.name.clone()]);

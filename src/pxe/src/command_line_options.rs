@@ -84,7 +84,7 @@ impl FromStr for DhcpOption {
         };
         let option = DhcpOption { name: name.to_owned(), value: value.to_owned() };
         match OWN.iter().find(|(number, name)| option.is(number, name)) {
-            Some(_) => Err(format!("option {name} is set by --pxe itself")),
+            Some(_) => Err(format!("DHCP option {name} cannot be specified, because --pxe sets this option")),
             None if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') => {
                 Err(format!("{name:?} is not the name or number of an option"))
             }
@@ -128,8 +128,8 @@ mod tests {
             ("ntp-server,a b", "must be the name or number"),
             ("tag:x,ntp-server,10.0.0.5", "must be the name or number"),
             ("ntp server,10.0.0.5", "is not the name or number of an option"),
-            ("67,other.efi", "option 67 is set by --pxe itself"),
-            ("bootfile-name,other.efi", "is set by --pxe itself"),
+            ("67,other.efi", "DHCP option 67 cannot be specified"),
+            ("bootfile-name,other.efi", "because --pxe sets this option"),
         ] {
             let why = text.parse::<DhcpOption>().unwrap_err();
             assert!(why.contains(expected), "{text}: {why}");

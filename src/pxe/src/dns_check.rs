@@ -34,8 +34,8 @@ pub(super) fn check_name(name: &str, servers: &[Ipv4Addr]) -> Result<(), String>
     }
     let servers: Vec<String> = servers.iter().map(Ipv4Addr::to_string).collect();
     Err(format!(
-        "the DNS server {} of --dhcp-option has no IPv4 address for {name}, so machines cannot reach this server: add the name to DNS, or specify an address in --url",
-        servers.join(", ")
+        "the DNS server {servers} of --dhcp-option has no IPv4 address for {name}, so machines cannot reach this server: add the name to DNS, or specify an address in --url",
+        servers = servers.join(", ")
     ))
 }
 

@@ -124,9 +124,7 @@ pub fn check_pxe(asked: &PxeOptions, server: &BootServer) -> Result<()> {
     if !missing.is_empty() {
         let what = missing.join(" and ");
         wrong.push(format!(
-            "{} lacks {what}: run `apt-get install ipxe`, or specify the directory of iPXE's binaries with --ipxe",
-            ipxe.display()
-        ));
+            "{folder} lacks {what}: run `apt-get install ipxe`, or specify the directory of iPXE's binaries with --ipxe", folder = ipxe.display()));
     }
     if !capabilities::has_capabilities(CAPABILITIES) {
         wrong.push(
@@ -150,14 +148,15 @@ pub fn check_pxe(asked: &PxeOptions, server: &BootServer) -> Result<()> {
 fn check_nic(asked: &PxeOptions, server: &BootServer) -> std::result::Result<PxeNic, String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if asked.card.is_empty() || !asked.card.bytes().all(plain) {
-        return Err(format!("{:?} is not a NIC name that dnsmasq supports", asked.card));
+        return Err(format!("{nic:?} is not a NIC name that dnsmasq supports", nic = asked.card));
     }
     let card = PxeNic::read_state(&asked.card)?;
     let listen = server.listen.ip();
     if !listen.is_unspecified() && listen != IpAddr::V4(card.address) && server.url.is_none() {
         return Err(format!(
-            "machines on {} would be sent to {}, but --listen {listen} does not accept connections at that address: listen on that address, or specify another URL with --url",
-            card.name, card.address
+            "machines on {nic} would be sent to the address {address}, but --listen {listen} does not accept connections at that address: listen on that address, or specify another URL with --url",
+            nic = card.name,
+            address = card.address
         ));
     }
     if let Some(range) = asked.range {
@@ -165,12 +164,15 @@ fn check_nic(asked: &PxeOptions, server: &BootServer) -> std::result::Result<Pxe
         if first <= card.network() || last >= card.broadcast() {
             let (network, netmask) = (card.network(), card.netmask);
             return Err(format!(
-                "--range {first},{last} is not within the network of {}, {network}/{netmask}",
-                card.name
+                "--range {first},{last} is not within the network {network}/{netmask} of {nic}",
+                nic = card.name
             ));
         }
         if (first..=last).contains(&card.address) {
-            return Err(format!("--range {first},{last} contains this host's own address, {}", card.address));
+            return Err(format!(
+                "--range {first},{last} contains this host's own address {address}",
+                address = card.address
+            ));
         }
     }
     let longest = script_url(server, &card, server.listen.port())

@@ -48,7 +48,7 @@ impl PxeNic {
             return Err(format!("NIC {name} is down: run `ip link set {name} up`"));
         }
         if first.flags.contains(InterfaceFlags::IFF_LOOPBACK) {
-            return Err(format!("{name} is the loopback interface, which machines cannot boot from"));
+            return Err(format!("NIC {name} is the loopback interface, and other machines cannot be reached over it"));
         }
         let address =
             own.iter().find_map(|one| Some((*one.address?.as_sockaddr_in()?, *one.netmask?.as_sockaddr_in()?)));
@@ -66,7 +66,7 @@ impl PxeNic {
     pub(super) fn read_mac(&self) -> io::Result<[u8; 6]> {
         let own = getifaddrs()?.filter(|one| one.interface_name == self.name);
         let mac = own.filter_map(|one| one.address?.as_link_addr()?.addr()).next();
-        mac.ok_or_else(|| io::Error::other("the NIC does not have a MAC"))
+        mac.ok_or_else(|| io::Error::other("the NIC does not have a MAC address"))
     }
 
     pub(crate) fn network(&self) -> Ipv4Addr {
@@ -101,10 +101,8 @@ impl PxeNic {
         }
         found.map_err(|error| match error {
             Errno::EADDRINUSE => format!(
-                "UDP port {port} ({what}) of {} is in use by another program on this host: `ss -ulpn 'sport = {port}'` shows that program",
-                self.name
-            ),
-            error => format!("cannot listen on UDP port {port} ({what}) of {}: {error}", self.name),
+                "UDP port {port} ({what}) of {nic} is in use by another program on this host: `ss -ulpn 'sport = {port}'` shows that program", nic = self.name),
+            error => format!("cannot listen on UDP port {port} ({what}) of {nic}: {error}", nic = self.name),
         })
     }
 }

@@ -68,7 +68,7 @@ impl ServerSearch {
             Ok(offers) => report_change(describe_offers(&card, &offers, assigns), &last, &log),
             // The search can fail, for example because the DHCP client of this host occupies the port.
             Err(error) => {
-                log(PxeMessage::Note(format!("cannot look for other DHCP servers on {}: {error}", card.name)))
+                log(PxeMessage::Note(format!("cannot look for other DHCP servers on {nic}: {error}", nic = card.name)))
             }
         };
         let _ = std::thread::Builder::new().name("dhcp-search".to_owned()).spawn(search);
@@ -79,7 +79,7 @@ fn report_change(found: Option<String>, last: &Mutex<Option<String>>, log: &PxeL
     let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
     match (&found, &*last) {
         (Some(problem), known) if known.as_ref() != Some(problem) => log(PxeMessage::Problem(problem.clone())),
-        (None, Some(problem)) => log(PxeMessage::Note(format!("no longer found: {problem}"))),
+        (None, Some(problem)) => log(PxeMessage::Note(format!("no longer a problem: {problem}"))),
         _ => {}
     }
     *last = found;
@@ -171,16 +171,16 @@ fn describe_offers(card: &PxeNic, offers: &[DhcpOffer], assigns: bool) -> Option
     let boots: Vec<&DhcpOffer> = others.iter().copied().filter(|offer| !offer.boot_file.is_empty()).collect();
     match assigns {
         true if !others.is_empty() => Some(format!(
-            "another DHCP server answers on {name}: {}. Machines may accept the answer of that server, and then not boot from this server: stop that server on this network, or start this server without --range",
-            list(&others)
+            "another DHCP server answers on {name}: {servers}. Machines may accept the answer of that server, and then not boot from this server: stop that server on this network, or start this server without --range",
+            servers = list(&others)
         )),
         false if others.iter().all(|offer| offer.address.is_unspecified()) => Some(format!(
             "no DHCP server on {name} offers an address, so machines cannot boot: start a DHCP server there, or let this server \
              assign addresses with --range"
         )),
         false if !boots.is_empty() => Some(format!(
-            "another server on {name} sends boot files: {}. Firmware may load such a file instead of the boot file of this server: remove the boot file from the configuration of the other server",
-            list(&boots)
+            "another server on {name} sends boot files: {servers}. Firmware may load such a file instead of the boot file of this server: remove the boot file from the configuration of the other server",
+            servers = list(&boots)
         )),
         _ => None,
     }

@@ -84,7 +84,7 @@ impl DnsmasqCommand {
             }
         }
         let end = running.poll_exit().map(|error| error.to_string());
-        Err(end.unwrap_or_else(|| format!("dnsmasq did not start within {} s", START.as_secs())))
+        Err(end.unwrap_or_else(|| format!("dnsmasq did not start within {seconds} s", seconds = START.as_secs())))
     }
 }
 
@@ -183,7 +183,7 @@ impl DnsmasqSupervisor {
         match self.start_process(card) {
             Ok(()) => {
                 self.said = None;
-                log(PxeMessage::Note(format!("dnsmasq serves on {} again", self.dnsmasq.card)));
+                log(PxeMessage::Note(format!("dnsmasq serves on {nic} again", nic = self.dnsmasq.card)));
             }
             Err(why) => self.schedule_restart(log, &why),
         }

@@ -77,7 +77,7 @@ async fn find_failures(app: &AppState, free_space: &FreeSpace) -> Vec<ServerFail
     let database = app.state.check_pulse().await.err();
     let remedy = match app.state.is_shared() {
         true => "machines wait until PostgreSQL is available again".to_owned(),
-        false => format!("free space, or repair the filesystem of {}", app.dir.display()),
+        false => format!("free space, or repair the filesystem of {folder}", folder = app.dir.display()),
     };
     let database = database.map(|error| ServerFailure {
         kind: FailureKind::DatabaseUnwritable,
@@ -91,9 +91,7 @@ async fn find_failures(app: &AppState, free_space: &FreeSpace) -> Vec<ServerFail
         let least = format_bytes(LEAST_FREE);
         let amount = if free == 0 { "no space".to_owned() } else { format!("less than {least}") };
         let message = format!(
-            "{}: {amount} is free: reports and orders cannot be stored without free space; free at least {least}",
-            app.dir.display()
-        );
+            "{folder}: only {amount} is free: reports and orders cannot be stored without free space; free at least {least}", folder = app.dir.display());
         ServerFailure { kind: FailureKind::LittleFreeSpace, message }
     });
     let failures = database.into_iter().chain(space);

@@ -57,8 +57,8 @@ impl BoundListeners {
             Some((tls, at)) => {
                 let (listener, address) = bind_socket(at, "--tls-listen").await?;
                 watch.log_note(format!(
-                    "API and images are served at https://{address} only; http://{} only serves boot files",
-                    machines.local_addr().map(|address| address.to_string()).unwrap_or_default()
+                    "the API and images are served only at https://{address}; http://{http_address} serves only boot files",
+                    http_address = machines.local_addr().map(|address| address.to_string()).unwrap_or_default()
                 ));
                 Some((listener, tls))
             }
@@ -129,17 +129,22 @@ pub(crate) fn load_tls(options: &ServerConfig) -> Result<Option<(ServerTls, Sock
         let host = url.strip_prefix("https://").map(|rest| rest.split('/').next().unwrap_or_default());
         let refuse = |why: &str| Err(Error::new(Phase::Serve, format!("--url {url}: {why}")));
         match host {
-            None => return refuse("must begin with https://, because --tls-cert makes machines connect over TLS"),
+            None => {
+                return refuse(
+                    "must begin with https://, because machines connect over TLS if --tls-cert is specified",
+                );
+            }
             Some(host) if !tls.covers_host(host) => {
-                let names = format!("{} does not cover this host", asked.certificates.display());
+                let names = format!("{file} does not cover this host", file = asked.certificates.display());
                 return refuse(&names);
             }
             Some(_) => {}
         }
     }
     let readable = tls::world_readable_key(&asked.key);
-    let problem = readable
-        .map(|key| format!("the TLS key is readable by all users of this host: run chmod o-r {}", key.display()));
+    let problem = readable.map(|key| {
+        format!("the TLS key is readable by all users of this host: run chmod o-r {file}", file = key.display())
+    });
     Ok(Some((tls, asked.listen, problem)))
 }
 

@@ -57,7 +57,8 @@ fn create_missing_files(dir: &Path) -> Result<Vec<String>> {
 
 fn describe_site(options: &ServerConfig, created: &[String]) -> String {
     let dir = options.dir.display();
-    let created = if created.is_empty() { "nothing: all folders exist".to_owned() } else { created.join(", ") };
+    let created =
+        if created.is_empty() { "nothing to create: all folders exist".to_owned() } else { created.join(", ") };
     let boot = super::start_checks::boot_directory(options);
     let rows = [
         ("directory", dir.to_string()),
@@ -68,7 +69,7 @@ fn describe_site(options: &ServerConfig, created: &[String]) -> String {
         ),
         ("start", format!("drophammer serve {dir}")),
         ("page", page_url(options)),
-        ("operator's token", format!("{dir}/{} (created at the first start)", store::token::OPERATOR_FILE)),
+        ("operator's token", format!("{dir}/{file} (created at the first start)", file = store::token::OPERATOR_FILE)),
     ];
     format_columns(&rows.map(|(name, value)| [name.to_owned(), value]))
 }

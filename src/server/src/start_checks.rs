@@ -27,7 +27,8 @@ pub(crate) fn check_at_start(options: &ServerConfig) -> Vec<String> {
 /// Returns a problem for each missing file of the ramdisk.
 pub(crate) fn missing_boot_files(boot: &Path) -> Vec<String> {
     let missing = ["vmlinuz", "initrd"].map(|name| boot.join(name)).into_iter().filter(|path| !path.is_file());
-    let missing = missing.map(|path| format!("{} is missing: machines cannot boot the ramdisk", path.display()));
+    let missing =
+        missing.map(|path| format!("{file} is missing: machines cannot boot the ramdisk", file = path.display()));
     missing.map(|message| ErrorCode::BootFilesMissing.annotate(message)).collect()
 }
 
@@ -35,8 +36,8 @@ pub(crate) fn check_options(options: &ServerConfig) -> Result<()> {
     let refuse = |what: String| Err(Error::new(Phase::Serve, what));
     if !options.dir.is_dir() {
         return refuse(format!(
-            "{} is not a directory; specify a directory that contains machines/, layouts/ and images/",
-            options.dir.display()
+            "{path} is not a directory; specify a directory that contains machines/, layouts/ and images/",
+            path = options.dir.display()
         ));
     }
     if let Some(url) = &options.url {

@@ -91,7 +91,10 @@ mod tests {
         assert!(address.has_password() && !address.to_string().contains("geheim"));
         std::fs::write(&file, "postgres://me:geheim@db.example").unwrap();
         let refused = options.read_address().unwrap_err().to_string();
-        assert!(refused.contains("does not name a database") && !refused.contains("geheim"), "{refused}");
+        assert!(
+            refused.contains("does not contain the name of a database") && !refused.contains("geheim"),
+            "{refused}"
+        );
         assert!(StoreOptions::default().read_address().unwrap().is_none());
     }
 }

@@ -123,8 +123,8 @@ impl ServiceManager {
                 Some(name) if stuck != Some(name) => {
                     stuck = Some(name);
                     watch.log_problem(format!(
-                        "{name}: no response within {} s; systemd restarts the server if no response follows",
-                        interval.as_secs()
+                        "{name}: no response within {seconds} s; systemd restarts the server if no response follows",
+                        seconds = interval.as_secs()
                     ));
                 }
                 Some(_) => {}

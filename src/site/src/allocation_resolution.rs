@@ -242,21 +242,17 @@ fn resolve_image(
         (false, _, Some(os)) => resolve_created_image(allocation, &os, &allocation.image).map(Some),
         (true, Some(order), None) => known.images.get(&order.image).cloned().ok_or_else(|| {
             let gone = format!(
-                "a reinstall with image {:?} is ordered, but images/ no longer contains it: the machine waits",
-                order.image
-            );
+                "a reinstall with image {image:?} is ordered, but images/ no longer contains it: the machine waits", image = order.image);
             match order.begun {
-                true => format!("{gone}; the reinstall has started, so put the image back"),
+                true => format!("{gone}; put the image back, because the reinstall has already started"),
                 false => format!(
-                    "{gone}; put the image back, or order another image with `drophammer machine reinstall {} --image IMAGE`",
-                    machine.id
-                ),
+                    "{gone}; put the image back, or order another image with `drophammer machine reinstall {machine} --image IMAGE`", machine = machine.id),
             }
         }),
         (true, None, _) => Ok(Some(installed_image(standing, allocation))),
         (false, _, None) => known.images.get(allocation.image.as_str()).cloned().ok_or_else(|| {
             let others = suggest_name(&allocation.image, known.listed_images());
-            let message = format_at(&allocation.image, &format!("image {:?} not found in images/{others}", *allocation.image));
+            let message = format_at(&allocation.image, &format!("image {image:?} not found in images/{others}", image = *allocation.image));
             ErrorCode::UnknownReference.annotate(message)
         }),
     }
@@ -350,7 +346,7 @@ fn find_layout<'a>(
         return known.layouts.get(id.as_str()).ok_or_else(|| {
             let others = suggest_name(id, known.layouts.keys().map(String::as_str));
             ErrorCode::UnknownReference
-                .annotate(format_at(id, &format!("layout {:?} not found in layouts/{others}", **id)))
+                .annotate(format_at(id, &format!("layout {layout:?} not found in layouts/{others}", layout = **id)))
         });
     }
     if let Some(id) = standing.layout_id.as_ref().filter(|_| standing.succeeded) {

@@ -72,7 +72,7 @@ pub fn describe_changed_input(name: &str, image: &str) -> String {
     match name {
         "filesystemlayout" => "the layout has changed".to_owned(),
         "image" => format!("image {image} has changed"),
-        _ => format!("{name} of the allocation has changed"),
+        _ => format!("the allocation's field {name} has changed"),
     }
 }
 

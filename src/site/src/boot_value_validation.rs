@@ -55,10 +55,14 @@ pub fn validate_host(text: &str) -> Result<(), String> {
 pub fn validate_cmdline(text: &str) -> Result<(), String> {
     let odd = |c: char| !(c == ' ' || c.is_ascii_graphic()) || "$\\'\"#".contains(c);
     if let Some(c) = text.chars().find(|c| odd(*c)) {
-        return Err(format!("kernel arguments {text:?}: {c:?} is not allowed: iPXE would interpret this character"));
+        return Err(format!(
+            "kernel arguments {text:?}: {c:?} is not allowed, because iPXE would interpret this character"
+        ));
     }
     match text.split_whitespace().find(|word| ["||", "&&"].contains(word)) {
-        Some(word) => Err(format!("kernel arguments {text:?}: {word} is not allowed: it ends a command in iPXE")),
+        Some(word) => {
+            Err(format!("kernel arguments {text:?}: {word} is not allowed, because {word} ends a command in iPXE"))
+        }
         None => Ok(()),
     }
 }

@@ -32,9 +32,9 @@ impl DeployTemplates {
             let taken = templates.find_by_name(&template.name).map(|first| (&template.name, first));
             match taken.or_else(|| templates.find_by_uuid(&uuid).map(|first| (&uuid, first))) {
                 Some((what, first)) => problems.push(format!(
-                    "{}: template {what} is already defined in {}, which takes precedence",
-                    path.display(),
-                    first.path.display()
+                    "{file}: template {what} is already defined in {first}, which takes precedence",
+                    file = path.display(),
+                    first = first.path.display()
                 )),
                 None => {
                     let name = template.name.clone();

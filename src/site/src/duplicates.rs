@@ -21,7 +21,7 @@ pub(crate) fn remove_shared_ids(
         let first = files.first().map(|(path, _)| path.display().to_string()).unwrap_or_default();
         problems.extend(files.iter().skip(1).map(|(path, _)| {
             let path = path.display();
-            format!("{path}: machine {id} is also in {first}: both files are ignored; give each machine its own id")
+            format!("{path}: {first} describes machine {id} too: both files are ignored; give each machine its own id")
         }));
         if let (1, Some(file)) = (files.len(), files.pop()) {
             unshared.insert(id, file);
@@ -44,7 +44,7 @@ pub(crate) fn register_macs(
         }
         problems.extend(ids.first().map(|other| {
             let path = path.display();
-            format!("{path}: {mac} is also in the file of machine {other}: the MAC identifies neither machine; remove it from one of the files")
+            format!("{path}: the MAC {mac} is also in the file of machine {other}, so this MAC identifies neither machine; remove the MAC from one of the files")
         }));
         ids.push(machine.id.clone());
         listed.insert_mut(mac.clone(), ids);

@@ -87,7 +87,7 @@ pub fn effective_allocation(file: &AllocationSpec, standing: &InstallState) -> E
     EffectiveAllocation { allocation, problem: explain_refused_differences(&compare_fields(record, file, false)) }
 }
 
-const REMEDY: &str = "restore these values in the machine file, or apply the whole file with `drophammer machine reinstall --apply-allocation`";
+const REMEDY: &str = "restore the installed values in the machine file, or apply the whole file with `drophammer machine reinstall --apply-allocation`";
 
 /// Returns the reason why the reinstall is refused, or `None` if no difference prevents the reinstall.
 fn explain_refused_differences(all: &[AllocationDifference]) -> Option<String> {
@@ -167,14 +167,20 @@ impl fmt::Display for AllocationDifference {
         match (self.effect, self.secret) {
             (DifferenceEffect::Applied, false) => write!(f, "{}: {installed} becomes {file}", self.field),
             (DifferenceEffect::Applied, true) => {
-                write!(f, "{}: is replaced by the value in the machine file", self.field)
+                write!(f, "{field}: the value in the machine file replaces the installed value", field = self.field)
             }
             (DifferenceEffect::Kept, false) => {
-                write!(f, "{}: stays {installed}; the file's value is ignored: {file}", self.field)
+                write!(
+                    f,
+                    "{field}: stays {installed}; the value in the machine file is ignored: {file}",
+                    field = self.field
+                )
             }
-            (DifferenceEffect::Kept, true) => write!(f, "{}: remains unset; the file's value is ignored", self.field),
+            (DifferenceEffect::Kept, true) => {
+                write!(f, "{field}: stays unset; the value in the machine file is ignored", field = self.field)
+            }
             (DifferenceEffect::Refused, _) => {
-                write!(f, "{}: differs from the installed value, which cannot be kept", self.field)
+                write!(f, "{field}: differs from the installed value, which cannot be kept", field = self.field)
             }
         }
     }

@@ -53,15 +53,16 @@ impl ImageStates {
                 let bars = !order.begun && runs != order.image && self.is_blacklisted(&order.image);
                 bars.then(|| {
                     format!(
-                        "a reinstall with image {} is ordered, but the image has been blacklisted since then: the machine waits; cancel the order",
-                        order.image
-                    )
+                        "a reinstall with image {image} is ordered, but the image has been blacklisted since then: the machine waits; cancel the order", image = order.image)
                 })
             }
             None if !standing.is_installed() && standing.first.is_none() => {
                 let os = allocation.os.as_ref().filter(|os| self.is_blacklisted(os));
                 let named = os.or(Some(&allocation.image)).filter(|image| self.is_blacklisted(image))?;
-                Some(format_at(named, &format!("{} is blacklisted: it cannot be used for new installations", &**named)))
+                Some(format_at(
+                    named,
+                    &format!("image {image} is blacklisted: it cannot be used for new installations", image = &**named),
+                ))
             }
             _ => None,
         }

@@ -237,7 +237,11 @@ impl SiteLoader {
         image.digest = digest.ok().flatten();
         match read_image_contents(&manifest, image.digest.as_deref()) {
             Ok(contents) => image.contents = contents,
-            Err(why) => notes.push(format!("{}: {} is not used: {why}", path.display(), manifest.display())),
+            Err(why) => notes.push(format!(
+                "{file}: the manifest {manifest} is not used: {why}",
+                file = path.display(),
+                manifest = manifest.display()
+            )),
         }
         image.digest.is_some()
     }
@@ -337,7 +341,10 @@ fn read_image_contents(manifest: &Path, digest: Option<&str>) -> Result<Option<B
     let Some(digest) = digest else { return Ok(None) };
     let text = match image_digest_cache::file_stamp(manifest) {
         Ok(file) if file.size > MANIFEST_BYTES => {
-            return Err(format!("the manifest is {} bytes long; the limit is {MANIFEST_BYTES} bytes", file.size));
+            return Err(format!(
+                "the manifest is {size} bytes long; the limit is {MANIFEST_BYTES} bytes",
+                size = file.size
+            ));
         }
         Ok(_) => std::fs::read(manifest).map_err(|error| error.to_string())?,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -378,10 +385,10 @@ fn index_by_id<T>(
     for (path, value) in all {
         match by_id.get(id(&value)) {
             Some((first, _)) => problems.push(format!(
-                "{}: {kind} {} is already defined in {}, which takes precedence",
-                path.display(),
-                id(&value),
-                first.display()
+                "{file}: {kind} {id} is already defined in {first_file}, which takes precedence",
+                file = path.display(),
+                id = id(&value),
+                first_file = first.display()
             )),
             None => drop(by_id.insert(id(&value).clone(), (path, value))),
         }

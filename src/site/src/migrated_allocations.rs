@@ -31,9 +31,7 @@ impl<'a> AllocationOwners<'a> {
         let other = own.filter(|_| !has_it);
         let said = other.map(|other| {
             format!(
-                "allocation {} in this file is ignored: the machine is part of a migration of {} to {} ({})",
-                *other.id, is.a, is.b, is.state
-            )
+                "allocation {allocation} in this file is ignored: the machine is part of a migration from {source} to {target} ({state})", allocation = *other.id, source = is.a, target = is.b, state = is.state)
         });
         let counts = match (owns, is.role_of(&machine.id), is.state.is_open()) {
             (true, ..) if has_it => own.cloned(),

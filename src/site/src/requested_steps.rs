@@ -71,8 +71,8 @@ impl RequestedArrays {
         made.map_err(|problems| {
             let said = problems.into_iter().map(|problem| {
                 let message = format!(
-                    "the arrays cannot be created on the disks that the machine has registered: {}",
-                    problem.message
+                    "the arrays cannot be created on the disks that the machine has registered: {reason}",
+                    reason = problem.message
                 );
                 self.asked.format_problem(Diagnostic::new(format!("{}.{}", self.place, problem.place), message))
             });
@@ -211,8 +211,9 @@ fn find_arrays(
     let (step, asked, index) = all.next()?;
     for (other, again, index) in all {
         let message = format!(
-            "both {} and {} generate the layout: only one step may generate the layout",
-            other.entry.name, step.entry.name
+            "both {first_step} and {second_step} generate the layout: only one step may generate the layout",
+            first_step = other.entry.name,
+            second_step = step.entry.name
         );
         problems.push(again.format_problem(Diagnostic::new(format!("steps[{index}]"), message)));
     }
@@ -240,7 +241,10 @@ pub(crate) fn find_unusable_templates(templates: &DeployTemplates) -> Vec<String
             merge_templates(&CATALOGUE, StepList::default().list().to_vec(), &[stored.template.template_steps()]).err();
         for wrong in wrong.into_iter().flatten() {
             let problem = stored.template.add_location(Diagnostic::new(wrong.problem_path(), wrong.message));
-            let why = format!("{problem}; nothing is installed on machines with the trait {}", stored.template.name);
+            let why = format!(
+                "{problem}; nothing is installed on machines with the trait {trait_name}",
+                trait_name = stored.template.name
+            );
             said.push(crate::yaml_folder::format_problem(&stored.path, &why, false));
         }
     }

@@ -83,7 +83,7 @@ impl MachineSize {
         let backwards = raw.constraints.iter().find(|one| one.min > one.max);
         if let Some(RawConstraint { kind, min, max }) = backwards {
             let place = Spanned::new(*kind.span(), String::new());
-            return Err(format_at(&place, &format!("min {min} is more than max {max}")));
+            return Err(format_at(&place, &format!("`min` ({min}) must not exceed `max` ({max})")));
         }
         let constraint = |one: &RawConstraint| SizeConstraint { kind: *one.kind, min: one.min, max: one.max };
         let constraints = raw.constraints.iter().map(constraint).collect();
@@ -136,8 +136,8 @@ pub fn choose_size(
         return match sizes.is_empty() || sizes.contains_key(name) {
             true => Ok(Some(name.to_owned())),
             false => Err(format!(
-                "size {name:?} not found in sizes/{}",
-                suggest_name(name, sizes.keys().map(String::as_str))
+                "size {name:?} not found in sizes/{suggestion}",
+                suggestion = suggest_name(name, sizes.keys().map(String::as_str))
             )),
         };
     }
@@ -156,9 +156,9 @@ pub fn choose_size(
             "no size in sizes/ matches this machine, which has {has}: select a size with --size, or correct the constraints of the machine's size"
         )),
         _ => Err(format!(
-            "{} sizes match this machine, which has {has}: {}. Select one with --size",
-            found.len(),
-            found.join(", ")
+            "{count} sizes match this machine, which has {has}: {sizes}. Select one with --size",
+            count = found.len(),
+            sizes = found.join(", ")
         )),
     }
 }
@@ -204,7 +204,7 @@ mod tests {
             ("id: a\n", "missing field `constraints`"),
             ("id: a\nconstraints: []\n", "1:5: a size without constraints would match every machine"),
             ("id: ''\nconstraints: [{type: cores, max: 1}]\n", "1:5: the size's id is empty"),
-            ("id: a\nconstraints: [{type: cores, min: 2, max: 1}]\n", "2:22: min 2 is more than max 1"),
+            ("id: a\nconstraints: [{type: cores, min: 2, max: 1}]\n", "2:22: `min` (2) must not exceed `max` (1)"),
             ("id: a\nconstraints: [{type: gpu, max: 1}]\n", "2:22: "),
             ("id: a\nconstraints: [{type: cores, min: x, max: 1}]\n", "2:34: "),
             ("id: a\nconstraint: []\n", "unknown field \"constraint\"; did you mean \"constraints\"?"),

@@ -134,7 +134,8 @@ impl<T: Clone> YamlFolder<T> {
     /// Adds a problem if the folder cannot be read.
     pub(crate) fn report_unread(&self, problems: &mut Vec<String>) {
         if let Some(unread) = &self.unread {
-            problems.push(format!("{}/: {unread} (its last good files stay in force)", self.path.display()));
+            problems
+                .push(format!("{folder}/: {unread} (its last good files stay in force)", folder = self.path.display()));
         }
     }
 

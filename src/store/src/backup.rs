@@ -46,7 +46,10 @@ pub fn lock_directory(dir: &Path) -> Result<Option<DirectoryLock>> {
         Err(TryLockError::Error(error)) if is_unsupported(&error) => Ok(None),
         Err(TryLockError::Error(error)) => Err(error).context(Phase::Serve, || format!("lock {}", path.display())),
         Err(TryLockError::WouldBlock) => {
-            let message = format!("another `drophammer serve` is running in {}: stop that server first", dir.display());
+            let message = format!(
+                "another `drophammer serve` is running in {folder}: stop that server first",
+                folder = dir.display()
+            );
             Err(Error::new(Phase::Serve, message).with_code(ErrorCode::AddressInUse))
         }
     }
@@ -72,16 +75,18 @@ pub fn back_up_database(dir: &Path, to: &Path) -> Result<()> {
 /// Fails as [`back_up_database`] does.
 pub fn back_up_store(store: Option<&PostgresAddress>, dir: &Path, to: &Path) -> Result<()> {
     if to.exists() {
-        let message =
-            format!("{} already exists: specify another file, because backups are never overwritten", to.display());
+        let message = format!(
+            "{file} already exists: specify another file, because backups are never overwritten",
+            file = to.display()
+        );
         return Err(Error::refusal(Phase::Serve, message).with_code(ErrorCode::Backup));
     }
     let made = copy_store(store, dir, to)?;
     output::print_line(&format!(
-        "{} contains database {} after {} transactions",
-        to.display(),
-        made.id,
-        made.transactions
+        "{file} contains database {id} after {transactions} transactions",
+        file = to.display(),
+        id = made.id,
+        transactions = made.transactions
     ));
     Ok(())
 }
@@ -149,8 +154,9 @@ pub fn restore_store(store: Option<&PostgresAddress>, dir: &Path, from: &Path, o
     };
     database_id::write_id_file(&beside, &restored)?;
     output::print_line(&format!(
-        "{name}: restored database {} after {} transactions",
-        restored.id, restored.transactions
+        "{name}: restored database {id} after {transactions} transactions",
+        id = restored.id,
+        transactions = restored.transactions
     ));
     output::print_text(&instructions)
 }
@@ -165,11 +171,11 @@ fn explain_contradiction(
 ) -> Option<String> {
     if known.id != backup.id {
         return Some(format!(
-            "{} is a backup of another directory: its id is {}, but the id of {} is {}. Nothing was changed",
-            from.display(),
-            backup.id,
-            dir.display(),
-            known.id
+            "{file} is a backup of another directory: its id is {backup_id}, but the id of {folder} is {own_id}. Nothing was changed",
+            file = from.display(),
+            backup_id = backup.id,
+            folder = dir.display(),
+            own_id = known.id
         ));
     }
     let missing = known.transactions.saturating_sub(backup.transactions);
@@ -230,8 +236,8 @@ fn copy_into(database: &Path, part: &Path) -> Result<DatabaseIdentity> {
         None => Err(Error::refusal(
             Phase::Serve,
             format!(
-                "{} is not a database of `drophammer serve`, or was created by a version that did not assign an id",
-                database.display()
+                "{file} is not a database of `drophammer serve`, or was created by a version that did not assign an id",
+                file = database.display()
             ),
         )
         .with_code(ErrorCode::Backup)),

@@ -44,7 +44,8 @@ impl BootTokenKey {
     /// Returns an error if the id of the machine is not a UUID, or the system returns no random bytes.
     pub fn issue_token(&self, boot: &RequestedBoot) -> Result<String> {
         let machine = Uuid::try_parse(&boot.machine);
-        let machine = machine.context(Phase::Serve, || format!("issue a token for machine {}", boot.machine))?;
+        let machine =
+            machine.context(Phase::Serve, || format!("issue a token for machine {machine}", machine = boot.machine))?;
         let nanoseconds = i64::try_from(boot.created.unix_timestamp_nanos());
         let nanoseconds =
             nanoseconds.map_err(|_| Error::new(Phase::Serve, "the clock of this host is out of range"))?;

@@ -95,7 +95,7 @@ impl DatabaseFile {
     pub fn open_to_read(path: &Path, gone: watch::Sender<Option<String>>) -> Result<DatabaseFile> {
         let what = || format!("open the database {}", path.display());
         if is_new_database(path)? {
-            let message = format!("{} does not exist: no server has run in that directory", path.display());
+            let message = format!("{file} does not exist: no server has run in that directory", file = path.display());
             return Err(Error::refusal(Phase::Serve, message).with_code(ErrorCode::DatabaseMissing));
         }
         // A write-ahead log can be read only together with its shared-memory file, which readers write.
@@ -106,8 +106,8 @@ impl DatabaseFile {
         let is_current = schema::is_current_schema(&connection).context(Phase::Serve, what)?;
         let Some(identity) = own.filter(|_| is_current) else {
             let message = format!(
-                "{} was written by an earlier version: start its server once to upgrade the database",
-                path.display()
+                "{file} was written by an earlier version: start its server once to upgrade the database",
+                file = path.display()
             );
             return Err(Error::refusal(Phase::Serve, message));
         };
@@ -254,7 +254,10 @@ impl DatabaseFile {
         let Some(opened) = self.file else { return Ok(()) };
         match read_inode(&self.path) {
             Ok(file) if file == opened => Ok(()),
-            Ok(_) => Err(self.stop_server(format!("{} is no longer the file that was opened", self.path.display()))),
+            Ok(_) => {
+                Err(self
+                    .stop_server(format!("{file} is no longer the file that was opened", file = self.path.display())))
+            }
             Err(error) => Err(self.stop_server(format!("{} is missing: {error}", self.path.display()))),
         }
     }
@@ -366,16 +369,18 @@ pub(crate) fn check_identity(
     let what = match (own, beside) {
         (Some(own), Some(beside)) if own.id == beside.id && own.transactions >= beside.transactions => return Ok(own),
         (Some(own), Some(beside)) if own.id == beside.id => format!(
-            "is older than the last state of this directory: {} records {} transactions, but the database contains only {}",
+            "the database is older than the last state of this directory: {} records {} transactions, but the database contains only {}",
             file.display(),
             beside.transactions,
             own.transactions
         ),
-        (Some(own), Some(beside)) => format!("belongs to another directory: its id is {}, not {}", own.id, beside.id),
-        (Some(own), None) => format!("has id {}, but {} next to it is missing", own.id, file.display()),
+        (Some(own), Some(beside)) => {
+            format!("the database belongs to another directory: its id is {}, not {}", own.id, beside.id)
+        }
+        (Some(own), None) => format!("the database has id {}, but {} next to it is missing", own.id, file.display()),
         (None, Some(beside)) if beside.transactions > 0 => {
             format!(
-                "does not have an id, but {} has id {}: the database is older than that file, or belongs to another directory",
+                "the database does not have an id, but {} has id {}: the database is older than that file, or belongs to another directory",
                 file.display(),
                 beside.id
             )
@@ -389,7 +394,7 @@ pub(crate) fn check_identity(
         }
     };
     let message = format!(
-        "{name} {what}. The server does not start: machines whose installation is not in the database would be installed again, and their preserved data would be lost. Restore the correct database with `drophammer serve restore`, which rejects a wrong database"
+        "{name}: {what}. The server does not start: machines whose installation is not in the database would be installed again, and their preserved data would be lost. Restore the correct database with `drophammer serve restore`, which rejects a wrong database"
     );
     Err(Error::new(Phase::Serve, message))
 }

@@ -85,7 +85,7 @@ pub(crate) fn write_id_file(path: &Path, identity: &DatabaseIdentity) -> Result<
 /// Returns an error if the file is missing, belongs to another database, or cannot be written.
 pub(crate) fn update_count(path: &Path, identity: &DatabaseIdentity) -> Result<()> {
     if read_id_file(path)?.is_none_or(|is| is.id != identity.id) {
-        let message = format!("{} is missing, or belongs to another database", path.display());
+        let message = format!("{file} is missing, or belongs to another database", file = path.display());
         return Err(Error::new(Phase::Serve, message));
     }
     let opened = OpenOptions::new().write(true).open(path);

@@ -81,7 +81,7 @@ fn explain_refusal(standing: &InstallState, machine: &str, allocation: &str) -> 
     }
     if standing.adopted {
         return Some(format!(
-            "allocation {allocation} was reported as installed by the operator (`drophammer machine adopt`)"
+            "the operator has recorded allocation {allocation} as installed (`drophammer machine adopt`)"
         ));
     }
     if let Some(other) = &standing.elsewhere {
@@ -133,5 +133,5 @@ fn explain_other_disk(begun: &[RecordedDisk], now: &[RecordedDisk]) -> Option<St
 
 fn describe_disk(disk: &RecordedDisk) -> String {
     let RecordedDisk { serial, wwn, size_bytes, .. } = disk;
-    format!("serial {serial:?}, wwn {wwn:?}, {}", common::format::format_bytes(*size_bytes))
+    format!("serial {serial:?}, wwn {wwn:?}, {size}", size = common::format::format_bytes(*size_bytes))
 }

@@ -30,7 +30,7 @@ impl ServerState {
                 transaction.query_row(&select, [machine], |row| row.get(0)).optional()
             };
             if has(&old, "true")?.is_none() {
-                return Ok(RenameOutcome::Refused(format!("machine {old} is not on record")));
+                return Ok(RenameOutcome::Refused(format!("the server has no record of machine {old}")));
             }
             if let Some(own) = has(&new, "(succeeded = 1 OR begun IS NOT NULL)")? {
                 let message = format!("machine {new} already has an installation of its own: allocation {own}");

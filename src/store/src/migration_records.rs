@@ -82,7 +82,7 @@ impl ServerState {
 /// Returns the message that nothing else can be ordered for the machine while it is part of this migration.
 pub fn explain_migration_block(machine: &str, is: &Migration) -> String {
     // The other machine is not named, because the operator of this machine may be unable to access it.
-    let what = format!("machine {machine} is part of a migration ({})", is.state);
+    let what = format!("machine {machine} is part of a migration ({state})", state = is.state);
     match is.state.is_open() {
         true => format!(
             "{what}: wait until the migration ends, or cancel the migration with `drophammer machine move {machine} --cancel`"

@@ -102,7 +102,11 @@ pub fn insert_migration(transaction: &Transaction, new: &Migration) -> sql::Resu
     }
     let installed = "SELECT 1 FROM allocations WHERE machine = ?1 AND id = ?2 AND succeeded = 1";
     if transaction.query_row(installed, [&new.a, &new.allocation], |_| Ok(())).optional()?.is_none() {
-        return no(format!("allocation {} of machine {} is not installed", new.allocation, new.a));
+        return no(format!(
+            "allocation {allocation} of machine {machine} is not installed",
+            allocation = new.allocation,
+            machine = new.a
+        ));
     }
     store_migration(transaction, &Migration { fencing: Some(epoch::issue_token(transaction)?), ..new.clone() })?;
     Ok(MigrationPlacement::Placed)

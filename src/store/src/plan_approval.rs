@@ -70,7 +70,10 @@ pub fn render_approval(
     let text = format!("{HEAD}{json}\n");
     match text.len() <= MAX_BYTES {
         true => Ok(text),
-        false => Err(format!("the approval file would be {} bytes long; the limit is {MAX_BYTES} bytes", text.len())),
+        false => Err(format!(
+            "the approval file would be {bytes} bytes long; the limit is {MAX_BYTES} bytes",
+            bytes = text.len()
+        )),
     }
 }
 
@@ -80,7 +83,7 @@ pub fn render_approval(
 /// Returns the reason why the file cannot be used.
 pub fn parse_approval(text: &str) -> Result<Approval, String> {
     if text.len() > MAX_BYTES {
-        return Err(format!("the file is {} bytes long; the limit is {MAX_BYTES} bytes", text.len()));
+        return Err(format!("the file is {bytes} bytes long; the limit is {MAX_BYTES} bytes", bytes = text.len()));
     }
     // Below its first line, the file is written and parsed as JSON: unlike JSON, YAML would break lines at U+2028.
     let json: String = text.split_inclusive('\n').skip_while(|line| line.starts_with('#')).collect();

@@ -99,7 +99,7 @@ fn describe_age(newest: &str) -> String {
     let time = OffsetDateTime::parse(newest, &Rfc3339).ok();
     let seconds = time.map(|time| (OffsetDateTime::now_utc() - time).whole_seconds().max(0));
     let ago = seconds.map(|seconds| format!(", {} ago", format::format_seconds(seconds as f64))).unwrap_or_default();
-    format!("The newest entry of the backup is from {}{ago}", format::replace_hidden(newest))
+    format!("The newest entry of the backup is from {time}{ago}", time = format::replace_hidden(newest))
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ impl PostgresAddress {
             Error::refusal(Phase::Serve, message).with_code(ErrorCode::DatabaseAddress)
         };
         if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
-            return Err(invalid("it does not start with postgres://".to_owned()));
+            return Err(invalid("the URL does not start with postgres://".to_owned()));
         }
         let (url, root_certificate) = split_root_certificate(url.trim());
         let parsed: Result<Config, _> = url.parse();
@@ -49,15 +49,19 @@ impl PostgresAddress {
             // The error of the parser may quote a parameter.
             let is_mode = url.contains("sslmode=") && error.to_string().contains("sslmode");
             invalid(
-                if is_mode { "unknown sslmode" } else { "it is not a URL of PostgreSQL, or has an unknown parameter" }
-                    .to_owned(),
+                if is_mode {
+                    "unknown sslmode"
+                } else {
+                    "the text is not a URL of PostgreSQL, or the URL has an unknown parameter"
+                }
+                .to_owned(),
             )
         })?;
         if config.get_hosts().is_empty() {
-            return Err(invalid("it does not name a host".to_owned()));
+            return Err(invalid("the URL does not contain a host".to_owned()));
         }
         if config.get_dbname().is_none() {
-            return Err(invalid("it does not name a database".to_owned()));
+            return Err(invalid("the URL does not contain the name of a database".to_owned()));
         }
         let has_mode = url.contains("sslmode=");
         if !has_mode {
@@ -189,8 +193,8 @@ mod tests {
     fn invalid_addresses_are_refused_without_quoting_them() {
         for (url, why) in [
             ("mysql://me:geheim@h/d", "does not start with postgres://"),
-            ("postgres://me:geheim@h", "does not name a database"),
-            ("postgres:///desk", "does not name a host"),
+            ("postgres://me:geheim@h", "does not contain the name of a database"),
+            ("postgres:///desk", "does not contain a host"),
             ("postgres://me:geheim@h/d?geheim=1", "unknown parameter"),
             ("postgres://me:geheim@h:port/d", "not a URL"),
         ] {

@@ -25,7 +25,11 @@ use tokio::sync::watch;
 pub fn move_to_postgres(dir: &Path, address: &PostgresAddress) -> Result<()> {
     let _lock = lock_directory(dir)?;
     let copied = run_outside_runtime(|| move_file(&dir.join(DATABASE), address))?;
-    let mut text = format!("{} contains the records of {}:\n", address, dir.join(DATABASE).display());
+    let mut text = format!(
+        "{target} contains the records of {source}:\n",
+        target = address,
+        source = dir.join(DATABASE).display()
+    );
     for (table, rows) in copied.iter().filter(|(_, rows)| *rows > 0) {
         text.push_str(&format!("  {table}: {rows}\n"));
     }
@@ -36,11 +40,12 @@ pub fn move_to_postgres(dir: &Path, address: &PostgresAddress) -> Result<()> {
 /// Moves a SQLite file. Returns the number of rows of each table.
 pub(crate) fn move_file(path: &Path, address: &PostgresAddress) -> Result<Vec<(String, u64)>> {
     if database_file::is_new_database(path)? {
-        let message = format!("{} does not exist, or is empty: there is nothing to move", path.display());
+        let message = format!("{file} does not exist, or is empty: there is nothing to move", file = path.display());
         return Err(Error::refusal(Phase::Serve, message).with_code(ErrorCode::DatabaseMissing));
     }
     let source = DatabaseFile::open_even_if_moved(path, watch::channel(None).0)?;
-    let failed = |error: sql::Error| convert_error(error, &format!("move {} to the {address}", path.display()));
+    let failed =
+        |error: sql::Error| convert_error(error, &format!("move {file} to the {address}", file = path.display()));
     let target = connect(address)?;
     let transaction = target.transaction().map_err(failed)?;
     refuse_used_database(&transaction, address)?;
@@ -84,7 +89,8 @@ pub(crate) fn copy_to_file(address: &PostgresAddress, part: &Path) -> Result<Dat
 
 /// Copies a SQLite file to an empty PostgreSQL database.
 pub(crate) fn copy_from_file(file: &Path, address: &PostgresAddress) -> Result<()> {
-    let failed = |error: sql::Error| convert_error(error, &format!("copy {} to the {address}", file.display()));
+    let failed =
+        |error: sql::Error| convert_error(error, &format!("copy {file} to the {address}", file = file.display()));
     let source = database_file::open_existing(file).map_err(failed)?;
     let target = connect(address)?;
     let transaction = target.transaction().map_err(failed)?;

@@ -95,16 +95,18 @@ impl fmt::Display for UnprovenReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             UnprovenReason::OrderNotOpen(order) => write!(f, "reinstall order {order} is not open"),
-            UnprovenReason::NotBegun => f.write_str("no attempt that passed the point of no return is recorded"),
+            UnprovenReason::NotBegun => {
+                f.write_str("the server has no record of an attempt that passed the point of no return")
+            }
             UnprovenReason::OtherBoot => {
-                f.write_str("another boot started the attempt, and that boot sent no digest of the attempt's secret")
+                f.write_str("another boot started the attempt without sending a digest of the attempt's secret")
             }
             UnprovenReason::OtherMarker => {
                 f.write_str("the report contains no install marker of this allocation and order")
             }
             UnprovenReason::Mismatch(mismatch) => write!(f, "the install marker is of another attempt: {mismatch}"),
             UnprovenReason::NotAdopted => {
-                f.write_str("the install marker differs from the one that the operator adopted")
+                f.write_str("the install marker differs from the install marker that the operator adopted")
             }
         }
     }

@@ -49,7 +49,7 @@ pub(crate) fn copy_tables(from: &Connection, to: &Transaction) -> sql::Result<Ve
     let mut copied = Vec::new();
     for table in schema::list_tables(from)? {
         if !schema::has_table(to, &table)? {
-            return Err(sql::Error::Unsuitable(format!("table {table} of the source is not known to this version")));
+            return Err(sql::Error::Unsuitable(format!("this version does not know table {table} of the source")));
         }
         let columns = common_columns(from, to, &table)?;
         let mut source = TableDigest::default();
@@ -64,8 +64,9 @@ pub(crate) fn copy_tables(from: &Connection, to: &Transaction) -> sql::Result<Ve
         })?;
         if source != target {
             return Err(sql::Error::Unsuitable(format!(
-                "table {table}: the copy differs from the source: {} rows instead of {}, or other values",
-                target.rows, source.rows
+                "table {table}: the copy differs from the source: {copied} rows instead of {expected}, or other values",
+                copied = target.rows,
+                expected = source.rows
             )));
         }
         advance_sequences(to, &table)?;

@@ -61,7 +61,10 @@ pub fn token_file_hash(dir: &Path, name: &str) -> Result<TokenHash> {
     }
     let text = fs::read_to_string(&path).context(Phase::Serve, what)?;
     match text.trim() {
-        "" => Err(Error::new(Phase::Serve, format!("{} is empty: remove the file to create a new token", what()))),
+        "" => Err(Error::new(
+            Phase::Serve,
+            format!("{file} is empty: remove the file to create a new token", file = what()),
+        )),
         token => Ok(hash_token(token)),
     }
 }

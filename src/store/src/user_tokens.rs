@@ -188,8 +188,10 @@ impl ServerState {
             let is_valid =
                 |token: &UserToken| token.revoked.is_none() && !token.expires.as_deref().is_some_and(is_past);
             if former.as_ref().is_some_and(is_valid) {
-                let why =
-                    format!("user {user} already has a token {}: revoke it first, or choose another name", token.name);
+                let why = format!(
+                    "user {user} already has a token {token}: revoke it first, or choose another name",
+                    token = token.name
+                );
                 return Ok(UserOutcome::Refused(why));
             }
             transaction.execute("DELETE FROM user_tokens WHERE user_name = ?1 AND name = ?2", [&user, &token.name])?;

@@ -11,7 +11,7 @@ use serde_json::Value;
 pub fn find_contradiction(marker: &InstallMarker, layout: &Value) -> Option<String> {
     let Ok(parsed) = read_json(layout) else {
         return Some(
-            "the layout is invalid, so it is unknown whether the layout preserves the disks that must be preserved"
+            "the layout is invalid, so it cannot be checked whether the layout preserves the same disks as before"
                 .to_owned(),
         );
     };
@@ -28,13 +28,7 @@ pub fn find_contradiction(marker: &InstallMarker, layout: &Value) -> Option<Stri
     let wanted = layout.disks.iter().map(|disk| (disk.device.as_str(), Some(disk.wipe_policy())));
     differs.then(|| {
         format!(
-            "the machine was installed with layout {} ({}), with the wipe policies: {}. Layout {} ({now}) has the wipe policies: {}",
-            marker.layout,
-            marker.layout_digest.as_deref().unwrap_or_default(),
-            list_promises(promised),
-            layout.id,
-            list_promises(wanted)
-        )
+            "the machine was installed with layout {layout} ({layout_digest}), with the wipe policies: {wipe_policies}. Layout {new_layout} ({now}) has the wipe policies: {new_policies}", layout = marker.layout, layout_digest = marker.layout_digest.as_deref().unwrap_or_default(), wipe_policies = list_promises(promised), new_layout = layout.id, new_policies = list_promises(wanted))
     })
 }
 

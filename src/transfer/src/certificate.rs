@@ -95,9 +95,10 @@ impl PeerCertificate {
         let CertificateFields { not_before, not_after, .. } = &self.fields;
         match now {
             _ if now > *not_after => Err(format!("certificate expired {} s ago", now - not_after)),
-            _ if now + SKEW_SECONDS < *not_before => {
-                Err(format!("certificate is not valid yet: it becomes valid in {} s", not_before - now))
-            }
+            _ if now + SKEW_SECONDS < *not_before => Err(format!(
+                "certificate is not valid yet: it becomes valid in {seconds} s",
+                seconds = not_before - now
+            )),
             _ => Ok(()),
         }
     }

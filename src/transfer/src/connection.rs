@@ -227,11 +227,17 @@ impl Write for TlsLink {
 }
 
 fn truncated_error() -> io::Error {
-    io::Error::new(ErrorKind::UnexpectedEof, "connection truncated: closed without a TLS close_notify")
+    io::Error::new(
+        ErrorKind::UnexpectedEof,
+        "the connection was truncated: the peer closed it without a TLS close_notify",
+    )
 }
 
 fn handshake_timeout(patience: Duration) -> io::Error {
-    io::Error::new(ErrorKind::TimedOut, format!("TLS handshake timed out after {} s", patience.as_secs()))
+    io::Error::new(
+        ErrorKind::TimedOut,
+        format!("TLS handshake timed out after {seconds} s", seconds = patience.as_secs()),
+    )
 }
 
 /// Performs one read or write of the handshake.

@@ -38,8 +38,8 @@ impl Destination<'_> {
             return Ok(());
         }
         Err(format!(
-            "signature of the destination {} does not match: it was made with another secret, or for another address, port, magic or list of disks",
-            self.address
+            "signature of the destination {address} does not match: it was made with another secret, or for another address, port, magic or list of disks",
+            address = self.address
         ))
     }
 

@@ -40,7 +40,7 @@ impl TransferDest {
     /// Refuses a path that does not exist, is in use, or is neither a disk nor a file of whole sectors.
     pub(crate) fn open_dest(path: &Path) -> Result<TransferDest> {
         let refuse = |why: String| {
-            Error::refusal(Phase::Move, format!("{} cannot be the destination: {why}", path.display()))
+            Error::refusal(Phase::Move, format!("{path} cannot be the destination: {why}", path = path.display()))
                 .with_code(ErrorCode::TransferDisk)
         };
         let real = fs::canonicalize(path).map_err(|error| refuse(error.to_string()))?;
@@ -153,9 +153,9 @@ impl TransferDest {
 
     pub(crate) fn too_small_error(&self, bytes: u64) -> io::Error {
         io::Error::other(format!(
-            "{} is too small: it has {} bytes, but at least {bytes} bytes are required",
-            self.disk.name,
-            self.size_bytes()
+            "{disk} is too small: it has {actual} bytes, but at least {bytes} bytes are required",
+            disk = self.disk.name,
+            actual = self.size_bytes()
         ))
     }
 
@@ -178,5 +178,8 @@ pub(crate) fn loop_devices_on(file: &Path) -> Vec<String> {
         Path::new(behind.trim_end()) == file
     };
     let name = |device: PathBuf| device.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    loops.filter(has_it).map(|device| format!("the file is the backing file of {}", name(device))).collect()
+    loops
+        .filter(has_it)
+        .map(|device| format!("the file is in use as the backing file of {device}", device = name(device)))
+        .collect()
 }

@@ -181,7 +181,8 @@ fn receive_until(
 ) -> io::Result<u64> {
     let wanted = terms.magic.as_ref().map(GanetiMagic::wire_prefix).unwrap_or_default();
     let mut magic = vec![0; wanted.len()];
-    let other = || io::Error::new(ErrorKind::InvalidInput, "magic mismatch: this is not the expected disk");
+    let other =
+        || io::Error::new(ErrorKind::InvalidInput, "magic mismatch: the peer transfers another disk than expected");
     if let Err(error) = plain.read_exact(&mut magic) {
         // If the connection or lzop has failed, return that error, since it is more precise than a magic mismatch.
         drop(plain);
@@ -237,7 +238,10 @@ fn receive_blocks(plain: &mut impl Read, onto: &TransferDest, most: Option<u64>)
                 Err(error) => break Err(error),
             };
             if most.is_some_and(|most| offset + length as u64 > most) {
-                break Err(io::Error::other(format!("received more than the expected {} bytes", most.unwrap_or(0))));
+                break Err(io::Error::other(format!(
+                    "received more than the expected {limit} bytes",
+                    limit = most.unwrap_or(0)
+                )));
             }
             if full.send((offset, block, length)).is_err() {
                 break Ok(());

@@ -77,7 +77,7 @@ pub(crate) fn destroy_files(key_file: &Path, certificate_file: &Path) {
         fs::remove_file(certificate_file)
     };
     if let Err(error) = destroy() {
-        tracing::warn!("key {} was not destroyed: {error}; remove the file", key_file.display());
+        tracing::warn!("key {file} was not destroyed: {error}; remove the file", file = key_file.display());
     }
 }
 

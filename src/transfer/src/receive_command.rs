@@ -58,7 +58,7 @@ fn sign_destination(options: &ReceiveOptions, bound: &str, secret: &SharedSecret
         Some(host) => format!("{host}:{}", bound.port()),
         None if bound.ip().is_unspecified() => {
             return Err(refuse(format!(
-                "{bound} is not an address that the sender can use; specify the address to sign with --announce HOST"
+                "the sender cannot connect to {bound}; specify this host's address for the sender with --announce HOST"
             )));
         }
         None => bound.to_string(),
@@ -196,7 +196,7 @@ impl TransferReceiver {
                 }
                 Some(too_many) => drop(too_many),
                 None if connections == 0 && heard.elapsed() > patience => {
-                    let why = format!("no connection from the sender for {} s", patience.as_secs());
+                    let why = format!("no connection from the sender for {seconds} s", seconds = patience.as_secs());
                     return Err(Error::new(Phase::Move, why));
                 }
                 None => thread::sleep(PAUSE),

@@ -157,7 +157,7 @@ pub(super) struct TransferFigures {
 impl TransferFigures {
     fn from_ganeti(disk: &str, bytes: u64, elapsed: Duration) -> TransferFigures {
         let sent = ImageTransferFigures { bytes, seconds: elapsed.as_secs_f64(), shares: Vec::new() };
-        let (disk, what) = (disk.to_owned(), "all of it".to_owned());
+        let (disk, what) = (disk.to_owned(), "the whole disk".to_owned());
         TransferFigures {
             disk,
             what,

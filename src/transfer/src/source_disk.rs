@@ -34,7 +34,7 @@ impl TransferSource {
     /// Refuses a path that does not exist, is in use, is empty, or is neither a disk nor a file.
     pub(crate) fn open_source(path: &Path, whole: bool) -> Result<TransferSource> {
         let refuse = |why: String| {
-            Error::refusal(Phase::Move, format!("{} cannot be sent: {why}", path.display()))
+            Error::refusal(Phase::Move, format!("{path} cannot be sent: {why}", path = path.display()))
                 .with_code(ErrorCode::TransferDisk)
         };
         let real = fs::canonicalize(path).map_err(|error| refuse(error.to_string()))?;

@@ -33,7 +33,7 @@ pub(crate) struct UsedBlocks {
     /// Used ranges, sorted and not adjacent. The ranges are aligned to [`GRANULE_BYTES`]; only the end of the disk may
     /// be unaligned.
     pub ranges: Vec<Range<u64>>,
-    /// Description of the contents, such as `ext4` or `GPT with vfat, ext4 (all of it)`. The suffix `(all of it)` means
+    /// Description of the contents, such as `ext4` or `GPT with vfat, ext4 (the whole disk)`. The suffix `(the whole disk)` means
     /// that all blocks of the filesystem are treated as used.
     pub what: String,
     pub has_table: bool,
@@ -41,7 +41,7 @@ pub(crate) struct UsedBlocks {
 
 /// Returns the whole disk as one used range.
 pub(crate) fn mark_all_used(size: u64) -> UsedBlocks {
-    UsedBlocks { ranges: std::iter::once(0..size).collect(), what: "all of it".to_owned(), has_table: false }
+    UsedBlocks { ranges: std::iter::once(0..size).collect(), what: "the whole disk".to_owned(), has_table: false }
 }
 
 /// Returns the used blocks of a disk. Returns the whole disk if the disk cannot be read or its filesystems exceed the
@@ -117,14 +117,14 @@ fn read_filesystem(view: &DiskView) -> (String, UsedRanges) {
     let mut found = found.into_iter().filter(|found| !matches!(found, FilesystemUsage::Other));
     match (found.next(), found.next(), foreign_signatures::find_signature(view)) {
         (Some(FilesystemUsage::Used(name, ranges)), None, None) => (name.to_owned(), ranges),
-        (Some(FilesystemUsage::Doubtful(name)), None, None) => (format!("{name} (all of it)"), whole()),
-        (None, _, None) => ("all of it".to_owned(), whole()),
-        (None, _, Some(other)) => (format!("{other} (all of it)"), whole()),
+        (Some(FilesystemUsage::Doubtful(name)), None, None) => (format!("{name} (the whole disk)"), whole()),
+        (None, _, None) => ("the whole disk".to_owned(), whole()),
+        (None, _, Some(other)) => (format!("{other} (the whole disk)"), whole()),
         // There are two signatures, one of which is stale, and it is unknown which one.
         (Some(FilesystemUsage::Used(name, _) | FilesystemUsage::Doubtful(name)), None, Some(other)) => {
-            (format!("{name}{OR}{other} (all of it)"), whole())
+            (format!("{name}{OR}{other} (the whole disk)"), whole())
         }
-        _ => ("two filesystems (all of it)".to_owned(), whole()),
+        _ => ("two filesystems (the whole disk)".to_owned(), whole()),
     }
 }
 

@@ -130,7 +130,7 @@ fn show_confirmation(person: &LoggedIn, id: &str, asked: &MachineFileRequest, pr
         },
         Some(PlanPreview::Unknown(why)) => html! {
             p.problem role="alert" { "The plan is unknown: " (why) "." }
-            p { "As long as the plan is unknown, the machine can only be added without an image, or on the command line: "
+            p { "As long as the plan is unknown, add the machine without an image, or on the command line: "
                 code { "drophammer machine add " (id) " --name " (asked.name) } }
         },
         Some(PlanPreview::Planned(planned, registered)) => html! {
@@ -175,7 +175,7 @@ pub(crate) async fn post_add(base: BaseUrls, change: ChangeForm) -> Response {
         let asked = parse_request(form);
         if asked.image.is_some() && form.get("typed").trim() != asked.name {
             let (typed, name) = (form.get("typed"), &asked.name);
-            let message = format!("nothing was added: {typed:?} was typed, but the machine is named {name:?}");
+            let message = format!("nothing was added: {typed:?} was typed, but the machine's name is {name:?}");
             return Err(ApiError::bad_request(message));
         }
         let preview = preview_add(app, &base, change.machine_id(), &asked).await?;

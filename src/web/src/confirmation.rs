@@ -27,8 +27,8 @@ pub(crate) fn require_name(machine: &MachineSpec, typed: &str, unchanged: &str) 
     let name = confirmation_name(machine);
     match typed.trim() == name {
         true => Ok(()),
-        false => {
-            Err(ApiError::bad_request(format!("{unchanged}: {typed:?} was typed, but the machine is named {name:?}")))
-        }
+        false => Err(ApiError::bad_request(format!(
+            "{unchanged}: the name was not confirmed: {typed:?} was typed, but the machine's name is {name:?}"
+        ))),
     }
 }

@@ -274,7 +274,7 @@ fn show_warnings(machine: &MachineSpec, row: &MachineRow) -> Markup {
             p.problem {
                 "The database was restored from a backup. This record of the machine may be outdated, so nothing is installed or migrated"
                 @if let Some(on_disk) = &listed.on_disk {
-                    "; the machine has reported an installation that is not on record (image " (on_disk.image) ", " (page_frame::show_time(&on_disk.time)) ")"
+                    "; the machine has reported an installation that this server has not recorded (image " (on_disk.image) ", " (page_frame::show_time(&on_disk.time)) ")"
                 }
                 ". If the record is correct: " code { "drophammer machine confirm " (machine.id) }
             }

@@ -93,8 +93,8 @@ fn show_conflict(
     text: String,
 ) -> Response {
     let why = format!(
-        "{} has changed since the page was loaded; nothing was written. Your text is preserved: add the changes of the current file, which is shown below, then check the text again",
-        file.path.display()
+        "{file} has changed since the page was loaded; nothing was written. Your text is preserved: add the changes of the current file, which is shown below, then check the text again",
+        file = file.path.display()
     );
     let refused = Some((StatusCode::CONFLICT, why));
     let state = EditorState { machine, file, text, checked: CheckedText::Unchecked, refused };

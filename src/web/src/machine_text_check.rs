@@ -182,8 +182,8 @@ async fn explain_kept_allocation(
         return Ok(None);
     };
     Ok(Some(format!(
-        "the text removes allocation {} or changes its id, but {why}; free the machine first, then add another allocation",
-        own.id.as_str()
+        "the text removes allocation {allocation} or changes its id, which is not allowed, because {why}; free the machine first, then add another allocation",
+        allocation = own.id.as_str()
     )))
 }
 

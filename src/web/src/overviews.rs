@@ -99,7 +99,7 @@ pub(crate) async fn get_images(State(app): State<Arc<AppState>>, person: LoggedI
                         td { @if let Some(changed) = files.get(id).and_then(|file| file.modified().ok()) { (show_age(&to_rfc3339(changed))) } }
                         td.mono { (image.digest.as_deref().unwrap_or("none: a URL")) }
                     } @else {
-                        td colspan="5" { span.tag.bad { "digest pending, or file unreadable" } }
+                        td colspan="5" { span.tag.bad { "digest not computed yet, or file unreadable" } }
                     }
                     td.number { (show_use(id, runs(id))) }
                 }

@@ -151,10 +151,10 @@ fn show_preserved(planned: &PreviewPlan) -> Markup {
             ul {
                 @for disk in of(DiskVerdict::Keep) { li { (show_disk(disk, find_details(planned, disk))) } }
                 @for disk in of(DiskVerdict::Make) {
-                    li { (show_disk(disk, find_details(planned, disk))) ": the disk would be preserved, but is blank and will be recreated" }
+                    li { (show_disk(disk, find_details(planned, disk))) ": recreated, because the disk is blank" }
                 }
                 @for disk in of(DiskVerdict::Volumes) {
-                    li { (show_disk(disk, find_details(planned, disk))) ": for Kubernetes volumes; the disk is written only while it is blank" }
+                    li { (show_disk(disk, find_details(planned, disk))) ": for Kubernetes volumes; written only if the disk is blank" }
                 }
                 @for thing in planned.verdicts.iter().flat_map(|verdicts| &verdicts.things) {
                     @match thing.fate {

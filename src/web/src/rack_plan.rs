@@ -159,7 +159,7 @@ fn show_change_form(app: &AppState, query: &PlanQuery) -> Markup {
     html! {
         form.choices action="/plan" {
             label { span.faint { "Image " } select name="image" {
-                option value="" { "as in files and orders" }
+                option value="" { "according to machine files and orders" }
                 (options(directory.known.listed_images().collect(), image))
             } }
             label { span.faint { "Layout " } select name="layout" {

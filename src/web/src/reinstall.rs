@@ -126,8 +126,8 @@ fn show_options(app: &AppState, machine: &MachineSpec, asked: &ReinstallRequest,
             details open[asked.without_marker || asked.change_promise || asked.replace_newer || asked.apply_allocation || !asked.give_up.is_empty()] {
                 summary { "More options" }
                 p { label { input type="checkbox" name="without_marker" value="yes" checked[asked.without_marker]; " The disk of the root filesystem was replaced: proceed although the new disk has no install marker" } }
-                p { label { input type="checkbox" name="change_promise" value="yes" checked[asked.change_promise]; " Use the layout of the machine file, even if it wipes a disk that was preserved so far" } }
-                p { label { input type="checkbox" name="replace_newer" value="yes" checked[asked.replace_newer]; " Replace the installation on the disks even if it is newer than the server's record" } }
+                p { label { input type="checkbox" name="change_promise" value="yes" checked[asked.change_promise]; " Use the layout of the machine file, even if this layout wipes a disk that was preserved so far" } }
+                p { label { input type="checkbox" name="replace_newer" value="yes" checked[asked.replace_newer]; " Replace the installation on the disks, even if the installation is newer than the server's record" } }
                 p { label { input type="checkbox" name="apply_allocation" value="yes" checked[asked.apply_allocation]; " Apply the allocation of the machine file (hostname, keys, user data, …), instead of keeping the installed allocation" } }
                 p { label { "Serial numbers of the disks whose data may be erased, separated by commas " input name="give_up" value=(asked.give_up.join(", ")); } }
             }
@@ -153,7 +153,7 @@ fn show_confirmation(
         },
         PlanPreview::Unknown(why) => html! {
             p.problem role="alert" { "The plan is unknown: " (why) "." }
-            p { "As long as the plan is unknown, a reinstall can only be ordered on the command line: "
+            p { "As long as the plan is unknown, order the reinstall on the command line: "
                 code { "drophammer machine reinstall " (confirmation_name(machine)) " --image " (asked.imageid) } }
         },
         PlanPreview::Planned(planned, registered) => html! {

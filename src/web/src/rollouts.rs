@@ -20,7 +20,7 @@ pub(crate) async fn get_rollouts(State(app): State<Arc<AppState>>, person: Logge
     let main = html! {
         h1 { (format_count(all.len(), "rollout", "rollouts")) }
         @if all.is_empty() {
-            p.faint { "A rollout reinstalls many machines, of which a limited number is in progress: "
+            p.faint { "A rollout reinstalls many machines, but only a limited number at the same time: "
                 code { "drophammer machine reinstall ID… --image IMAGE --at-most N" } }
         } @else {
             div.scroll { table.cards {

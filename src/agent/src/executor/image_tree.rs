@@ -46,7 +46,7 @@ impl PlanExecutor {
             (Some(key), Some(id)) => format!(", signed by {key} as {id}"),
             (Some(key), None) => {
                 format!(
-                    ", signed by {key} without an image name, so this may be a different image that was signed with that key"
+                    ", signed by {key} without an image name: the signature does not prove that this is the requested image"
                 )
             }
             (None, _) => String::new(),
@@ -89,8 +89,12 @@ impl PlanExecutor {
 
     /// Returns the image that an earlier stage has opened.
     pub(super) fn take_image(&mut self, name: &str) -> Result<image::IncomingImage> {
-        let not_reached =
-            || Error::new(Phase::Image, format!("the plan writes {name}, but no stage has opened this image"));
+        let not_reached = || {
+            Error::new(
+                Phase::Image,
+                format!("internal error: the plan writes image {name}, which was not opened before"),
+            )
+        };
         self.image.take().ok_or_else(not_reached)
     }
 
@@ -106,18 +110,18 @@ impl PlanExecutor {
         self.facts.done.burn = Some(figures);
         let (bytes, entries, resumed) = (burned.bytes, burned.entries, burned.resumed);
         self.print_line(&format!(
-            "{name}: {entries} files from {bytes} bytes of image data, connection resumed {resumed} times"
+            "image {name}: {entries} files from {bytes} bytes of image data; the connection was resumed {resumed} times"
         ));
         for HiddenFiles { path, files } in &burned.hidden {
             self.print_line(&format!(
-                "{path}: {files} files of the image will be hidden by the mount of the preserved filesystem"
+                "{path}: the preserved filesystem that is mounted here will hide {files} files of the image"
             ));
         }
         let FileConflicts { files, first } = burned.conflicts;
         if files > 0 {
             let places = first.join(", ");
             self.print_line(&format!(
-                "{files} files of the image were skipped because preserved directories have the same names: {places}"
+                "{files} files of the image were skipped, because preserved directories have the same paths: {places}"
             ));
         }
         self.facts.done.hidden = burned.hidden;
@@ -189,7 +193,7 @@ impl PlanExecutor {
         match boot_discovery::write_missing_boot_info(root, has_loader)? {
             BootSource::BootInfo => Ok(None),
             BootSource::Config(from) => {
-                self.print_line(&format!("boot parameters are taken from {from}"));
+                self.print_line(&format!("the kernel, the initrd and the kernel arguments are taken from {from}"));
                 Ok(None)
             }
             BootSource::Firmware { known, reason } => {

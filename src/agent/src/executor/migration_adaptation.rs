@@ -37,7 +37,7 @@ impl PlanExecutor {
             Ok(machine) => machine,
             Err(error) => {
                 self.print_line(&format!(
-                    "{error}; the answer to the final report will show whether the migration was canceled"
+                    "{error}; the control plane's response to the final report will show whether the migration was canceled"
                 ));
                 return Ok(());
             }
@@ -78,7 +78,9 @@ impl PlanExecutor {
         }
         self.entries_wanted = match (adapted.entries.is_empty(), came) {
             (true, Some(loader)) => {
-                self.print_line(&format!("this firmware starts {loader}, which was received with the system"));
+                self.print_line(&format!(
+                    "the firmware of this machine will start the boot loader {loader} of the received system"
+                ));
                 let entry = |esp| BootEntryRequest { esp, loader: loader.clone(), arguments: String::new() };
                 (0..finishing.esps.len()).map(entry).collect()
             }
@@ -117,7 +119,10 @@ impl PlanExecutor {
         if let Some((kernel, initrd)) = &adapted.newest
             && !root.path_exists(&info.kernel)
         {
-            self.print_line(&format!("{} does not exist; booting {kernel}", info.kernel));
+            self.print_line(&format!(
+                "kernel {recorded_kernel} does not exist; booting {kernel} instead",
+                recorded_kernel = info.kernel
+            ));
             (info.kernel, info.initrd) = (kernel.clone(), initrd.clone());
         }
         info.cmdline = replace_root_device(&info.cmdline, root_uuid);

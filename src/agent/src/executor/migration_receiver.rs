@@ -30,7 +30,12 @@ impl PlanExecutor {
         devices: Vec<TransferDevice>,
         total_bytes: u64,
     ) -> Result<MigrationPeer> {
-        let not_there = || Error::new(Phase::Move, "the plan includes received devices, but the sender is unknown");
+        let not_there = || {
+            Error::new(
+                Phase::Move,
+                "the plan contains devices of the source machine, but the control plane has not announced the source machine",
+            )
+        };
         let incoming = self.incoming.take().ok_or_else(not_there)?;
         let arriving = incoming.open_devices(order, devices)?;
         let (control, reporter, over) = (&*self.control, &*self.reporter, AtomicBool::new(false));

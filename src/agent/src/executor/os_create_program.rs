@@ -14,7 +14,7 @@ impl PlanExecutor {
         let refused = |why: String| Err(Error::refusal(Phase::Image, why).with_code(ErrorCode::CreateProgram));
         if !self.trust.keys.0.is_empty() {
             return refused(format!(
-                "this ramdisk only installs images that are signed with a key in the ramdisk, but the output of the create program of {os} cannot be signed"
+                "the create program of {os} cannot be run: this ramdisk installs only images that are signed with a key in the ramdisk, and the output of a program is not signed"
             ));
         }
         let is_there =
@@ -23,8 +23,8 @@ impl PlanExecutor {
         match missing.is_empty() {
             true => Ok(()),
             false => refused(format!(
-                "the create program of {os} requires programs that are not in this ramdisk: {}",
-                missing.join(", ")
+                "the create program of {os} requires programs that are not in this ramdisk: {programs}",
+                programs = missing.join(", ")
             )),
         }
     }

@@ -42,7 +42,7 @@ impl PlanExecutor {
         self.facts.done.burn = Some(figures);
         let (bytes, raw_bytes, resumed) = (burned.bytes, burned.tar_bytes, burned.resumed);
         self.print_line(&format!(
-            "{name}: {raw_bytes} bytes written to {device} from {bytes} bytes of image data, connection resumed {resumed} times"
+            "image {name}: {raw_bytes} bytes written to {device} from {bytes} bytes of image data; the connection was resumed {resumed} times"
         ));
         drop(target);
         self.adapt_written_disk(burn)
@@ -113,7 +113,10 @@ fn verify_filesystem(disk: &DevicePath, expected: &ExpectedFilesystem, table: &D
     let refuse = |why: String| Err(Error::new(Phase::Image, format!("{what} cannot be mounted from {device}: {why}")));
     let Some(partition) = table.partitions.iter().find(|partition| partition.number == *number) else {
         let there: Vec<String> = table.partitions.iter().map(|partition| describe_partition(disk, partition)).collect();
-        return refuse(format!("partition {number} is not in the image, which contains only {}", there.join(", ")));
+        return refuse(format!(
+            "partition {number} is not in the image, which contains only {partitions}",
+            partitions = there.join(", ")
+        ));
     };
     // mkfs.vfat accepts lowercase labels, and other tools convert them to uppercase.
     let is_called = |label: &String, found: &str| match format {
@@ -126,7 +129,10 @@ fn verify_filesystem(disk: &DevicePath, expected: &ExpectedFilesystem, table: &D
         }
         _ => {
             let label = label.as_deref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
-            refuse(format!("expected {format}{label}, but the image contains {}", describe_partition(disk, partition)))
+            refuse(format!(
+                "expected {format}{label}, but the image contains {contents}",
+                contents = describe_partition(disk, partition)
+            ))
         }
     }
 }

@@ -356,7 +356,7 @@ fn loop_the_other_devices_of_a_btrfs_are_compared_right_before_it_is_mounted() {
     let mut session = PlanExecutor { mounts: MountStack::new(dir.path()), ..bench.session() };
     session.run_operation(&identify_operation(&disk)).unwrap();
     let error = session.run_operation(&identified(identity)).unwrap_err().to_string();
-    assert!(error.contains("the kernel's disk number "), "{error}");
+    assert!(error.contains("the disk's sequence number (diskseq) was "), "{error}");
     session.run_operation(&identified(other.identity())).unwrap();
     session.run_operation(&mounted).unwrap();
     session.leave_session(FailureState::Untouched);

@@ -33,9 +33,9 @@ fn a_directory_that_is_not_the_root_is_a_target_and_a_disk_when_it_is_meant() {
         (dir.path().join("missing"), "No such file"),
         (dir.path().join("file"), "to replace all data of the target with a raw disk image, add --overwrite"),
         ("/dev/null".into(), "is neither a directory nor a disk"),
-        (dir.path().join("root"), "is the root of the running system"),
-        ("/".into(), "the target / is the root of the running system"),
-        ("/usr/..".into(), "is the root of the running system"),
+        (dir.path().join("root"), "is the root directory of the running system"),
+        ("/".into(), "the target / is the root directory of the running system"),
+        ("/usr/..".into(), "is the root directory of the running system"),
     ] {
         let error = target(&path, false).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
@@ -55,8 +55,8 @@ fn a_key_is_given_as_text_or_as_its_file() {
     let line = text.lines().last().unwrap();
     for (given, words) in [
         ("no key", "is not a minisign public key"),
-        (secret.to_str().unwrap(), "one.key: this is a secret key; specify the public key"),
-        (line, "this is a secret key"),
+        (secret.to_str().unwrap(), "one.key: the key is a secret key; specify the public key"),
+        (line, "the key is a secret key"),
         (&line[1..], "is not a minisign public key"),
     ] {
         let error = read_public_key(given).unwrap_err();

@@ -148,7 +148,7 @@ pub(crate) fn build_allocation(node: &IronicNode, args: &Map<String, Value>) -> 
     if links.as_array().is_some_and(|links| !links.is_empty()) {
         note(Diagnostic::new(
             "configdrive.network_data",
-            "the format of network_data is not supported; remove network_data, and configure the network of the image by user_data or DHCP",
+            "network_data has a format that is not supported; remove network_data, and configure the network of the image by user_data or DHCP",
         ));
     }
     if !problems.is_empty() {
@@ -191,7 +191,10 @@ pub(crate) fn choose_image(node: &IronicNode, args: &Map<String, Value>) -> Resu
         Some(Value::Object(words)) => {
             // A misspelled digest must not be ignored.
             if let Some(other) = words.keys().find(|word| !IMAGE_WORDS.contains(&word.as_str())) {
-                return Err(bad(format!("unknown field `{other}`; supported fields: {}", IMAGE_WORDS.join(", "))));
+                return Err(bad(format!(
+                    "unknown field `{other}`; supported fields: {known_fields}",
+                    known_fields = IMAGE_WORDS.join(", ")
+                )));
             }
             Value::Object(words.clone())
         }
@@ -203,8 +206,8 @@ pub(crate) fn choose_image(node: &IronicNode, args: &Map<String, Value>) -> Resu
     };
     let Some(url) = words["url"].as_str().filter(|url| url.contains("://")) else {
         return Err(bad(format!(
-            "`url` must begin with http://, https://, oci:// or file:///, found {}",
-            words["url"]
+            "`url` must begin with http://, https://, oci:// or file:///, found {url}",
+            url = words["url"]
         )));
     };
     let mut words = words.clone();
@@ -243,7 +246,7 @@ fn read_config_drive(node: &IronicNode) -> Result<Value, Diagnostic> {
         None => Ok(Value::Null),
         Some(drive @ Value::Object(_)) => Ok(drive.clone()),
         Some(_) => {
-            let why = "config drive images are not supported, because no partition is created for them; specify the config drive as JSON (meta_data, user_data)";
+            let why = "a config drive in the form of an image is not supported, because the layout does not contain a partition for it; specify the config drive as JSON (meta_data, user_data)";
             Err(Diagnostic::new("configdrive", why))
         }
     }

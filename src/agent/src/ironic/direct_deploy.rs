@@ -59,8 +59,8 @@ pub(crate) fn parse_image_info(args: &Map<String, Value>) -> Result<AllocatedIma
     let text = |word: &str| given(word).and_then(Value::as_str).filter(|text| !text.is_empty());
     if let Some(other) = text("disk_format").filter(|format| !FORMATS.contains(format)) {
         return Err(plan_refusal(&format!(
-            "image_info.disk_format: {other} is not supported; use {}",
-            FORMATS.join(" or ")
+            "image_info.disk_format: {other} is not supported; use {formats}",
+            formats = FORMATS.join(" or ")
         )));
     }
     let mut urls = given("urls").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);

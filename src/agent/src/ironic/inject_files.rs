@@ -78,7 +78,7 @@ pub(crate) fn read_files(
         }
     }
     if files.is_empty() && wrong.is_empty() {
-        wrong.push("neither the step nor the node's inject_files lists a file".to_owned());
+        wrong.push("the list of files is empty: neither the step's argument `files` nor the node's inject_files contains a file".to_owned());
     }
     if wrong.is_empty() { Ok(files) } else { Err(plan_refusal(&wrong.join("; "))) }
 }
@@ -89,7 +89,10 @@ fn parse_file(
 ) -> Result<(FileDestination, InjectedFile), String> {
     let fields = value.as_object().ok_or("a file must be an object")?;
     if let Some(other) = fields.keys().find(|name| !WORDS.contains(&name.as_str())) {
-        return Err(format!("unknown field `{other}`; supported fields: {}", WORDS.join(", ")));
+        return Err(format!(
+            "unknown field `{other}`; supported fields: {known_fields}",
+            known_fields = WORDS.join(", ")
+        ));
     }
     let path = fields.get("path").and_then(Value::as_str).unwrap_or_default();
     let is_whole = path.starts_with('/') && !path.ends_with('/') && path.split('/').all(|part| part != "..");
@@ -117,7 +120,7 @@ fn parse_file(
         None | Some(Value::Null) => Ok(None),
         Some(Value::Number(number)) => Ok(Some(number.to_string())),
         Some(Value::String(name)) if !name.is_empty() => Ok(Some(name.clone())),
-        Some(_) => Err(format!("`{word}` must be a name or a number")),
+        Some(_) => Err(format!("`{word}` must be a name or a numeric id")),
     };
     let (owner, group, mode) = (who("owner")?, who("group")?, parse_mode(fields.get("mode"), 0o644)?);
     Ok((
@@ -163,7 +166,7 @@ pub(crate) fn find_installation(node: &IronicNode, inventory: &Inventory) -> Res
     let (devices, markers): (Vec<&DevicePath>, Vec<&InstallMarker>) = ours.unzip();
     let newest = lineage::find_newest(&markers).map(|newest| devices[newest].clone());
     newest.ok_or_else(|| match devices.is_empty() {
-        true => plan_refusal("no disk contains an install marker of this node: specify the partition of each file, as a number or a device"),
+        true => plan_refusal("no disk contains an install marker of this node: specify `partition` for each file, as a partition number or a device path"),
         false => plan_refusal("the disks contain several installations of this node, and it is unknown which one is the newest: specify the \
             partition of each file, as a number or a device"),
     })
@@ -224,7 +227,7 @@ mod tests {
                 "{error}"
             );
         }
-        assert!(read(json!([])).contains("lists a file"));
+        assert!(read(json!([])).contains("the list of files is empty"));
         assert!(read(json!({})).contains("must be a list"));
         let inventory = Inventory::default();
         assert!(

@@ -39,7 +39,9 @@ impl LookupRetries {
     ) -> Result<Duration> {
         let why = match told {
             IronicResult::Success(_) => String::new(),
-            IronicResult::Unknown => "Ironic found no node that has these MACs and expects an agent (404)".to_owned(),
+            IronicResult::Unknown => {
+                "Ironic does not have a node with these MACs that waits for an agent (404)".to_owned()
+            }
             IronicResult::Locked => "the node is locked (409)".to_owned(),
             IronicResult::Refused(error) | IronicResult::Unavailable(error) => error.to_string(),
         };
@@ -57,7 +59,11 @@ impl LookupRetries {
         };
         match self.limit {
             Some(limit) if elapsed + pause > limit => {
-                let message = format!("Ironic did not accept this machine within {} s: {}", limit.as_secs(), self.said);
+                let message = format!(
+                    "Ironic did not accept this machine within {seconds} s: {reply}",
+                    seconds = limit.as_secs(),
+                    reply = self.said
+                );
                 Err(Error::new(Phase::Control, message))
             }
             _ => Ok(pause),
@@ -108,7 +114,7 @@ mod tests {
         assert_eq!(pauses[..7], [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]);
         assert!(pauses.iter().sum::<f64>() <= 600.0 && pauses.len() > 20, "{pauses:?}");
         assert_eq!(said.len(), 1, "{said:?}");
-        assert!(error.unwrap().contains("within 600 s: Ironic found no node"));
+        assert!(error.unwrap().contains("within 600 s: Ironic does not have a node"));
     }
 
     #[test]

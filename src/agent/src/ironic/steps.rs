@@ -231,7 +231,7 @@ impl StepRunner {
             }
             Ok(_) => self.restore_started(
                 begun,
-                step_refusal("this image requires disk changes other than those that `apply_layout` carried out; set the image as the node's `image_source`, and deploy again"),
+                step_refusal("this image requires another preparation of the disks than `apply_layout` has carried out; set the image as the node's `image_source`, and deploy again"),
             ),
             Err(error) => self.restore_started(begun, error),
         }
@@ -271,8 +271,9 @@ impl StepRunner {
             other => {
                 let before = core_step_names(done - 1..done)[0];
                 let last = other.as_ref().map_or("nothing", |begun| core_step_names(begun.done - 1..begun.done)[0]);
-                let message =
-                    format!("this step must follow {before}, but the last completed step of this boot is {last}");
+                let message = format!(
+                    "this step must follow the step {before}, but the last completed step of this boot is {last}"
+                );
                 *slot = other;
                 Err(step_refusal(&message))
             }
@@ -328,7 +329,7 @@ impl StepRunner {
 const NO_IMAGE: &str = "neither the argument `image` nor the node's `image_source` specifies an image";
 
 fn unimplemented_step(step: &str) -> Error {
-    Error::refusal(Phase::Plan, format!("{step} is listed but not implemented"))
+    Error::refusal(Phase::Plan, format!("internal error: the step {step} is listed, but not implemented"))
 }
 
 fn step_refusal(why: &str) -> Error {

@@ -43,9 +43,9 @@ impl CommandWorker {
             let message =
                 "The version of this agent differs from the version of the agent that listed the steps".to_owned();
             let details = format!(
-                "the steps were listed by {}, but this agent is {}",
-                given.unwrap_or(&Value::Null),
-                agent_version()
+                "agent version {listing_version} listed the steps, but this agent has version {own_version}",
+                listing_version = given.unwrap_or(&Value::Null),
+                own_version = agent_version()
             );
             return Err(CommandFault { kind: FaultKind::VersionMismatch, code: 409, message, details });
         }
@@ -56,7 +56,8 @@ impl CommandWorker {
         let mut offers = model::deploy_steps::steps_for_kind(steps::step_kind(of));
         let Some(offer) = offers.find(|offer| (offer.interface, offer.step) == (interface, name)) else {
             let message = "Error finding the method of a step".to_owned();
-            let details = format!("drophammer has no {} step {interface}.{name}", words.kind);
+            let details =
+                format!("drophammer does not support the {step_type} step {interface}.{name}", step_type = words.kind);
             return Err(CommandFault { kind: FaultKind::HardwareManagerMethodNotFound, code: 500, message, details });
         };
         let node = IronicNode(params.get("node").and_then(Value::as_object).unwrap_or(&nothing));
@@ -255,7 +256,7 @@ mod tests {
         let fault = run(IronicStepKind::Deploy, json!({"step": step, "deploy_version": agent_version()}));
         assert_eq!((fault.kind, fault.message.as_str()), (FaultKind::DeploymentError, "Deploy step failed"));
         assert!(fault.details.contains("/dev/sdy"), "{fault:?}");
-        assert!(run(IronicStepKind::Deploy, json!({})).details.contains("no deploy step"));
+        assert!(run(IronicStepKind::Deploy, json!({})).details.contains("does not support the deploy step"));
     }
 
     #[test]

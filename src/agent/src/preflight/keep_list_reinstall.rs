@@ -50,8 +50,8 @@ pub(crate) fn adopt_as_reinstall(
         }
     }
     Ok(Some(format!(
-        "drophammer.keep: the disks contain the marker of allocation {} of this machine and project; the listed disks are preserved",
-        marker.allocation
+        "drophammer.keep: the disks contain the install marker of allocation {allocation} of this machine and project; the listed disks are preserved",
+        allocation = marker.allocation
     )))
 }
 
@@ -217,7 +217,7 @@ filesystems: [{path: /, device: /dev/sda1, format: ext4}, {path: /srv, device: /
             new.supersedes = lineage::collect_superseded(std::iter::once(&*old));
             let mut unproven = there.clone();
             let said = adopt_as_reinstall("m", &mut allocation(true), &mut there).unwrap().unwrap();
-            assert!(said.contains("the marker of allocation second"), "{said}");
+            assert!(said.contains("the install marker of allocation second"), "{said}");
             unproven.filesystems[1].marker.as_mut().unwrap().supersedes.clear();
             for refused in [
                 adopt_as_reinstall("m", &mut allocation(true), &mut unproven.clone()).map(drop),

@@ -61,8 +61,8 @@ fn require_attempts_left(
         return Ok(());
     }
     let message = format!(
-        "all {} attempts of this reinstall have failed; inspect the machine, and order the reinstall again",
-        order.attempts
+        "all {attempts} attempts of this reinstall have failed; inspect the machine, and order the reinstall again",
+        attempts = order.attempts
     );
     Err(Error::refusal(Phase::Plan, message).with_code(ErrorCode::AttemptsExhausted))
 }

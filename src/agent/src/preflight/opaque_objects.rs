@@ -97,7 +97,10 @@ mod tests {
             (with_group("thin", None), Some("logical volume vg00/root (thin) on /dev/sdb")),
             (with_group("linear", None), Some("logical volume vg00/root (linear) on /dev/sdb")),
             (with_group("snapshot", None), Some("logical volume vg00/root (snapshot) on /dev/sdb")),
-            (with_group("linear", Some("it is exported: import it")), Some("volume group vg00 (root) on /dev/sdb")),
+            (
+                with_group("linear", Some("the volume group is exported: run `vgimport`")),
+                Some("volume group vg00 (root) on /dev/sdb"),
+            ),
             (Inventory { disks: vec![unreadable], ..Inventory::default() }, Some("unreadable region on /dev/sda")),
             (Inventory { failed: vec![array], ..Inventory::default() }, Some("array 0000")),
             (Inventory { unknown: vec![unknown], ..Inventory::default() }, Some("/dev/sdc1")),

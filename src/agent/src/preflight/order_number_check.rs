@@ -35,7 +35,7 @@ pub(crate) fn compare_order(
     let Some(ordered) = OrderNumber::parse(&id) else {
         let largest = OrderNumber::LARGEST;
         let message = format!(
-            "order {id}: cannot be carried out: the order id is not a number from 1 to {largest}; correct the machine file"
+            "order {id} cannot be carried out: its id must be a number from 1 to {largest}; correct the machine file"
         );
         return Err(Error::refusal(Phase::Plan, message).with_code(ErrorCode::OrderOutdated));
     };

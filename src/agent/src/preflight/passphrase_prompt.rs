@@ -59,8 +59,8 @@ pub(crate) fn ask_new_passphrase(purpose: &str, ask: &mut AskPassphrase) -> Resu
 
 fn timeout_refusal(purpose: &str) -> Error {
     let message = format!(
-        "no passphrase for {purpose} was typed at the console within {} minutes; nothing was written",
-        PATIENCE.as_secs() / 60
+        "no passphrase for {purpose} was typed at the console within {minutes} minutes; nothing was written",
+        minutes = PATIENCE.as_secs() / 60
     );
     Error::refusal(Phase::Storage, message).with_code(ErrorCode::Passphrase)
 }
@@ -79,7 +79,7 @@ pub(crate) fn ask_preserved_passphrase(
     let mut why = "";
     for _ in 0..TRIES {
         let question = format!(
-            "{why}type the passphrase of the preserved {purpose}, and press Enter. The passphrase is not shown; an empty line leaves {purpose} locked"
+            "{why}type the passphrase of the preserved {purpose}, and press Enter. The passphrase is not shown. To leave {purpose} locked, press Enter without a passphrase"
         );
         let typed = ask(&question, until)?.map(SecretText::new).unwrap_or_default();
         if typed.is_empty() || opens(&typed) {

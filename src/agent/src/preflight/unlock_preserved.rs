@@ -95,8 +95,8 @@ fn unlock_group(containers: Vec<LuksContainer>) -> Vec<FailedAttempt> {
     let locked = told.iter().find(|failed| matches!(failed.tried, AttemptTarget::Container(_)));
     let Some(why) = locked.map(|failed| {
         format!(
-            "another container of the volume group cannot be unlocked, so the whole group stays locked: {}",
-            failed.why
+            "another container of the volume group cannot be unlocked, so the whole group stays locked: {reason}",
+            reason = failed.why
         )
     }) else {
         return told;
@@ -132,7 +132,7 @@ fn unlock_container(container: LuksContainer) -> Result<(), FailedAttempt> {
     }
     Err(match storage::luks::open_container_with_key(&open, &device) {
         Ok(()) => FailedAttempt { tried: AttemptTarget::Sealed(device), why: error.to_string() },
-        Err(by_key) => locked(format!("{error}; the container cannot be opened with disk_key either: {by_key}")),
+        Err(by_key) => locked(format!("{error}; disk_key cannot open the container either: {by_key}")),
     })
 }
 
@@ -145,7 +145,9 @@ fn close_stale_mapping(container: &LuksContainer) -> Result<(), String> {
     }
     match storage::luks::is_mapping_on_device(container) {
         Ok(true) => storage::teardown::release_above(device).map_err(|error| error.to_string()),
-        Ok(false) => Err(format!("a container with the same UUID is on another device, and is open as {mapping}")),
+        Ok(false) => {
+            Err(format!("a container with the same UUID exists on another device, and is already open as {mapping}"))
+        }
         Err(error) => Err(error.to_string()),
     }
 }

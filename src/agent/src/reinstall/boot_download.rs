@@ -75,7 +75,7 @@ impl BootClient {
         let mut refused = None;
         for mac in macs {
             let url = boot_url(&self.url, machine.unwrap_or_default(), mac);
-            let what = || format!("request boot information from {}", self.url);
+            let what = || format!("request boot information from {url}", url = self.url);
             let request = Request::get(&url).body(Vec::new()).context(Phase::Control, what)?;
             let response = privileged_port::send_privileged(request, STALL).context(Phase::Control, what)?;
             let status = response.status();
@@ -94,7 +94,8 @@ impl BootClient {
                 refused = Some(answer);
             }
         }
-        refused.unwrap_or_else(|| Err(Error::new(Phase::Control, format!("no request was sent to {}", self.url))))
+        refused
+            .unwrap_or_else(|| Err(Error::new(Phase::Control, format!("no request was sent to {url}", url = self.url))))
     }
 
     /// Downloads kernel and ramdisk completely.
@@ -125,7 +126,7 @@ impl BootClient {
         if response.status() != StatusCode::OK {
             return Err(Error::new(
                 Phase::Control,
-                format!("download {url}: the server responds {}", response.status()),
+                format!("download {url}: the server responds {status}", status = response.status()),
             ));
         }
         let length = response.content_length();

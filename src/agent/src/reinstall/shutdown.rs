@@ -72,9 +72,9 @@ impl StopMethod {
 
     pub(crate) fn describe(&self, next: NextKernel) -> String {
         match (self, next) {
-            (StopMethod::Systemd, next) => format!("`systemctl {}` stops this system", systemctl_verb(next)),
-            (StopMethod::ByHand, NextKernel::Loaded) => format!("{BY_HAND}, then the loaded kernel starts"),
-            (StopMethod::ByHand, NextKernel::Firmware) => format!("{BY_HAND}, then the machine reboots"),
+            (StopMethod::Systemd, next) => format!("`systemctl {verb}` stops this system", verb = systemctl_verb(next)),
+            (StopMethod::ByHand, NextKernel::Loaded) => format!("{BY_HAND}; then the loaded kernel starts"),
+            (StopMethod::ByHand, NextKernel::Firmware) => format!("{BY_HAND}; then the machine reboots"),
         }
     }
 
@@ -93,7 +93,8 @@ impl StopMethod {
     }
 }
 
-const BY_HAND: &str = "all processes are terminated, and all filesystems are unmounted or made read-only";
+const BY_HAND: &str =
+    "without systemctl, all processes are terminated, and all filesystems are unmounted or remounted read-only";
 
 fn systemctl_verb(next: NextKernel) -> &'static str {
     match next {

@@ -40,7 +40,7 @@ fn a_refusal_says_what_to_do() {
 fn the_preview_names_both_ways() {
     let text = describe_dry_run(&StopMethod::Systemd, &Err("this machine was booted in BIOS mode".to_owned()));
     for part in
-        ["dry run", "systemctl kexec", "systemctl reboot", "BIOS mode: the boot order of the firmware would decide"]
+        ["dry run", "systemctl kexec", "systemctl reboot", "BIOS mode: the firmware's boot order would determine"]
     {
         assert!(text.contains(part), "{part}: {text}");
     }

@@ -82,16 +82,17 @@ fn ignore_foreign_report(
     let allocation = &report.allocationuuid;
     let end = if report.success { "success" } else { "failure" };
     let why = match has_registered {
-        true => format!("this machine never had allocation {allocation:?}"),
+        true => format!("allocation {allocation:?} never belonged to this machine"),
         false => "the boot that sent the report has not registered".to_owned(),
     };
     app.alarms.log_note(format!(
-        "{who}  reports {end}; the report is ignored, because {why}: {}",
-        truncate_with_mark(&first_line(&report.message), NAME_BYTES)
+        "{who}  reports {end}; the report is ignored, because {why}: {message}",
+        message = truncate_with_mark(&first_line(&report.message), NAME_BYTES)
     ));
     match report.success {
         true => {
-            let message = format!("report of success rejected: this machine never had allocation {allocation:?}");
+            let message =
+                format!("the report of success is rejected: allocation {allocation:?} never belonged to this machine");
             Err(ApiError::new(StatusCode::CONFLICT, message))
         }
         false => Ok(Json(ReportAcknowledgement::default())),
@@ -109,6 +110,8 @@ fn describe_ending(reported: &ReportOutcome, report: &InstallReport) -> Option<S
     } else if order.given_up {
         format!("abandoned after {attempt} attempts: the machine is only partially installed and waits at its console")
     } else {
-        format!("abandoned: no disk was changed, so the machine boots its old system; image {image} was not installed")
+        format!(
+            "abandoned: the disks are unchanged, so the machine boots its old system; image {image} was not installed"
+        )
     })
 }

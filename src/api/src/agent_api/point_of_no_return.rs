@@ -62,7 +62,11 @@ pub(crate) async fn pass_point_of_no_return(
             app.state.record_boot_start(boot.hash).await?;
             if news {
                 app.counters.count_order(OrderEvent::Started);
-                let text = format!("started: image {}, attempt {} of {ATTEMPTS}", order.image, order.attempts);
+                let text = format!(
+                    "started: image {image}, attempt {attempt} of {ATTEMPTS}",
+                    image = order.image,
+                    attempt = order.attempts
+                );
                 app.watch.log_reinstall(MachineOrigin::new(&id, directory.display_name(&id), peer), text);
             }
             Ok(Json(json!({})))
@@ -89,7 +93,10 @@ async fn check_still_wanted(
     let current = directory.find_machine(id).and_then(|machine| machine.allocation.as_ref());
     match current {
         Some(current) if *current.id != allocation => {
-            return Ok(Err(format!("the machine's allocation is now {}, not {allocation}", *current.id)));
+            return Ok(Err(format!(
+                "the machine's current allocation is {current}, not {allocation}",
+                current = *current.id
+            )));
         }
         None if !is_ordered => {
             return Ok(Err(format!("the machine file no longer contains allocation {allocation}")));

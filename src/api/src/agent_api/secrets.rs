@@ -36,7 +36,10 @@ pub(crate) async fn release_secrets(
         return refuse("the machine is not being installed");
     };
     if *assigned.allocation.id != allocationuuid {
-        return refuse(&format!("the machine now has allocation {}", *assigned.allocation.id));
+        return refuse(&format!(
+            "the machine now has allocation {current_allocation}",
+            current_allocation = *assigned.allocation.id
+        ));
     }
     if let Some(reason) = refusal_reason(&boot, purpose) {
         return refuse(reason);
@@ -48,7 +51,10 @@ pub(crate) async fn release_secrets(
     let mut sent = assigned.allocation.to_fields().secrets;
     sent.retain(|name, _| fields.contains(&name.as_str()));
     app.state.record_sent_secrets(&id, &allocationuuid, boot.begun, sent).await?;
-    app.watch.log_note(format!("{name}: {} of allocation {allocationuuid} sent to {peer}", fields.join(", ")));
+    app.watch.log_note(format!(
+        "{name}: sent secrets of allocation {allocationuuid} to {peer}: {fields}",
+        fields = fields.join(", ")
+    ));
     Ok(([(header::CACHE_CONTROL, "no-store")], Json(released)).into_response())
 }
 
@@ -56,7 +62,7 @@ pub(crate) async fn release_secrets(
 /// secrets.
 fn refusal_reason(boot: &MachineBoot, purpose: SecretPurpose) -> Option<&'static str> {
     match (purpose, boot.begun) {
-        _ if boot.over.is_some() => Some("this boot has already reported the end of its installation"),
+        _ if boot.over.is_some() => Some("the installation of this boot has already ended"),
         (SecretPurpose::System, false) => Some("the installation has not passed its point of no return"),
         (SecretPurpose::DiskKey | SecretPurpose::Image, true) => {
             Some("the installation has passed its point of no return")

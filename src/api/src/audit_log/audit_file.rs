@@ -80,12 +80,15 @@ impl AuditFile {
         };
         let thread = std::thread::Builder::new().name("audit-file".to_owned());
         thread.spawn(write_all).context(Phase::Serve, || "start the thread that writes the file of --audit-log")?;
-        let what = || format!("--audit-log: cannot open {}", file.path.display());
+        let what = || format!("--audit-log: cannot open {file}", file = file.path.display());
         match first_open.recv_timeout(OPEN_LIMIT) {
             Ok(opened) => opened.context(Phase::Serve, what)?,
             Err(_) => {
                 let limit = format_seconds(OPEN_LIMIT.as_secs_f64());
-                return Err(Error::new(Phase::Serve, format!("{}: no response within {limit}", what())));
+                return Err(Error::new(
+                    Phase::Serve,
+                    format!("{subject}: no response within {limit}", subject = what()),
+                ));
             }
         }
         Ok(file)
@@ -162,7 +165,7 @@ fn report_loss(path: &Path, state: &Mutex<QueueState>, alarms: &RateLimitedLog, 
         state.lost += 1;
         state.last_loss = Some(Instant::now());
     }
-    let what = format!("--audit-log: cannot write entry {entry} to {}", path.display());
+    let what = format!("--audit-log: cannot write entry {entry} to {path}", path = path.display());
     alarms.log_problem(ErrorCode::ServerProblem.annotate(format!("{what}: {why}; the entry is in the database")));
 }
 

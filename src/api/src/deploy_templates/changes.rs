@@ -44,8 +44,8 @@ pub(crate) async fn create_template(app: &AppState, document: &Value) -> Templat
     let path = app.templates.template_path(&template);
     if path.exists() {
         return Err(IronicRefusal::conflict(format!(
-            "{} already exists, but is not the file of this template",
-            path.display()
+            "{path} already exists, but is not the file of this template",
+            path = path.display()
         )));
     }
     write_template(app, path, &template).await?;
@@ -85,8 +85,8 @@ pub(crate) async fn change_template(
     let path = if stored.path == here && there != here { there } else { stored.path.clone() };
     if path != stored.path && path.exists() {
         return Err(IronicRefusal::conflict(format!(
-            "{} already exists, but is not the file of this template",
-            path.display()
+            "{path} already exists, but is not the file of this template",
+            path = path.display()
         )));
     }
     let is_elsewhere = path != stored.path;
@@ -122,7 +122,7 @@ fn reject_problems(problems: Vec<diagnostic::Diagnostic>) -> TemplateResult<()> 
 fn reject_taken(templates: &DeployTemplates, template: &DeployTemplate, own: Option<&str>) -> TemplateResult<()> {
     let is_other = |stored: &&Arc<StoredTemplate>| own.is_none_or(|own| stored.uuid != own);
     if templates.find_by_name(&template.name).filter(is_other).is_some() {
-        return Err(IronicRefusal::conflict(format!("deploy template {} already exists", template.name)));
+        return Err(IronicRefusal::conflict(format!("deploy template {name} already exists", name = template.name)));
     }
     match template.uuid.as_ref().filter(|uuid| templates.find_by_uuid(uuid).filter(is_other).is_some()) {
         Some(uuid) => Err(IronicRefusal::conflict(format!("a deploy template with uuid {uuid} already exists"))),
@@ -149,8 +149,8 @@ fn check_unchanged(stored: &StoredTemplate) -> TemplateResult<()> {
     match now.is_some_and(|now| now.equals_ignoring_locations(&stored.template)) {
         true => Ok(()),
         false => {
-            let why = "differs from the version in force: see the server's output, and try again";
-            Err(IronicRefusal::conflict(format!("{} {why}", stored.path.display())))
+            let why = "the file differs from the template in force: see the server's output, and try again";
+            Err(IronicRefusal::conflict(format!("{file}: {why}", file = stored.path.display())))
         }
     }
 }

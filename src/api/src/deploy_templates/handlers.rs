@@ -153,9 +153,9 @@ async fn handle_request(app: &AppState, form: TemplateForm, asked: &TemplateRequ
             }
             Ok(response)
         }
-        ("POST", _) => {
-            Err(IronicRefusal::bad_request("to create a template, POST to the collection, not to a template's name"))
-        }
+        ("POST", _) => Err(IronicRefusal::bad_request(
+            "a POST request must not contain a template's name in its path: to create a template, send POST to /v1/deploy_templates",
+        )),
         ("PATCH" | "DELETE", []) => Err(no_template()),
         ("PATCH", [ident]) => {
             let patch = parse_body(app, asked.peer, body).await?;

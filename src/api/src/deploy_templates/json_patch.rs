@@ -35,8 +35,8 @@ pub(crate) fn parse_patch(document: &Value) -> TemplateResult<Vec<PatchOperation
         if !CHANGEABLE.contains(&change.steps[0].as_str()) {
             let known = CHANGEABLE.join(", ");
             return Err(IronicRefusal::bad_request(format!(
-                "{} cannot be changed; only {known} can be changed",
-                change.path
+                "field {path} cannot be changed; only these fields can be changed: {known}",
+                path = change.path
             )));
         }
     }
@@ -72,13 +72,17 @@ fn parse_operation(line: &Value) -> TemplateResult<PatchOperation> {
 pub(crate) fn apply_patch(document: &Value, changes: &[PatchOperation]) -> TemplateResult<Value> {
     for change in changes {
         if change.kind == PatchKind::Add && change.steps.len() == 1 && document.get(&change.steps[0]).is_none() {
-            return Err(IronicRefusal::bad_request(format!("{}: fields cannot be added to a template", change.path)));
+            return Err(IronicRefusal::bad_request(format!(
+                "{path}: a patch cannot add fields to a template",
+                path = change.path
+            )));
         }
     }
     let mut document = document.clone();
     for change in changes {
-        apply_operation(&mut document, change)
-            .map_err(|why| IronicRefusal::bad_request(format!("the patch of {}: {why}", change.path)))?;
+        apply_operation(&mut document, change).map_err(|why| {
+            IronicRefusal::bad_request(format!("the patch of field {path}: {why}", path = change.path))
+        })?;
     }
     Ok(document)
 }

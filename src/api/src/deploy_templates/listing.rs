@@ -91,11 +91,16 @@ impl ListQuery {
         for (name, value) in query {
             match name.as_str() {
                 "marker" if is_name(value) => asked.marker = Some(value.clone()),
-                "marker" => return Err(IronicRefusal::bad_request(format!("the marker {value:?} is not a name"))),
+                "marker" => {
+                    return Err(IronicRefusal::bad_request(format!(
+                        "the `marker` {value:?} is neither a name nor a uuid"
+                    )));
+                }
                 "limit" => asked.limit = parse_limit(value)?,
                 "sort_key" => {
                     let known = KEYS.iter().find(|(name, _)| name == value);
-                    let none = || IronicRefusal::bad_request(format!("cannot sort by {value:?}"));
+                    let none =
+                        || IronicRefusal::bad_request(format!("`sort_key`: templates cannot be sorted by {value:?}"));
                     asked.key = known.ok_or_else(none)?.1;
                 }
                 "sort_dir" => {
@@ -110,7 +115,9 @@ impl ListQuery {
             }
         }
         match (&asked.fields, asked.detail) {
-            (Some(_), Some(true)) => return Err(IronicRefusal::bad_request("`detail` and `fields` conflict")),
+            (Some(_), Some(true)) => {
+                return Err(IronicRefusal::bad_request("`detail` and `fields` cannot be combined: omit one of them"));
+            }
             (None, None | Some(false)) => asked.fields = Some(["uuid", "name"].map(str::to_owned).to_vec()),
             _ => {}
         }

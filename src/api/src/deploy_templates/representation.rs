@@ -49,12 +49,14 @@ pub(crate) fn parse_fields(text: &str) -> TemplateResult<Vec<String>> {
     for name in text.split(',').map(|name| name.trim().to_lowercase()).filter(|name| !name.is_empty()) {
         if !FIELDS.contains(&name.as_str()) {
             return Err(IronicRefusal::bad_request(format!(
-                "unknown field {name:?}; available: {}",
-                FIELDS.join(", ")
+                "unknown field {name:?}; known fields: {known_fields}",
+                known_fields = FIELDS.join(", ")
             )));
         }
         if name == "description" {
-            return Err(IronicRefusal::bad_request("the field \"description\" is accepted, but not stored"));
+            return Err(IronicRefusal::bad_request(
+                "the field \"description\" cannot be listed, because descriptions are accepted, but not stored",
+            ));
         }
         if !fields.contains(&name) {
             fields.push(name);

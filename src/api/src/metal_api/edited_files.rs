@@ -100,7 +100,7 @@ pub(crate) async fn create_file(path: &Path, text: &str) -> ApiResult<()> {
     )? {
         EditResult::Written => Ok(()),
         EditResult::Changed => {
-            Err(ApiRefusal::conflict(format!("{} already exists with other content", path.display())))
+            Err(ApiRefusal::conflict(format!("{path} already exists with other content", path = path.display())))
         }
     }
 }
@@ -153,14 +153,14 @@ pub(crate) async fn wait_until_in_effect(
             Ok(Ok(_)) => return Ok(()),
             Ok(Err(_)) => break,
             Err(_) if read_file(path).await?.as_deref() != now => {
-                let why = "was changed again after this request wrote it: check the file and the server's output";
-                return Err(ApiRefusal::conflict(format!("{} {why}", path.display())));
+                let why = "another process changed the file after this request: check the file and the server's output";
+                return Err(ApiRefusal::conflict(format!("{path}: {why}", path = path.display())));
             }
             Err(_) => {}
         }
     }
-    let why = "was changed, but the change is not in effect yet: see the server's output";
-    Err(ApiRefusal::internal_error(format!("{} {why}", path.display())))
+    let why = "the file was changed, but the change is not in effect yet: see the server's output";
+    Err(ApiRefusal::internal_error(format!("{path}: {why}", path = path.display())))
 }
 
 /// Applies a change to the text of a file. Refuses the change if it would misplace the operator's comments.
@@ -176,7 +176,9 @@ pub(crate) fn change_text(
     }
     let what = match (edit::has_comments(text), is_right(&anew)) {
         (false, true) => return Ok(edit::EditedYaml { text: anew, gone: Vec::new() }),
-        (true, true) => "the change cannot be made without misplacing comments in the file: edit the file manually",
+        (true, true) => {
+            "the file cannot be changed automatically, because comments would be misplaced: edit the file manually"
+        }
         (_, false) => "the document cannot be represented in YAML without loss",
     };
     Err(ApiRefusal::unprocessable(format!("{}: {what}", path.display())))
@@ -185,7 +187,7 @@ pub(crate) fn change_text(
 /// Logs the comments that were removed by a change.
 pub(crate) fn log_removed_comments(app: &AppState, path: &Path, gone: &[String]) {
     if !gone.is_empty() {
-        let what = "the change removed these comments together with the fields that they describe";
+        let what = "comments were removed together with the fields that they describe";
         app.watch.log_note(format!("{}: {what}: {}", path.display(), gone.join(" ")));
     }
 }

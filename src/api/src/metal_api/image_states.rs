@@ -33,7 +33,10 @@ pub(crate) async fn set_image_state(
 ) -> ApiResult {
     let EditTurn { app, peer, directory, .. } = &turn;
     if id.is_empty() || id.len() > LONGEST_NAME || replace_hidden(&id) != id {
-        return Err(ApiRefusal::bad_request(format!("{:?} is not a valid image name", replace_hidden(&id))));
+        return Err(ApiRefusal::bad_request(format!(
+            "{image:?} is not a valid image name",
+            image = replace_hidden(&id)
+        )));
     }
     let before = directory.known.states.clone();
     let mut new = before.clone();

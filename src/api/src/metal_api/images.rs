@@ -156,7 +156,7 @@ pub(crate) async fn create_image(base: BaseUrls, change: EditRequest<Map<String,
     let path = edited_files::file_path(&app.images, &id);
     edited_files::create_file(&path, &text).await?;
     wait_until_published(app, &path, Some(&text), |directory| is_in_effect(directory, &id, &document)).await?;
-    app.watch.log_note(format!("{peer} created image {id}: {}", path.display()));
+    app.watch.log_note(format!("{peer} created image {id}: {path}", path = path.display()));
     Ok(tagged_response(StatusCode::CREATED, &app.directory(), &base, &new))
 }
 
@@ -193,7 +193,7 @@ pub(crate) async fn update_image(base: BaseUrls, change: EditRequest<Map<String,
     }
     let new = image_document(&wanted);
     wait_until_published(app, path, Some(&edited.text), |directory| is_in_effect(directory, &id, &new)).await?;
-    app.watch.log_note(format!("{peer} updated image {id}: {}", path.display()));
+    app.watch.log_note(format!("{peer} updated image {id}: {path}", path = path.display()));
     let mut response = tagged_response(StatusCode::OK, &app.directory(), &base, &wanted);
     warn_removed_comments(app, path, &edited.gone, &mut response);
     Ok(response)
@@ -214,7 +214,7 @@ pub(crate) async fn delete_image(Path(id): Path<String>, base: BaseUrls, turn: E
     }
     let is_gone = |directory: &SiteSnapshot| directory.images.values().all(|(file, _)| file != path);
     wait_until_published(app, path, None, is_gone).await?;
-    app.watch.log_note(format!("{peer} deleted image {id}: {}", path.display()));
+    app.watch.log_note(format!("{peer} deleted image {id}: {path}", path = path.display()));
     Ok(tagged_response(StatusCode::OK, directory, &base, before))
 }
 

@@ -65,7 +65,7 @@ pub(crate) async fn create_layout(change: EditRequest<Value, LAYOUT_BYTES>) -> A
     }
     edited_files::create_file(&path, &text).await?;
     wait_until_published(app, &path, Some(&text), |directory| directory.known.layouts.get(id) == Some(&new)).await?;
-    app.watch.log_note(format!("{peer} created layout {id}: {}", path.display()));
+    app.watch.log_note(format!("{peer} created layout {id}: {path}", path = path.display()));
     Ok(tagged_response(StatusCode::CREATED, &new))
 }
 
@@ -93,7 +93,7 @@ pub(crate) async fn update_layout(change: EditRequest<Value, LAYOUT_BYTES>) -> A
     }
     wait_until_published(app, path, Some(&edited.text), |directory| directory.known.layouts.get(id) == Some(&new))
         .await?;
-    app.watch.log_note(format!("{peer} updated layout {id}: {}", path.display()));
+    app.watch.log_note(format!("{peer} updated layout {id}: {path}", path = path.display()));
     let mut response = tagged_response(StatusCode::OK, &new);
     warn_removed_comments(app, path, &edited.gone, &mut response);
     Ok(response)
@@ -114,7 +114,7 @@ pub(crate) async fn delete_layout(Path(id): Path<String>, turn: EditTurn) -> Api
     }
     let is_gone = |directory: &SiteSnapshot| directory.layout_files.values().all(|file| file != path);
     wait_until_published(app, path, None, is_gone).await?;
-    app.watch.log_note(format!("{peer} deleted layout {id}: {}", path.display()));
+    app.watch.log_note(format!("{peer} deleted layout {id}: {path}", path = path.display()));
     Ok(tagged_response(StatusCode::OK, before))
 }
 

@@ -92,9 +92,7 @@ pub(super) fn select_networks(machine: &MachineSpec, asked: Option<&Value>) -> A
         described.cloned().ok_or_else(|| {
             let others = if machine.networks.is_empty() { String::new() } else { suggest_name(id, ids()) };
             ApiRefusal::unprocessable(format!(
-                "network {id:?} is not in the file of machine {}: add the network to `networks` in that file{others}",
-                machine.id
-            ))
+                "network {id:?} is not in the file of machine {machine}: add the network to `networks` in that file{others}", machine = machine.id))
         })
     };
     match asked {

@@ -122,15 +122,18 @@ fn check_identity(app: &AppState, id: &str, machine: &MachineSpec) -> ApiResult<
     };
     if machine.id != id {
         return Err(ApiRefusal::unprocessable(format!(
-            "the text has the id {}, but this is the file of machine {id}: to change the id, run `drophammer machine rename`",
-            machine.id
+            "the id in the text is {new_id}, but this is the file of machine {id}: to change the id, run `drophammer machine rename`",
+            new_id = machine.id
         )));
     }
     if let Some(other) =
         directory.machines().find(|other| other.id != id && other.name == machine.name && !machine.name.is_empty())
     {
         let other = describe(other);
-        return Err(ApiRefusal::unprocessable(format!("{other} already has the name {:?}", machine.name)));
+        return Err(ApiRefusal::unprocessable(format!(
+            "machine {other} already has the name {name:?}",
+            name = machine.name
+        )));
     }
     for mac in &machine.macs {
         if let Some(other) = directory.find_machines_by_mac(mac).find(|other| other.id != id) {
@@ -151,8 +154,8 @@ pub async fn replace_machine_text(turn: &EditTurn, id: &str, file: &MachineFileT
     published.mark_unchanged();
     if !edited_files::replace_file(&file.path, &file.text, new).await? {
         return Err(ApiRefusal::conflict(format!(
-            "{} was changed by another process: reload the page and repeat your changes",
-            file.path.display()
+            "{file} was changed by another process: reload the page and repeat your changes",
+            file = file.path.display()
         )));
     }
     app.watch.log_note(format!("{}: {peer} changed {}", directory.display_name(id), file.path.display()));

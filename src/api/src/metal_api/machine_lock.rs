@@ -29,7 +29,7 @@ pub(crate) async fn lock_machine(
     match machine.explain_lock() {
         Some(_) if machine.locked.as_deref() == Some(reason) => {}
         Some(why) => {
-            let why = format!("machine {} is {why}; then lock the machine again", machine.id);
+            let why = format!("machine {machine} is {why}; after that, lock the machine again", machine = machine.id);
             return Err(ApiRefusal::conflict(why).with_error_code(ErrorCode::MachineLocked));
         }
         None if reason.is_empty() => return Err(ApiRefusal::bad_request("a lock requires a reason")),
@@ -58,7 +58,7 @@ async fn summarize_current(turn: &EditTurn, id: &str) -> ApiResult<Json<MachineS
 /// Returns an error if the file was changed concurrently, or if the reason is not a valid one.
 pub async fn set_lock(turn: &EditTurn, id: &str, reason: Option<&str>) -> ApiResult<()> {
     if reason.is_some_and(|reason| ["true", "false"].contains(&reason)) {
-        return Err(ApiRefusal::bad_request("the lock's reason must be text, not true or false"));
+        return Err(ApiRefusal::bad_request("the reason of a lock must be text, not true or false"));
     }
     let EditTurn { app, peer, directory, .. } = turn;
     let before = directory.find_machine(id).and_then(|machine| machine.locked.clone());

@@ -146,8 +146,8 @@ pub(crate) async fn reinstall_machine(
     let id = id.to_lowercase();
     if asked.id.to_lowercase() != id {
         return Err(ApiError::bad_request(format!(
-            "the path contains machine {id}, but the body contains {:?}",
-            asked.id
+            "the request's path contains machine {id}, but its body contains machine {other_id:?}",
+            other_id = asked.id
         )));
     }
     let summary = place_order(&app, peer, &asked).await?;
@@ -168,8 +168,8 @@ pub(crate) async fn find_machines(
     asked.retain(|_, value| !is_empty_value(value));
     if let Some(other) = asked.keys().find(|name| !SEARCHED.contains(&name.as_str())) {
         return Err(ApiRefusal::bad_request(format!(
-            "machines cannot be searched by {other:?}{}",
-            operator_files::suggest_name(other, SEARCHED.into_iter())
+            "machines cannot be searched by the field {other:?}{suggestion}",
+            suggestion = operator_files::suggest_name(other, SEARCHED.into_iter())
         )));
     }
     let mut all = all_machines(&app, &base).await?;
@@ -236,7 +236,8 @@ pub(crate) async fn allocate_machine(
     let is_free = |machine: &MachineSpec| machine.allocation.is_none();
     let has_it = |machine: &MachineSpec| machine.allocation.as_ref().is_some_and(|allocation| *allocation.id == uuid);
     rewrite_machine_file(app, &id, is_free, change, has_it, requested_field).await?;
-    app.watch.log_note(format!("{}: {peer} added allocation {uuid}", app.directory().display_name(&id)));
+    app.watch
+        .log_note(format!("{machine}: {peer} added allocation {uuid}", machine = app.directory().display_name(&id)));
     Ok(Json(machine_response(app, &id, &base).await?))
 }
 
@@ -283,8 +284,8 @@ pub async fn free_machine(Path(id): Path<String>, base: BaseUrls, turn: EditTurn
     let change = |document: &mut Map<String, Value>| drop(document.remove("allocation"));
     rewrite_machine_file(app, &id, has_it, change, |machine| machine.allocation.is_none(), str::to_owned).await?;
     app.watch.log_note(format!(
-        "{}: {peer} removed allocation {own}; the machine's disks are unchanged",
-        directory.display_name(&id)
+        "{machine}: {peer} removed allocation {own}; the machine's disks are unchanged",
+        machine = directory.display_name(&id)
     ));
     end_previous_system(app, &id).await?;
     Ok(Json(machine_response(app, &id, &base).await?))

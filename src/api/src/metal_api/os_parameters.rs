@@ -73,7 +73,10 @@ pub(crate) async fn change_machine_parameters(
         let (was, becomes) =
             (|machine: &MachineSpec| has(machine, &before), |machine: &MachineSpec| has(machine, &new));
         rewrite_machine_file(app, &id, was, change, becomes, str::to_owned).await?;
-        app.watch.log_note(format!("{}: {peer} changed the OS parameters", app.directory().display_name(&id)));
+        app.watch.log_note(format!(
+            "{machine}: {peer} changed the OS parameters",
+            machine = app.directory().display_name(&id)
+        ));
     }
     Ok(Json(stored_response(os, &new)))
 }
@@ -93,7 +96,7 @@ pub(crate) async fn change_site_parameters(
     verify_selections(affected).await?;
     if new != before {
         write_site_parameters(&turn, &os, &before, &new).await?;
-        app.watch.log_note(format!("{peer} changed the parameters of {os} for all machines"));
+        app.watch.log_note(format!("{peer} changed the parameters of OS definition {os} for all machines"));
     }
     Ok(Json(stored_response(os.to_string(), &new)))
 }

@@ -79,7 +79,7 @@ pub(crate) async fn create_size(EditRequest { asked, turn }: EditRequest<Map<Str
     }
     edited_files::create_file(&path, &text).await?;
     wait_until_published(app, &path, Some(&text), |directory| directory.known.sizes.get(id) == Some(&size)).await?;
-    app.watch.log_note(format!("{peer} created size {id}: {}", path.display()));
+    app.watch.log_note(format!("{peer} created size {id}: {path}", path = path.display()));
     Ok(tagged_response(StatusCode::CREATED, &size))
 }
 
@@ -108,7 +108,7 @@ pub(crate) async fn update_size(EditRequest { asked, turn }: EditRequest<Map<Str
     }
     wait_until_published(app, path, Some(&edited.text), |directory| directory.known.sizes.get(&id) == Some(&new))
         .await?;
-    app.watch.log_note(format!("{peer} updated size {id}: {}", path.display()));
+    app.watch.log_note(format!("{peer} updated size {id}: {path}", path = path.display()));
     let mut response = tagged_response(StatusCode::OK, &new);
     warn_removed_comments(app, path, &edited.gone, &mut response);
     Ok(response)
@@ -125,7 +125,7 @@ pub(crate) async fn delete_size(Path(id): Path<String>, turn: EditTurn) -> ApiRe
     }
     let is_gone = |directory: &SiteSnapshot| directory.size_files.values().all(|file| file != path);
     wait_until_published(app, path, None, is_gone).await?;
-    app.watch.log_note(format!("{peer} deleted size {id}: {}", path.display()));
+    app.watch.log_note(format!("{peer} deleted size {id}: {path}", path = path.display()));
     Ok(tagged_response(StatusCode::OK, size))
 }
 
@@ -192,8 +192,8 @@ fn given_fields(mut asked: Map<String, Value>) -> ApiResult<Map<String, Value>> 
             Err(ApiRefusal::bad_request(format!("{kept} of a size are not supported")))
         }
         Some(other) => Err(ApiRefusal::bad_request(format!(
-            "there is no field {other:?}{}",
-            operator_files::suggest_name(other, FIELDS.into_iter())
+            "there is no field {other:?}{suggestion}",
+            suggestion = operator_files::suggest_name(other, FIELDS.into_iter())
         ))),
         None => Ok(asked),
     }

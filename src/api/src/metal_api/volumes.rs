@@ -153,9 +153,12 @@ pub(crate) async fn remove_volume(
     let is_nowhere = volume.path.is_empty() && phase.is_none();
     if !is_nowhere && !can_be_deleted(Some(volume.state), phase) {
         let backed = phase.map_or("without a PersistentVolume".to_owned(), |phase| {
-            format!("with a PersistentVolume that is {}", json!(phase).as_str().unwrap_or_default())
+            format!("with a PersistentVolume that is {phase}", phase = json!(phase).as_str().unwrap_or_default())
         });
-        return Err(ApiRefusal::conflict(format!("volume {name} is {}, {backed}: it cannot be deleted", volume.state)));
+        return Err(ApiRefusal::conflict(format!(
+            "volume {name} cannot be deleted: it is {state}, {backed}",
+            state = volume.state
+        )));
     }
     let uid = volume.uid.clone();
     let is_it = |resource: &Value| resource["metadata"]["uid"].as_str().is_some_and(|is| is.eq_ignore_ascii_case(&uid));
@@ -167,8 +170,8 @@ pub(crate) async fn remove_volume(
     let becomes = |machine: &MachineSpec| !has_volume(machine, &uid);
     rewrite_machine_file(app, &id, |machine| has_allocation(machine, &own), change, becomes, str::to_owned).await?;
     app.watch.log_note(format!(
-        "{}: {peer} removed volume {name}; its data is preserved",
-        app.directory().display_name(&id)
+        "{machine}: {peer} removed volume {name}; its data is preserved",
+        machine = app.directory().display_name(&id)
     ));
     current_volumes(&turn, &id).await
 }
@@ -208,7 +211,7 @@ fn volume_responses(machine: &str, allocation: &AllocationSpec, standing: &Insta
         uid: is.uid.clone(),
         kind: String::new(),
         state: volume_state::VolumeState::Terminating,
-        message: "is no longer listed in the machine file: the next reinstall ignores the volume".to_owned(),
+        message: "the volume is no longer listed in the machine file: the next reinstall ignores the volume".to_owned(),
         path: is.path.clone(),
         size_bytes: Some(is.size_bytes),
     });
@@ -260,14 +263,16 @@ fn matches_prepared_mode(volume: &K8sVolume, is: &PreparedVolume) -> bool {
 fn state_message(volume: &K8sVolume, seen: ObservedVolume, state: volume_state::VolumeState, hostname: &str) -> String {
     use volume_state::VolumeState::{Available, Failed, Pending, Terminating};
     match (state, seen.job) {
-        (Failed, _) if !volume.belongs_to_host(hostname) => format!("belongs to node {}", volume.node),
+        (Failed, _) if !volume.belongs_to_host(hostname) => format!("the volume belongs to node {}", volume.node),
         (Failed, _) if !seen.valid => {
-            "was prepared with a mode (Filesystem or Block) other than the volume's current mode".to_owned()
+            "the volume was prepared in another mode (Filesystem or Block) than its current mode".to_owned()
         }
         (Failed, _) => "the reinstall that would have prepared the volume was abandoned".to_owned(),
-        (Pending, StorageJob::None) => "will be prepared by the next reinstall: order a reinstall".to_owned(),
-        (Pending, _) => "will be prepared by the pending installation".to_owned(),
-        (Terminating, _) => "is marked for deletion: installations ignore it, and its data is preserved".to_owned(),
+        (Pending, StorageJob::None) => "the next reinstall prepares the volume: order a reinstall".to_owned(),
+        (Pending, _) => "the pending installation prepares the volume".to_owned(),
+        (Terminating, _) => {
+            "the volume is marked for deletion: installations ignore the volume, and its data is preserved".to_owned()
+        }
         (Available, _) => String::new(),
     }
 }
@@ -297,8 +302,8 @@ fn check_node(turn: &EditTurn, id: &str, resources: &[Value]) -> ApiResult<()> {
     match strangers.is_empty() {
         true => Ok(()),
         false => Err(ApiRefusal::unprocessable(format!(
-            "these volumes belong to nodes other than {hostname}: {}. Nothing was added; specify only volumes of this node",
-            strangers.join(", ")
+            "these volumes belong to other nodes than {hostname}: {volumes}. Nothing was added; list only volumes of this node",
+            volumes = strangers.join(", ")
         ))),
     }
 }

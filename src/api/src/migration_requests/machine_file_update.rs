@@ -60,7 +60,10 @@ impl CurrentMachineFile {
         let wrong = |why: String| format!("{}: {why}", path.display());
         let machine = operator_files::parse_machine(&text).map_err(wrong)?;
         if machine.id != id {
-            return Err(wrong(format!("the file now describes machine {}, not {id}", machine.id)));
+            return Err(wrong(format!(
+                "the file now describes machine {machine} instead of {id}",
+                machine = machine.id
+            )));
         }
         Ok(Some(CurrentMachineFile { path, text, machine }))
     }
@@ -78,7 +81,7 @@ impl CurrentMachineFile {
             true => Ok(()),
             false => {
                 app.request_reload();
-                Err(format!("{} was changed in the meantime", self.path.display()))
+                Err(format!("{file} was changed by another process in the meantime", file = self.path.display()))
             }
         }
     }
@@ -93,23 +96,34 @@ async fn move_allocation(app: &AppState, is: &Migration) -> Result<(), String> {
     };
     let said = |why: &str| {
         format!(
-            "allocation {}, which was migrated from {} to {}, now belongs to machine {owner}: {why}",
-            is.allocation, is.a, is.b
+            "allocation {allocation}, which was migrated from machine {source} to machine {target}, now belongs to machine {owner}: {why}",
+            allocation = is.allocation,
+            source = is.a,
+            target = is.b
         )
     };
-    let to =
-        CurrentMachineFile::read_current(app, owner).await?.ok_or_else(|| said("create a file for that machine"))?;
+    let to = CurrentMachineFile::read_current(app, owner)
+        .await?
+        .ok_or_else(|| said("that machine does not have a file; create a file for that machine"))?;
     let from =
         CurrentMachineFile::read_current(app, other).await?.filter(|file| file.allocation_id() == Some(&is.allocation));
     let now = match (to.allocation_id(), &from) {
         (Some(own), _) if own == is.allocation => to.text.clone(),
-        (Some(own), _) => return Err(said(&format!("remove allocation {own} from the file of that machine"))),
+        (Some(own), _) => {
+            return Err(said(&format!(
+                "the file of that machine contains allocation {own}; remove allocation {own} from that file"
+            )));
+        }
         (None, Some(from)) => {
             let text = add_allocation(&to, from).map_err(|why| said(&why))?;
             to.replace_text(app, &text).await?;
             text
         }
-        (None, None) => return Err(said("no file contains this allocation; add it to the file of that machine")),
+        (None, None) => {
+            return Err(said(
+                "no machine file contains this allocation; add the allocation to the file of that machine",
+            ));
+        }
     };
     if let Some(from) = from {
         let edited = remove_allocation(&from).map_err(|why| said(&why))?;

@@ -65,8 +65,8 @@ pub(crate) async fn register_endpoint(
     let carried_bytes = carried.as_ref().map(|carried| json!(carried).to_string().len()).unwrap_or_default();
     if certificate.len() > CERTIFICATE_BYTES || carried_bytes > CARRIED_BYTES {
         let message = format!(
-            "the certificate has {} bytes, and the field `carried` has {carried_bytes}; the limits are {CERTIFICATE_BYTES} and {CARRIED_BYTES} bytes",
-            certificate.len()
+            "the certificate has {bytes} bytes (limit: {CERTIFICATE_BYTES}), and the field `carried` has {carried_bytes} bytes (limit: {CARRIED_BYTES})",
+            bytes = certificate.len()
         );
         return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message));
     }
@@ -94,9 +94,9 @@ pub(crate) async fn register_endpoint(
     if news {
         let directory = app.directory();
         app.watch.log_note(format!(
-            "{} waits in its ramdisk for the migration {} ({peer})",
-            directory.display_name(&id),
-            describe_migration(&directory, &is)
+            "machine {machine} at {peer} waits in its ramdisk for the migration {migration}",
+            machine = directory.display_name(&id),
+            migration = describe_migration(&directory, &is)
         ));
         note_approval(&app, &is, part);
         app.request_reload();
@@ -112,11 +112,7 @@ fn note_approval(app: &AppState, is: &Migration, part: MigrationSide) {
     let directory = app.directory();
     let machine = if part == MigrationSide::Send { &is.a } else { &is.b };
     app.watch.log_note(format!(
-        "the certificate of {} is not approved: compare its fingerprint {} with the console of that machine, then run `drophammer machine move {} --approve FINGERPRINT`",
-        directory.display_name(machine),
-        shown.fingerprint,
-        directory.display_name(&is.a)
-    ));
+        "the certificate of machine {machine} is not approved: compare its fingerprint {fingerprint} with the console of that machine, then run `drophammer machine move {source} --approve FINGERPRINT`", machine = directory.display_name(machine), fingerprint = shown.fingerprint, source = directory.display_name(&is.a)));
 }
 
 /// Stores the problem that a machine reports, so that the problem is shown together with the migration. An empty text
@@ -304,10 +300,7 @@ pub(crate) async fn start_copy(
     app.state.record_boot_start(boot.hash).await?;
     if news {
         app.watch.log_note(format!(
-            "{} erases its disks and starts to receive the migrated system, in the migration {} (requested from {peer})",
-            directory.display_name(id),
-            describe_migration(directory, &is)
-        ));
+            "machine {machine} at {peer} erases its disks and starts to receive the system of the migration {migration}", machine = directory.display_name(id), migration = describe_migration(directory, &is)));
         app.request_reload();
     }
     Ok(Some(Ok(())))
@@ -328,8 +321,8 @@ async fn check_source_has_looked(app: &AppState, is: &Migration, boot: &MachineB
         false => Err(ApiError::new(
             StatusCode::SERVICE_UNAVAILABLE,
             format!(
-                "source machine {} has not fetched this machine's certificate yet, or has not contacted the server for half a minute: make sure that the source waits in its ramdisk",
-                is.a
+                "source machine {source} has not fetched this machine's certificate yet, or has not contacted the server for half a minute: make sure that the source waits in its ramdisk",
+                source = is.a
             ),
         )),
     }
@@ -372,9 +365,7 @@ fn log_silent_source(app: &AppState, is: &Migration) {
     let receiver = is.receiver.as_ref().filter(|_| is.state == MigrationState::Booting);
     if receiver.is_some_and(|receiver| !app.looks.has_checked(&is.a, &receiver.certificate)) {
         app.watch.log_note(format!(
-            "{} has not contacted the server for half a minute: make sure that the machine is off, or waits in its ramdisk. Data that the machine's own system writes now is not migrated",
-            app.directory().display_name(&is.a)
-        ));
+            "machine {source} has not contacted the server for half a minute: make sure that the machine is off, or waits in its ramdisk. Data that the machine's own system writes now is not migrated", source = app.directory().display_name(&is.a)));
     }
 }
 
@@ -388,9 +379,9 @@ pub(crate) async fn record_phoned_home(app: &AppState, id: &str, boot: TokenHash
         app.state.apply_migration_event(id, "", MigrationEvent::PhonedHome(boot)).await?
     {
         app.watch.log_note(format!(
-            "the migration {}: the source machine {} is free",
-            describe_migration(&app.directory(), &is),
-            is.a
+            "migration {migration}: source machine {source} is now free",
+            migration = describe_migration(&app.directory(), &is),
+            source = is.a
         ));
         app.request_reload();
     }

@@ -123,14 +123,14 @@ pub(crate) fn forecast_for_machine(
         (_, MigrationState::Done | MigrationState::Cancelled | MigrationState::Refused)
         | (MigrationSide::Receive, MigrationState::Booting) => MigrationForecast::Unaffected,
         (MigrationSide::Send, state) => MigrationForecast::NotWritten(format!(
-            "the system of this machine is migrated to {b} ({state}): this machine's disks are only read"
+            "the system of this machine is migrated to machine {b} ({state}): the disks of this machine are only read"
         )),
         (MigrationSide::Receive, state) if is.carried.is_none() => MigrationForecast::Unknown(format!(
-            "this machine receives the system of {a} ({state}), whose contents are unknown until {a} waits in its ramdisk for the migration"
+            "this machine receives the system of machine {a} ({state}); the contents of that system are unknown until machine {a} waits in its ramdisk for the migration"
         )),
         (MigrationSide::Receive, state) => match resolve_installed(directory, &is, &of_sender) {
             None => MigrationForecast::Unknown(format!(
-                "this machine receives the system of {a} ({state}), but the file of {a} cannot be read, or lacks the migrated allocation"
+                "this machine receives the system of machine {a} ({state}), but the file of machine {a} cannot be read, or does not contain the migrated allocation"
             )),
             Some(assigned) => {
                 let given = assign_target(is, CurrentBoots::default(), assigned, of_sender, approved, directory);

@@ -154,7 +154,7 @@ pub(crate) async fn order_migration(
         MigrationPlacement::Placed => {}
         MigrationPlacement::Rejected(why) => return Err(ApiRefusal::conflict(format!("not migrated: {why}"))),
     }
-    app.watch.log_note(format!("{peer} ordered the migration {}", describe_migration(&app.directory(), &new)));
+    app.watch.log_note(format!("{peer} ordered migration {}", describe_migration(&app.directory(), &new)));
     app.request_reload();
     Ok(Json(view_migration(app, new).await?))
 }
@@ -177,8 +177,8 @@ async fn check_order(turn: &EditTurn, id: &str, asked: &MigrationRequest) -> Res
     }
     if let Some(allocation) = &b.allocation {
         problems.push(format!(
-            "the file of machine {to} contains allocation {}: remove that allocation first",
-            *allocation.id
+            "the file of machine {to} contains allocation {allocation}: remove that allocation first",
+            allocation = *allocation.id
         ));
     }
     let inventory = app.read_inventory(&to).await?;
@@ -194,7 +194,7 @@ async fn check_order(turn: &EditTurn, id: &str, asked: &MigrationRequest) -> Res
     let disks = match (&standing.layout, inventory) {
         (Some(layout), Some(inventory)) => map_target_disks(layout, &inventory, (id, &to), asked, &mut problems),
         (None, _) if standing.succeeded => {
-            problems.push(format!("this server lacks the layout with which machine {id} was installed"));
+            problems.push(format!("this server does not have the layout with which machine {id} was installed"));
             Vec::new()
         }
         (None, _) | (_, None) => Vec::new(),
@@ -223,7 +223,7 @@ fn find_record_problems(machine: &MachineSpec, allocation: &str, standing: &Inst
     }
     if standing.succeeded && standing.marker.is_none() {
         problems.push(format!(
-            "this server lacks the install marker of machine {id}: the machine reports the marker with its next installation"
+            "this server does not have the install marker of machine {id}, which the machine reports only at the end of an installation: reinstall machine {id} first"
         ));
     }
     problems
@@ -248,15 +248,14 @@ fn map_target_disks(
     let raw = layout.disks.iter().filter(|disk| disk.image);
     problems.extend(raw.map(|disk| {
         format!(
-            "layout {} writes a raw image to {}, so the partitions of that disk are not known",
-            layout.id, disk.device
+            "layout {layout} writes a raw image to {disk}, and the server does not know the partitions of a raw image",
+            layout = layout.id,
+            disk = disk.device
         )
     }));
     if layout.encryption_specs().next().is_some() {
         problems.push(format!(
-            "layout {} has encrypted filesystems or volume groups, whose keys would not be migrated: decrypt them first",
-            layout.id
-        ));
+            "layout {layout} has encrypted filesystems or volume groups, whose keys would not be migrated: decrypt them first", layout = layout.id));
     }
     disk_mapping::map_disks(&layout, &inventory.disks, &asked.disks).unwrap_or_else(|wrong| {
         problems.extend(wrong.into_iter().map(|wrong| format!("machine {to}: {wrong}")));
@@ -301,8 +300,9 @@ fn new_migration(
 fn explain_shared_disk(disk: &RecordedDisk, of_sender: &InstallMarker, from: &str, to: &str) -> Option<String> {
     let (there, by) = of_sender.disks.iter().find_map(|there| Some((there, there.explain_same_disk(disk)?)))?;
     Some(format!(
-        "machine {to}: its disk for {} has the same {by} as {} of machine {from}: both machines are connected to that disk, or the disk was moved. Put the disk back, or choose another disk",
-        disk.device, there.device
+        "machine {to}: the disk that replaces {disk} has the same {by} as {source_disk} of machine {from}: both machines are connected to this disk, or the disk was moved. Put the disk back, or choose another disk",
+        disk = disk.device,
+        source_disk = there.device
     ))
 }
 
@@ -338,8 +338,8 @@ pub(crate) async fn cancel_migration(
     let off = off.map(|off| off.to_lowercase());
     if let Some(other) = off.as_ref().filter(|off| **off != is.b) {
         return Err(ApiError::bad_request(format!(
-            "the field `off` must contain the id of the target machine, {}, but contains {other}",
-            is.b
+            "the field `off` must contain the id of the target machine, {target}, but contains {other}",
+            target = is.b
         )));
     }
     apply_event(&app, &is, MigrationEvent::Cancelled { off: off.is_some() }, peer).await
@@ -387,8 +387,8 @@ async fn apply_event(
     let MoveHeard { is, news } = heard.map_err(conflict)?;
     if news {
         app.watch.log_note(format!(
-            "the migration {} was updated, as requested by {peer}",
-            describe_migration(&app.directory(), &is)
+            "{peer} updated migration {migration}",
+            migration = describe_migration(&app.directory(), &is)
         ));
         app.request_reload();
     }

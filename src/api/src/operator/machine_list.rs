@@ -116,8 +116,11 @@ pub async fn list_selected_machines(app: &AppState, query: &MachineListQuery) ->
     let first = match &query.after {
         None => 0,
         Some(after) => {
-            let gone =
-                || ApiError::bad_request(format!("after: no machine with id {after:?} is listed; list from the start"));
+            let gone = || {
+                ApiError::bad_request(format!(
+                    "`after`: the list does not contain machine {after:?}; request the list from the start"
+                ))
+            };
             all.iter().position(|machine| machine.id() == after).ok_or_else(gone)? + 1
         }
     };
@@ -180,7 +183,7 @@ pub async fn list_machines(app: &AppState) -> Result<Vec<MachineSummary>, ApiErr
 /// Returns the summary of a machine that has a machine file.
 pub async fn summarize_machine(app: &AppState, machine: &MachineSpec) -> Result<MachineSummary, ApiError> {
     let records = app.state.read_machine_records(vec![record_key(machine)]).await?.pop();
-    let unread = || ApiError::not_found(format!("machine {} has no records", machine.id));
+    let unread = || ApiError::not_found(format!("machine {machine} has no records", machine = machine.id));
     Ok(summarize_records(app, machine, records.ok_or_else(unread)?))
 }
 

@@ -127,14 +127,13 @@ pub struct MachineFailure {
 impl MachineFailure {
     /// Creates the failure of the machine that `machine` summarizes.
     pub(crate) fn new(attempt: AttemptFailure, machine: &MachineSummary) -> MachineFailure {
-        let reinstall =
-            |image: &str| format!("drophammer machine reinstall {} --image {image}", machine.display_name());
+        let reinstall = |image: &str| {
+            format!("drophammer machine reinstall {machine} --image {image}", machine = machine.display_name())
+        };
         let remedy = match &machine.order {
             Some(order) if order.given_up => format!(
-                "the machine is only partially installed and waits at its console: remove the cause, then run `{}`",
-                reinstall(&order.image)
-            ),
-            Some(order) => format!("attempt {} of {}: the machine retries at its next boot", order.attempts, ATTEMPTS),
+                "the machine is only partially installed and waits at its console: remove the cause, then run `{command}`", command = reinstall(&order.image)),
+            Some(order) => format!("attempt {attempt} of {attempts}: the machine retries at its next boot", attempt = order.attempts, attempts = ATTEMPTS),
             None if machine.installed => {
                 "every disk is unchanged, and the machine boots its old system: remove the cause, then order the reinstall again"
                     .to_owned()

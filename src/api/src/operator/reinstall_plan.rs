@@ -102,7 +102,10 @@ pub(crate) async fn approve_plan(
     let (target, content) = (path.clone(), text.clone());
     let written = tokio::task::spawn_blocking(move || write_approval(&target, &content)).await;
     let failed = |why: String| {
-        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot write the approval {}: {why}", path.display()))
+        ApiError::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("cannot write the approval {file}: {why}", file = path.display()),
+        )
     };
     written.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))?;
     let is_in_force = |known: &site::snapshot::SiteSnapshot| {
@@ -128,7 +131,7 @@ async fn find_approved_inputs(
         return Ok(inputs);
     }
     let changed: Vec<String> = changed.iter().map(|name| describe_changed_input(name, &asked.imageid)).collect();
-    let why = format!("the plan is outdated: {}; review and save a new plan", changed.join("; "));
+    let why = format!("the plan is outdated: {changes}; review and save a new plan", changes = changed.join("; "));
     Err(conflict(why).with_error_code(ErrorCode::ApprovalMismatch))
 }
 

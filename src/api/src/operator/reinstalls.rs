@@ -187,13 +187,17 @@ pub async fn check_orderable(app: &AppState, asked: &ReinstallRequest) -> Result
         }
         (None, None) => {
             let others = suggest_name(&asked.imageid, directory.known.listed_images());
-            return Err(invalid_reinstall(format!("there is no image {:?} in images/{others}", asked.imageid)));
+            return Err(invalid_reinstall(format!(
+                "there is no image {image:?} in images/{others}",
+                image = asked.imageid
+            )));
         }
     }
     let runs = standing.image.as_deref() == Some(&asked.imageid);
     if !runs && directory.known.states.is_blacklisted(&asked.imageid) {
-        let why = "is blacklisted: only machines that run this image can be reinstalled with it";
-        return Err(invalid_reinstall(format!("image {} {why}", asked.imageid)));
+        let image = &asked.imageid;
+        let why = format!("image {image} is blacklisted: only machines that run this image can be reinstalled with it");
+        return Err(invalid_reinstall(why));
     }
     is_reinstallable(&machine, standing.clone(), &directory.known, &words)?;
     Ok(OrderableReinstall { machine, allocation, standing, words })
@@ -321,7 +325,7 @@ pub(crate) fn is_reinstallable(
     let marker = standing.marker.clone();
     let assigned = resolve_allocation(machine, &standing, known).map_err(invalid_reinstall)?;
     let Some(assigned) = assigned else {
-        return Err(invalid_reinstall(format!("machine {} is no longer allocated", machine.id)));
+        return Err(invalid_reinstall(format!("machine {machine} is no longer allocated", machine = machine.id)));
     };
     let broken =
         marker.filter(|_| !words.change_promise).and_then(|marker| find_contradiction(&marker, &assigned.layout));
@@ -331,9 +335,9 @@ pub(crate) fn is_reinstallable(
     let allocation = Allocation { filesystemlayout: assigned.layout, ..Allocation::default() };
     let layout = allocation.parse_layout().map_err(|problems| {
         invalid_reinstall(format!(
-            "the layout of machine {} is invalid: {}",
-            machine.id,
-            common::diagnostic::join_problems(&problems)
+            "the layout of machine {machine} is invalid: {problems}",
+            machine = machine.id,
+            problems = common::diagnostic::join_problems(&problems)
         ))
     })?;
     match layout.layout.disks.iter().any(|disk: &layout::DiskSpec| disk.wipeonreinstall) {
@@ -351,12 +355,14 @@ fn not_installed_message(id: &str, allocation: &str) -> String {
 }
 
 pub fn already_started(order: &ReinstallOrder) -> ApiError {
-    let what = match order.given_up {
-        true => "was abandoned after its point of no return: order another reinstall, which replaces it",
-        false => "has passed its point of no return: wait until it has ended",
+    let image = &order.image;
+    let message = match order.given_up {
+        true => format!(
+            "the reinstall with image {image} was abandoned after its point of no return: order another reinstall, which replaces it"
+        ),
+        false => format!("the reinstall with image {image} has passed its point of no return: wait until it has ended"),
     };
-    ApiError::new(StatusCode::CONFLICT, format!("the reinstall with image {} {what}", order.image))
-        .with_error_code(ErrorCode::OrderTooLate)
+    ApiError::new(StatusCode::CONFLICT, message).with_error_code(ErrorCode::OrderTooLate)
 }
 
 #[cfg(test)]

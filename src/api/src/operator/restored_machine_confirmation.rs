@@ -21,8 +21,8 @@ pub(crate) async fn confirm_machine(
     let machine = find_machine(&app, &id)?;
     check_outcome(app.state.confirm_machine(&id).await?)?;
     app.watch.log_note(format!(
-        "{}: {peer} confirmed the server's record of the machine",
-        app.directory().display_name(&id)
+        "{machine}: {peer} confirmed the server's record of the machine",
+        machine = app.directory().display_name(&id)
     ));
     app.request_reload();
     Ok(Json(summarize_machine(&app, &machine).await?))

@@ -133,10 +133,15 @@ impl RackSummary {
         match (self.erases + self.installs, self.minutes, self.of_unknown_length) {
             (0, ..) => String::new(),
             (_, None, _) => "The duration is unknown.".to_owned(),
-            (_, Some(most), 0) => format!("Estimated duration: at most {} for each machine.", minutes(most)),
+            (_, Some(most), 0) => {
+                format!("Estimated duration: at most {minutes} for each machine.", minutes = minutes(most))
+            }
             (_, Some(most), unknown) => {
                 let others = format_count(unknown, "machine", "machines");
-                format!("Estimated duration: at most {} for each machine; unknown for {others}.", minutes(most))
+                format!(
+                    "Estimated duration: at most {minutes} for each machine; unknown for {others}.",
+                    minutes = minutes(most)
+                )
             }
         }
     }
@@ -190,7 +195,8 @@ fn plan_row(
 ) -> (RackRow, Option<ApprovalSummary>) {
     match planned {
         Ok(PreviewPlan { verdicts: None, .. }) => {
-            row.reasons = vec!["the machine already has the ordered installation and boots it".to_owned()];
+            row.reasons =
+                vec!["the ordered installation is already on the machine, which boots this installation".to_owned()];
             (row, None)
         }
         Ok(PreviewPlan { disks, verdicts: Some(verdicts), foreseen, .. }) => {

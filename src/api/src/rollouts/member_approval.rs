@@ -1,4 +1,4 @@
-//! Approval of a member: the inputs of its reinstall, and the data that the reinstall would lose, at the time of the
+//! Approval of a member: the inputs of its reinstall, and the data that the reinstall would discard, at the time of the
 //! request. When it is the member's turn, both are compared with the present ones.
 
 use crate::AppState;
@@ -86,11 +86,12 @@ impl MemberRequest {
         };
         let added: Vec<&str> = present.wiped.difference(&approved.wiped).map(String::as_str).collect();
         if !added.is_empty() {
-            return Some(format!("the reinstall would also wipe {}", added.join(", ")));
+            return Some(format!("the reinstall would now also wipe these disks: {disks}", disks = added.join(", ")));
         }
         let [now, before] = [present, approved].map(|forecast| format_bytes(forecast.lost_bytes));
-        (present.lost_bytes > approved.lost_bytes)
-            .then(|| format!("the reinstall would lose {now} instead of {before}"))
+        (present.lost_bytes > approved.lost_bytes).then(|| {
+            format!("the reinstall would now discard {now} of data, but {before} when the rollout was ordered")
+        })
     }
 }
 
@@ -113,7 +114,8 @@ pub(super) async fn approve_member(
     if let Some(plan) = &request.approved {
         let changed = list_changed_inputs(&plan.inputs, &approved.inputs);
         if let Some(name) = changed.first() {
-            let why = format!("the plan is outdated: {}", describe_changed_input(name, &request.imageid));
+            let why =
+                format!("the plan is outdated: {changes}", changes = describe_changed_input(name, &request.imageid));
             return Err(ApiError::new(StatusCode::CONFLICT, why).with_error_code(ErrorCode::ApprovalMismatch));
         }
     }
@@ -160,8 +162,9 @@ fn plan_loss(
         return Ok(None);
     }
     let allocation = assigned.allocation.clone().unwrap_or_default();
-    let planned = preview_plan(assigned, allocation, registered.inventory, registered.outdated)
-        .map_err(|refused| format!("the plan is refused: {}", reword_metal_phrases(&refused.printed)))?;
+    let planned = preview_plan(assigned, allocation, registered.inventory, registered.outdated).map_err(|refused| {
+        format!("the plan is refused: {reasons}", reasons = reword_metal_phrases(&refused.printed))
+    })?;
     let wiped = planned.disks.iter().filter(|disk| matches!(disk.verdict, DiskVerdict::Wipe | DiskVerdict::Make));
     Ok(Some(LossForecast {
         lost_bytes: planned.disks.iter().fold(0, |sum: u64, disk| sum.saturating_add(disk.lost_bytes)),
@@ -193,9 +196,9 @@ mod tests {
         }
         assert_eq!(member(None).explain_loss(Some(&forecast(99, &["S1"]))), None, "nothing was approved");
         let why = approved.explain_loss(Some(&forecast(5, &["S1", "S3"])));
-        assert_eq!(why.as_deref(), Some("the reinstall would also wipe S3"));
+        assert_eq!(why.as_deref(), Some("the reinstall would now also wipe these disks: S3"));
         let why = approved.explain_loss(Some(&forecast(11, &["S1"]))).unwrap();
-        assert!(why.contains("would lose 11 B") && why.ends_with("instead of 10 B"), "{why}");
+        assert!(why.contains("would now discard 11 B") && why.contains("but 10 B when"), "{why}");
         assert!(approved.explain_loss(None).unwrap().contains("no longer registered"));
     }
 }

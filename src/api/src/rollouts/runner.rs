@@ -69,7 +69,7 @@ fn log_event(app: &AppState, event: RolloutEvent) {
         RolloutEvent::MemberEnded { rollout, machine, state, reason: why } => {
             let word = if state == MemberState::Done { "done" } else { "failed" };
             let name = app.directory().display_name(&machine).to_owned();
-            app.watch.log_note(format!("rollout {rollout}: {name} {word}{}", reason(&why)));
+            app.watch.log_note(format!("rollout {rollout}: machine {name} {word}{reason}", reason = reason(&why)));
         }
         RolloutEvent::StateChanged { rollout, state: RolloutState::Stopped, reason } => app.watch.log_problem(format!(
             "rollout {rollout} is stopped: {reason}; `drophammer rollout show {rollout}` lists the reasons, and \
@@ -77,7 +77,7 @@ fn log_event(app: &AppState, event: RolloutEvent) {
         )),
         RolloutEvent::StateChanged { rollout, state, reason: why } => {
             let word = if state == RolloutState::Finished { "finished" } else { "changed" };
-            app.watch.log_note(format!("rollout {rollout} has {word}{}", reason(&why)));
+            app.watch.log_note(format!("rollout {rollout} has {word}{reason}", reason = reason(&why)));
         }
     }
 }
@@ -87,7 +87,10 @@ async fn fail_freed_members(app: &AppState, rollout: &Rollout) -> Result<()> {
     for (number, member) in rollout.members.iter().enumerate().filter(|(_, member)| member.state.is_in_progress()) {
         let current = find_allocated(app, &member.machine).map(|(_, allocation)| allocation);
         if current.as_ref().ok() != Some(&member.record.allocation) {
-            let why = format!("allocation {} was removed from the machine file", member.record.allocation);
+            let why = format!(
+                "allocation {allocation} was removed from the machine file",
+                allocation = member.record.allocation
+            );
             app.state.fail_member((rollout.id, number), why).await?;
         }
     }
@@ -101,13 +104,20 @@ async fn start_member(app: &Arc<AppState>, rollout: &Rollout, number: usize) -> 
     let name = app.directory().display_name(&member.machine).to_owned();
     let image = &member.record.image;
     if is_digest_pending(app, image) {
-        app.log_rate_limited(format!("rollout {}: {name} waits for the digest of image {image}", rollout.id));
+        app.log_rate_limited(format!(
+            "rollout {rollout}: machine {name} waits until the digest of image {image} is known",
+            rollout = rollout.id
+        ));
         return Ok(false);
     }
     let skipped = match order_member(app, key, member).await {
         Ok(MemberOrderOutcome::Ordered(order)) => {
             app.counters.count_order(OrderEvent::Placed);
-            app.watch.log_note(format!("rollout {}: {name}: ordered: image {}", rollout.id, order.image));
+            app.watch.log_note(format!(
+                "rollout {rollout}: machine {name}: reinstall with image {image} ordered",
+                rollout = rollout.id,
+                image = order.image
+            ));
             app.request_reload();
             return Ok(true);
         }
@@ -117,14 +127,17 @@ async fn start_member(app: &Arc<AppState>, rollout: &Rollout, number: usize) -> 
             let (status, why) = error.parts();
             let why = reword_metal_phrases(&why);
             if !status.is_client_error() && status != StatusCode::BAD_GATEWAY {
-                app.log_rate_limited(format!("rollout {}: {name} cannot be started yet: {why}", rollout.id));
+                app.log_rate_limited(format!(
+                    "rollout {rollout}: machine {name} cannot be started yet: {why}",
+                    rollout = rollout.id
+                ));
                 return Ok(false);
             }
             app.state.skip_member(key, why.clone()).await?;
             why
         }
     };
-    app.watch.log_problem(format!("rollout {}: {name} is skipped: {skipped}", rollout.id));
+    app.watch.log_problem(format!("rollout {rollout}: machine {name} is skipped: {skipped}", rollout = rollout.id));
     Ok(true)
 }
 
@@ -168,10 +181,12 @@ async fn power_cycle(app: &AppState, key: (i64, usize), machine: &str) {
     let name = app.directory().display_name(machine).to_owned();
     for action in [PowerAction::Pxe, PowerAction::Cycle] {
         match switch_machine(app, machine, action).await {
-            Ok(()) => app.watch.log_note(format!("{name}: {action}, as requested by rollout {}", key.0)),
+            Ok(()) => {
+                app.watch.log_note(format!("{name}: {action}, as requested by rollout {rollout}", rollout = key.0))
+            }
             Err(error) => {
-                let why = format!("the machine could not be restarted: {}", error.parts().1);
-                app.watch.log_problem(format!("rollout {}: {name} failed: {why}", key.0));
+                let why = format!("the machine could not be restarted: {error}", error = error.parts().1);
+                app.watch.log_problem(format!("rollout {rollout}: machine {name} failed: {why}", rollout = key.0));
                 if let Err(error) = app.state.fail_member(key, why).await {
                     app.log_rate_limited(format!("rollout {}: {name}: {error}", key.0));
                 }

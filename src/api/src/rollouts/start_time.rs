@@ -22,10 +22,10 @@ pub(super) fn parse_start(text: &str, now: OffsetDateTime) -> Result<String, Str
         None => parse_time(text).ok_or_else(wrong)?,
     };
     if time < now {
-        return Err(format!("{text} has passed; omit the start to begin immediately"));
+        return Err(format!("the start time {text} has passed; to begin immediately, omit the start time"));
     }
     if time > now + LONGEST {
-        return Err(format!("{text} is more than a year away"));
+        return Err(format!("the start time {text} is more than a year away"));
     }
     time.to_offset(UtcOffset::UTC).format(&Rfc3339).map_err(|_| wrong())
 }

@@ -60,7 +60,7 @@ pub struct MemberView {
     /// Time at which the member has ended, as RFC 3339 in UTC.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub ended: String,
-    /// Number of bytes that the reinstall would lose according to the plan at the time of the request; absent if the plan
+    /// Number of bytes that the reinstall would discard according to the plan at the time of the request; absent if the plan
     /// was unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_bytes: Option<u64>,

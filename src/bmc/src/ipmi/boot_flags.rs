@@ -35,11 +35,12 @@ impl IpmiController<'_> {
         match read_until(READS_AFTER_REJECTION, || self.read_boot_flags(), is_set) {
             Ok(Some(flags)) if flags == wanted => Ok(None),
             Ok(Some(flags)) if is_device_only(flags) => Ok(Some(format!(
-                "management controller {host} reports the boot device, but neither whether the device is in force nor the boot mode"
+                "management controller {host} reports only the boot device: it is unknown whether the device is in force, and in which boot mode"
             ))),
             Ok(Some([flags, device])) => Err(bmc_refusal(format!(
-                "management controller {host} accepted the boot device, but reports the boot flags {flags:02x} {device:02x}, not {:02x} {:02x}",
-                wanted[0], wanted[1]
+                "management controller {host} accepted the boot device, but reports the boot flags {flags:02x} {device:02x}, not {wanted_flags:02x} {wanted_device:02x}",
+                wanted_flags = wanted[0],
+                wanted_device = wanted[1]
             ))),
             Ok(None) | Err(_) => Ok(Some(format!(
                 "management controller {host} does not report its boot flags, so they were not verified"

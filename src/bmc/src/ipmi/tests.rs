@@ -167,9 +167,9 @@ fn boot_flags_are_read_back() {
         (reports("2004"), "8000", Err("reports the boot flags 20 04, not a0 04")),
         (reports("a008"), "8000", Err("reports the boot flags a0 08, not a0 04")),
         // ipmi_sim reports only the device. Expired flags look the same, and prove nothing.
-        (reports("0004"), "8000", Ok(Some("neither whether the device is in force"))),
-        (reports("0004"), "0004", Ok(Some("neither whether the device is in force"))),
-        (reports("0004"), "no", Ok(Some("neither whether the device is in force"))),
+        (reports("0004"), "8000", Ok(Some("it is unknown whether the device is in force"))),
+        (reports("0004"), "0004", Ok(Some("it is unknown whether the device is in force"))),
+        (reports("0004"), "no", Ok(Some("it is unknown whether the device is in force"))),
         ("case \"$*\" in *bootdev*) exit ;; esac".to_owned(), "0004", Err("reports the boot flags 00 04, not a0 04")),
         ("case \"$*\" in *bootdev*) exit ;; esac".to_owned(), "8000", Err("reports the boot flags 80 00, not a0 04")),
         (rejects("*bootparam*", "Parameter not supported"), "8000", Ok(Some("does not report its boot flags"))),

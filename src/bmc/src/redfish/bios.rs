@@ -160,8 +160,9 @@ impl RedfishMachine<'_> {
     pub fn set_attributes(&self, bios: &BiosState, settings: &[BiosSetting]) -> Result<()> {
         let Some(path) = &bios.settings_path else {
             return Err(bmc_refusal(format!(
-                "{}{}: the Redfish service has no settings resource, so the BIOS attributes cannot be changed",
-                self.client.url, self.path
+                "{url}{path}: the Redfish service has no settings resource, so the BIOS attributes cannot be changed",
+                url = self.client.url,
+                path = self.path
             )));
         };
         let attributes: Map<String, Value> = settings.iter().map(|one| (one.name.clone(), one.value.clone())).collect();
@@ -173,9 +174,9 @@ impl RedfishMachine<'_> {
         match &read_until(READS, read, Vec::is_empty)?[..] {
             [] => Ok(()),
             differing => Err(bmc_refusal(sanitize_line(&format!(
-                "management controller {} accepted the BIOS settings, but reports {}",
-                self.client.url,
-                differing.join(", ")
+                "management controller {url} accepted the BIOS settings, but reports {settings}",
+                url = self.client.url,
+                settings = differing.join(", ")
             )))),
         }
     }
@@ -187,8 +188,9 @@ impl RedfishMachine<'_> {
     pub fn reset_attributes(&self, bios: &BiosState) -> Result<()> {
         let Some(path) = &bios.reset_path else {
             return Err(bmc_refusal(format!(
-                "{}{}: the Redfish service does not support Bios.ResetBios",
-                self.client.url, self.path
+                "{url}{path}: the Redfish service does not support Bios.ResetBios",
+                url = self.client.url,
+                path = self.path
             )));
         };
         self.client.expect_success(self.client.post(path, &json!({}))?).map(drop)

@@ -39,7 +39,11 @@ impl RedfishMachine<'_> {
         let boot = &system.document["Boot"];
         let target = device.redfish_target();
         if let Some(known) = list_excluding(&boot["BootSourceOverrideTarget@Redfish.AllowableValues"], target) {
-            let why = format!("{}{} cannot boot from {target}; supported targets: {known}", self.client.url, self.path);
+            let why = format!(
+                "{url}{path} cannot boot from {target}; supported targets: {known}",
+                url = self.client.url,
+                path = self.path
+            );
             return Err(bmc_refusal(sanitize_line(&why)));
         }
         let enabled = if persistent { "Continuous" } else { "Once" };
@@ -48,8 +52,11 @@ impl RedfishMachine<'_> {
             wanted.mode.and_then(|mode| list_excluding(&boot[format!("{MODE}@Redfish.AllowableValues")], mode))
             && !wanted.is_preserved_by(boot)
         {
-            let why =
-                format!("{}{} cannot boot in the mode {UEFI}; supported modes: {known}", self.client.url, self.path);
+            let why = format!(
+                "{url}{path} cannot boot in the mode {UEFI}; supported modes: {known}",
+                url = self.client.url,
+                path = self.path
+            );
             return Err(bmc_refusal(sanitize_line(&why)));
         }
         let settings = self.find_boot_settings(&system.document);
@@ -129,9 +136,11 @@ impl RedfishMachine<'_> {
     fn explain_duration(&self, boot: &Value, wanted: &BootOverride) -> Option<String> {
         let enabled = boot["BootSourceOverrideEnabled"].as_str().filter(|enabled| *enabled != wanted.enabled)?;
         let url = self.client.url;
-        let what =
-            format!("management controller {url} reports BootSourceOverrideEnabled {enabled}, not {}", wanted.enabled);
-        Some(sanitize_line(&format!("{what}: the boot device may be in force for more or fewer boots than requested")))
+        let what = format!(
+            "management controller {url} reports BootSourceOverrideEnabled {enabled}, not {wanted}",
+            wanted = wanted.enabled
+        );
+        Some(sanitize_line(&format!("{what}: the boot device may apply to more or fewer boots than requested")))
     }
 }
 

@@ -78,7 +78,7 @@ impl<'a> RedfishClient<'a> {
         let etag = response.header(ETAG.as_str()).map(str::to_owned);
         let body = self.expect_success(response)?.body;
         let document = serde_json::from_slice(&body)
-            .context(Phase::Control, || format!("cannot parse the response of {}{path}", self.url))?;
+            .context(Phase::Control, || format!("cannot parse the response of {url}{path}", url = self.url))?;
         Ok(RedfishResource { document, etag })
     }
 
@@ -95,7 +95,8 @@ impl<'a> RedfishClient<'a> {
             members.extend(links.filter_map(|link| link["@odata.id"].as_str()).map(str::to_owned));
             next = document["Members@odata.nextLink"].as_str().map(str::to_owned);
         }
-        let too_long = || bmc_refusal(format!("{}{path} has more than {MEMBER_PAGES} pages", self.url));
+        let too_long =
+            || bmc_refusal(format!("the list at {url}{path} has more than {MEMBER_PAGES} pages", url = self.url));
         next.map_or(Ok(members), |_| Err(too_long()))
     }
 
@@ -140,8 +141,9 @@ impl<'a> RedfishClient<'a> {
             }
         }
         Err(bmc_refusal(format!(
-            "management controller {} redirects {} more than {REDIRECTS} times",
-            self.url, request.path
+            "management controller {url} redirects {path} more than {REDIRECTS} times",
+            url = self.url,
+            path = request.path
         )))
     }
 
@@ -156,21 +158,30 @@ impl<'a> RedfishClient<'a> {
             Some(session) => builder.header("X-Auth-Token", &session.token),
             None => builder.basic_auth(username, Some(password.reveal())),
         };
-        let failed = || format!("no response from the management controller {}", self.url);
+        let failed = || format!("no response from the management controller {url}", url = self.url);
         let response = builder.send().map_err(reqwest::Error::without_url).context(Phase::Control, failed)?;
         let (status, headers) = (response.status(), response.headers().clone());
         let body = read_whole(response, ANSWER_BYTES).context(Phase::Control, failed)?;
-        let too_long =
-            || bmc_refusal(format!("the response of {}{} is longer than {ANSWER_BYTES} bytes", self.url, request.path));
+        let too_long = || {
+            bmc_refusal(format!(
+                "the response of {url}{path} is longer than {ANSWER_BYTES} bytes",
+                url = self.url,
+                path = request.path
+            ))
+        };
         Ok(RedfishResponse { status, headers, body: body.ok_or_else(too_long)? })
     }
 
     /// Resolves a link in a response. The target must be on the same controller.
     fn resolve_link(&self, link: &str) -> Result<Url> {
-        let base = Url::parse(self.url).context(Phase::Control, || format!("cannot parse the address {}", self.url))?;
+        let base = Url::parse(self.url)
+            .context(Phase::Control, || format!("cannot parse the address {url}", url = self.url))?;
         let url = base.join(link).ok().filter(|url| url.origin() == base.origin());
         url.ok_or_else(|| {
-            bmc_refusal(format!("{} returned the link {link:?}, which is not a path on this controller", self.url))
+            bmc_refusal(format!(
+                "management controller {url} returned the link {link:?}, which is not a path on this controller",
+                url = self.url
+            ))
         })
     }
 
@@ -183,7 +194,11 @@ impl<'a> RedfishClient<'a> {
         }
         let location = response.header(LOCATION.as_str()).and_then(|location| url.join(location).ok());
         let refused = |why: String| {
-            bmc_refusal(format!("management controller {} responded {}: {why}", self.url, response.status))
+            bmc_refusal(format!(
+                "management controller {url} responded {status}: {why}",
+                url = self.url,
+                status = response.status
+            ))
         };
         let Some(next) = location else { return Err(refused("the redirect address is invalid".to_owned())) };
         if next.origin() != url.origin() {
@@ -198,8 +213,8 @@ impl<'a> RedfishClient<'a> {
         match preserves || is_same {
             true => Ok(Some(next)),
             false => Err(refused(format!(
-                "the {method} request is redirected to another path, {}",
-                untrusted_text_limits::sanitize_line(next.path())
+                "the {method} request is redirected to another path, {path}",
+                path = untrusted_text_limits::sanitize_line(next.path())
             ))),
         }
     }
@@ -222,7 +237,7 @@ impl<'a> RedfishClient<'a> {
             _ if message.is_empty() => "the response contains no reason".to_owned(),
             _ => message,
         };
-        format!("management controller {} responded {}: {said}", self.url, response.status)
+        format!("management controller {url} responded {status}: {said}", url = self.url, status = response.status)
     }
 }
 

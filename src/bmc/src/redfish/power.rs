@@ -73,9 +73,10 @@ impl RedfishMachine<'_> {
         let is_unchanged = |system: &RedfishResource| former.is_string() && system.document[LAST_RESET] == *former;
         let system = read_until(READS, || self.client.fetch(&self.path), |system| !is_unchanged(system))?;
         if is_unchanged(&system) {
-            let what =
-                format!("accepted the reset type {kind}, but reports no restart: {LAST_RESET} is still {former}");
-            return Err(bmc_refusal(sanitize_line(&format!("management controller {} {what}", self.client.url))));
+            let url = self.client.url;
+            return Err(bmc_refusal(sanitize_line(&format!(
+                "management controller {url} accepted the reset type {kind}, but reports no restart: {LAST_RESET} is still {former}"
+            ))));
         }
         self.await_state(ON, Ok(kind))
     }
@@ -90,8 +91,10 @@ impl RedfishMachine<'_> {
             Err(rejection) => Err(rejection),
             Ok(kind) => {
                 let actual = system.document["PowerState"].as_str().unwrap_or("unknown");
-                let what = format!("accepted the reset type {kind}, but reports PowerState {actual}, not {state}");
-                Err(bmc_refusal(sanitize_line(&format!("management controller {} {what}", self.client.url))))
+                let url = self.client.url;
+                Err(bmc_refusal(sanitize_line(&format!(
+                    "management controller {url} accepted the reset type {kind}, but reports PowerState {actual}, not {state}"
+                ))))
             }
         }
     }
@@ -105,8 +108,10 @@ impl RedfishMachine<'_> {
         };
         let allowed = self.list_reset_types(reset);
         let supported = allowed.as_ref().map_or("not listed".to_owned(), |allowed| allowed.join(", "));
-        let unsupported =
-            format!("{place} supports none of the reset types {}; supported types: {supported}", kinds.join(", "));
+        let unsupported = format!(
+            "{place} does not support any of the reset types {types}; supported types: {supported}",
+            types = kinds.join(", ")
+        );
         let mut rejection = bmc_refusal(sanitize_line(&unsupported));
         for kind in kinds.iter().filter(|kind| allowed.as_ref().is_none_or(|all| all.iter().any(|one| one == **kind))) {
             let response = self.client.post(target, &json!({ "ResetType": kind }))?;

@@ -145,7 +145,7 @@ fn a_change_without_effect_fails_with_both_values() {
             &[Types(&["On", "GracefulShutdown"])],
             "On",
             PowerAction::Off,
-            "supports none of the reset types ForceOff; supported types: On, GracefulShutdown",
+            "does not support any of the reset types ForceOff; supported types: On, GracefulShutdown",
         ),
         (&[Forbidden], "On", PowerAction::Off, "403 Forbidden: The role lacks privileges for this."),
         (&[Forbidden], "On", PowerAction::Pxe, "403 Forbidden: The role lacks privileges for this."),

@@ -24,7 +24,10 @@ impl RedfishClient<'_> {
         let response = self.send(&RedfishRequest { body: Some(&body), is_anonymous: true, ..request })?;
         let response = self.expect_success(response)?;
         let Some(mut token) = response.headers.get("X-Auth-Token").cloned() else {
-            return Err(bmc_refusal(format!("{}{path} returned no token", self.url)));
+            return Err(bmc_refusal(format!(
+                "the response of {url}{path} does not contain a session token",
+                url = self.url
+            )));
         };
         token.set_sensitive(true);
         *self.session.borrow_mut() =

@@ -50,7 +50,7 @@ error_codes! {
     211 TooSmall "Too small";
     212 InUse "In use";
     213 InstallationUnconfirmed "Control plane and disks disagree about the installation";
-    214 ForeignDisks "Not this machine's disks";
+    214 ForeignDisks "The disks belong to another machine";
     215 ObjectNotInspected "An object that cannot be inspected";
     216 PreservedMismatch "A preserved object differs from the layout";
     217 PreservedUnusable "A preserved object cannot be used";
@@ -106,7 +106,7 @@ error_codes! {
     400 Image "An image cannot be processed";
     401 ImageUnavailable "The image is not available";
     402 DigestMismatch "The image has another digest";
-    403 SignatureRejected "The image is signed for another id, or not at all";
+    403 SignatureRejected "The image is unsigned, or signed for another id";
     404 ImageWrite "The image cannot be written";
     405 VerifyProgram "The verify program rejects the parameters";
     406 CreateProgram "The create program cannot be run";
@@ -153,7 +153,7 @@ error_codes! {
     709 ReinstallInFile "`reinstall:` in a file";
     710 DatabaseMissing "The database is missing";
     711 AddressInUse "Address in use";
-    712 UnknownServerName "A name that is not the server's";
+    712 UnknownServerName "A request contains a host name that is not the server's";
     713 Tls "TLS";
     714 ServerProblem "A problem of the server";
     715 Backup "A backup cannot be written or restored";

@@ -27,7 +27,7 @@ pub(super) fn query_time_server(server: &str, port: u16) -> Result<SystemTime, S
     let address = addresses
         .into_iter()
         .next()
-        .ok_or_else(|| format!("no time from {server}: the name does not resolve to an address"))?;
+        .ok_or_else(|| format!("no time from {server}: the host name does not resolve to an address"))?;
     let socket = UdpSocket::bind(if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }).map_err(lost)?;
     socket.connect(address).map_err(lost)?;
     let (began, end) = (Instant::now(), Instant::now() + ANSWER);

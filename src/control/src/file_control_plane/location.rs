@@ -44,8 +44,9 @@ pub(crate) fn expand_pattern(pattern: &str, machine: &str, inventory: &Inventory
         if !text.contains(name) {
             return Ok(text.to_owned());
         }
-        let value = encode_value(usable_value(name, value))
-            .ok_or_else(|| pattern_error(pattern, &format!("this machine lacks a usable value for {name}")))?;
+        let value = encode_value(usable_value(name, value)).ok_or_else(|| {
+            pattern_error(pattern, &format!("{name} cannot be replaced: this machine does not have a usable value"))
+        })?;
         Ok(text.replace(name, &value))
     };
     let filled = fill(&fill(pattern, "{uuid}", machine)?, "{serial}", &inventory.system.serial)?;
@@ -117,9 +118,9 @@ mod tests {
     #[test]
     fn what_a_machine_does_not_have_names_no_file() {
         for (pattern, serial, why) in [
-            ("http://h/{serial}", " ", "lacks a usable value for {serial}"),
-            ("http://h/{serial}/x", "..", "lacks a usable value for {serial}"),
-            ("http://h/{mac}", "7", "lacks a usable value for {mac}"),
+            ("http://h/{serial}", " ", "{serial} cannot be replaced: this machine does not have a usable value"),
+            ("http://h/{serial}/x", "..", "{serial} cannot be replaced: this machine does not have a usable value"),
+            ("http://h/{mac}", "7", "{mac} cannot be replaced: this machine does not have a usable value"),
             ("http://h/{hostname}", "7", "only {uuid}, {mac} and {serial}"),
         ] {
             let error = expand_pattern(pattern, "4c4c-1", &inventory(serial, &[])).unwrap_err().to_string();
@@ -133,11 +134,14 @@ mod tests {
             ["To be filled by O.E.M.", "Default string", "1234567890", "System Serial Number", "0000000", "None"]
         {
             let error = expand_pattern("http://h/{serial}", "4c4c-1", &inventory(serial, &[])).unwrap_err().to_string();
-            assert!(error.contains("lacks a usable value for {serial}"), "{serial}: {error}");
+            assert!(
+                error.contains("{serial} cannot be replaced: this machine does not have a usable value"),
+                "{serial}: {error}"
+            );
         }
         let shared = "03000200-0400-0500-0006-000700080009";
         let error = expand_pattern("http://h/{uuid}", shared, &inventory("7", &[])).unwrap_err().to_string();
-        assert!(error.contains("lacks a usable value for {uuid}"), "{error}");
+        assert!(error.contains("{uuid} cannot be replaced: this machine does not have a usable value"), "{error}");
         assert!(expand_pattern("http://h/{serial}", "4c4c-1", &inventory("CZ12345678", &[])).is_ok());
     }
 

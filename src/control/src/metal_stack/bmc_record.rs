@@ -124,7 +124,7 @@ pub(crate) fn to_camel_case(name: &str) -> String {
 /// `None` if the machine has no BMC, and an error if the BMC does not respond.
 pub(crate) fn combine(known: KnownBmc, in_band: Result<Option<InBandBmc>, String>, say: &dyn Fn(&str)) -> BmcRecord {
     let in_band = in_band.unwrap_or_else(|why| {
-        say(&format!("BMC: cannot be read in-band: {why}"));
+        say(&format!("the BMC cannot be read in-band: {why}"));
         None
     });
     if let Some(bmc) = &in_band {
@@ -147,7 +147,7 @@ pub(crate) fn combine(known: KnownBmc, in_band: Result<Option<InBandBmc>, String
     if let KnownBmc::Unreadable(why) = known {
         let rest = match own {
             Some(own) => format!("address {own}, MAC and FRU are registered as read from the BMC"),
-            None => "the registration also erases the BMC's address and MAC, because the BMC was not found in-band"
+            None => "the registration also erases the BMC's address and MAC in the control plane, because the BMC was not found in-band"
                 .to_owned(),
         };
         say(&format!(

@@ -55,7 +55,14 @@ impl FirmwareRecord {
         let what = || "record the disks in a variable of the EFI firmware";
         let value = serde_json::to_vec(disks).context(Phase::Control, what)?;
         if value.len() > MAXIMUM_BYTES {
-            return Err(Error::new(Phase::Control, format!("{}: {} bytes exceed the size limit", what(), value.len())));
+            return Err(Error::new(
+                Phase::Control,
+                format!(
+                    "{variable}: the value has {bytes} bytes, which exceeds the size limit",
+                    variable = what(),
+                    bytes = value.len()
+                ),
+            ));
         }
         drophammer_variables::write_variable(&self.directory, DISKS, &value).context(Phase::Control, what)
     }
@@ -118,7 +125,7 @@ mod tests {
         let record = FirmwareRecord::new(directory.path());
         record.write_disks(&[known("A")]).unwrap();
         let many: Vec<KnownDisk> = (0..500).map(|number| known(&format!("SERIAL-{number}"))).collect();
-        assert!(record.write_disks(&many).unwrap_err().to_string().contains("exceed the size limit"));
+        assert!(record.write_disks(&many).unwrap_err().to_string().contains("exceeds the size limit"));
         assert_eq!(record.read_disks().unwrap(), [known("A")]);
     }
 

@@ -139,8 +139,13 @@ fn fetch_any_version(client: &Client, pixie: &str, machine: &str) -> Result<Pixi
     if let Some(config) = fetch_config_at(client, &own)? {
         return Ok(config);
     }
-    let nothing =
-        || config_error(pixie, "does not exist, and neither does a configuration for API v2 at ".to_owned() + &own);
+    let nothing = || {
+        config_error(
+            pixie,
+            "the configuration does not exist, and a configuration for API v2 does not exist either at ".to_owned()
+                + &own,
+        )
+    };
     fetch_config_at(client, pixie)?.ok_or_else(nothing)
 }
 
@@ -163,7 +168,12 @@ fn fetch_config_at(client: &Client, url: &str) -> Result<Option<PixieConfig>> {
     match response.status() {
         StatusCode::OK => {}
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => return Ok(None),
-        status => return Err(config_error(url, format!("cannot be fetched: the server answered {status}"))),
+        status => {
+            return Err(config_error(
+                url,
+                format!("the configuration cannot be fetched: the server answered {status}"),
+            ));
+        }
     }
     let date = response.headers().get(DATE).and_then(|date| date.to_str().ok()).map(str::to_owned);
     let Some(document) = parse_document(response).map_err(|why| config_error(url, why))? else { return Ok(None) };
@@ -172,8 +182,14 @@ fn fetch_config_at(client: &Client, url: &str) -> Result<Option<PixieConfig>> {
 
 /// Parses a response. Returns `None` if it is not a JSON object, but for example an HTML page of another server.
 fn parse_document(response: Response) -> Result<Option<Value>, String> {
-    let text = read_whole(response, DOCUMENT_BYTES).map_err(|error| format!("is truncated: {error}"))?;
-    let too_long = || format!("is larger than the limit of {}", common::format::format_bytes(DOCUMENT_BYTES));
+    let text =
+        read_whole(response, DOCUMENT_BYTES).map_err(|error| format!("the configuration is truncated: {error}"))?;
+    let too_long = || {
+        format!(
+            "the configuration is larger than the limit of {limit}",
+            limit = common::format::format_bytes(DOCUMENT_BYTES)
+        )
+    };
     let text = text.ok_or_else(too_long)?;
     Ok(serde_json::from_slice(&text).ok().filter(Value::is_object))
 }
@@ -182,7 +198,7 @@ fn parse_document(response: Response) -> Result<Option<Value>, String> {
 fn check_document(document: Value, date: Option<String>) -> Result<PixieConfig, String> {
     let PixieDocument { client, address, metal_api_url, ca_cert, cert, key, hmac, partition, ntp_servers, logging } =
         serde_json::from_value(document)
-            .map_err(|error| format!("cannot be parsed: {}", describe_parse_error(&error)))?;
+            .map_err(|error| format!("the configuration cannot be parsed: {}", describe_parse_error(&error)))?;
     let mut missing = Vec::new();
     let mut needed = |name: &'static str, value: Option<String>| {
         let value = value.unwrap_or_default();
@@ -213,7 +229,7 @@ fn check_document(document: Value, date: Option<String>) -> Result<PixieConfig, 
         }),
     };
     if !missing.is_empty() {
-        return Err(format!("is incomplete: missing {}", missing.join(", ")));
+        return Err(format!("the configuration is incomplete: missing {}", missing.join(", ")));
     }
     Ok(PixieConfig { partition, ntp_servers: ntp_servers.unwrap_or_default(), logging, api, date })
 }
@@ -226,7 +242,7 @@ fn describe_parse_error(error: &serde_json::Error) -> String {
 }
 
 fn config_error(url: &str, why: String) -> Error {
-    Error::new(Phase::Control, format!("pixie's configuration at {url} {why}"))
+    Error::new(Phase::Control, format!("pixie's configuration at {url}: {why}"))
 }
 
 #[cfg(test)]
@@ -308,7 +324,7 @@ mod tests {
             assert!(error.contains(expected) && !error.contains("SECRET"), "{error}");
         }
         for (answers, expected) in [
-            (&[(404, ""), (404, "")][..], "does not exist, and neither does a configuration for API v2"),
+            (&[(404, ""), (404, "")][..], "does not exist, and a configuration for API v2 does not exist either"),
             (&[(502, "")], "cannot be fetched: the server answered 502"),
         ] {
             let error = fetched(answers).0.err().unwrap().to_string();

@@ -149,15 +149,19 @@ impl MetalApiV1 {
     fn fetch_current_machine(&self, retries: RetryPolicy) -> Result<AssignedMachine> {
         let machine = self.read_with_retries(retries, rest::parse_machine)?;
         let about = |what: &str| {
-            Err(Error::refusal(Phase::Control, format!("the control plane's response {what}"))
+            Err(Error::refusal(Phase::Control, format!("the control plane's response cannot be used: {what}"))
                 .with_code(ErrorCode::OtherMachine))
         };
         // Without this check, a response with another machine's allocation would erase this machine.
         if !machine.id.eq_ignore_ascii_case(&self.machine) {
-            return about(&format!("is for machine {}, but this is machine {}", machine.id, self.machine));
+            return about(&format!(
+                "the response is for machine {other}, but this is machine {own_machine}",
+                other = machine.id,
+                own_machine = self.machine
+            ));
         }
         if machine.allocation.as_ref().is_some_and(|allocation| allocation.id.is_empty()) {
-            return about("lacks an allocationuuid, which the install marker requires");
+            return about("the response lacks an allocationuuid, which the install marker requires");
         }
         *lock_mutex(&self.seen) = Some(machine.clone());
         Ok(machine)
@@ -186,7 +190,10 @@ impl MetalApiV1 {
                 }
                 StreamEvent::Message(_) => {}
                 StreamEvent::Silence => {
-                    let message = format!("the `Wait` stream sent no message for {} s", self.pace.silence.as_secs());
+                    let message = format!(
+                        "the `Wait` stream sent no message for {seconds} s",
+                        seconds = self.pace.silence.as_secs()
+                    );
                     return Err(GrpcFailure::Passing(Error::new(Phase::Control, message)));
                 }
             }
@@ -195,7 +202,7 @@ impl MetalApiV1 {
 
     fn pause_with_reason(&self, why: &str) {
         let pause = http::add_jitter(self.pace.pause * 2);
-        tracing::info!("{why}; the `Wait` request is sent again in {:.1} s", pause.as_secs_f64());
+        tracing::info!("{why}; the `Wait` request is sent again in {seconds:.1} s", seconds = pause.as_secs_f64());
         thread::sleep(pause);
     }
 }
@@ -235,7 +242,7 @@ impl MetalApi for MetalApiV1 {
         match messages::read_size(&answer).as_deref() {
             None | Some("" | "unknown") => {
                 tracing::warn!(
-                    "the control plane has no size that matches this machine, so the machine cannot be allocated by size"
+                    "none of the control plane's sizes matches this machine, so the machine cannot be allocated by size"
                 );
             }
             Some(size) => tracing::info!("registered, with the size {size}"),
@@ -308,7 +315,10 @@ impl MetalApi for MetalApiV1 {
         let still = now.is_some_and(|now| now.id == notice.allocation && now.reinstall == reinstall);
         if !still {
             let what = if reinstall { "the reinstall order of allocation" } else { "allocation" };
-            let message = format!("{what} {} is no longer in force. Nothing was written", notice.allocation);
+            let message = format!(
+                "{what} {allocation} is no longer in force. Nothing was written",
+                allocation = notice.allocation
+            );
             return Err(Error::refusal(Phase::Control, message));
         }
         if let Some(note) = lock_mutex(&self.note).as_mut().filter(|_| reinstall) {

@@ -241,7 +241,10 @@ impl MetalApi for MetalApiV2 {
             Ok(None) => Ok(false),
             Err(error) => {
                 let pause = http::add_jitter(self.pace.pause * 2);
-                tracing::info!("{error}; the `Wait` request is sent again in {:.1} s", pause.as_secs_f64());
+                tracing::info!(
+                    "{error}; the `Wait` request is sent again in {seconds:.1} s",
+                    seconds = pause.as_secs_f64()
+                );
                 thread::sleep(pause);
                 Ok(false)
             }
@@ -297,8 +300,8 @@ impl MetalApi for MetalApiV2 {
             thread::sleep(http::add_jitter(self.pace.pause));
         };
         let message = format!(
-            "allocation {} could not be confirmed to be in force: {why}. Nothing was written",
-            notice.allocation
+            "allocation {allocation} could not be confirmed to be in force: {why}. Nothing was written",
+            allocation = notice.allocation
         );
         Err(Error::refusal(Phase::Control, message))
     }
@@ -311,7 +314,7 @@ impl MetalApi for MetalApiV2 {
             let question = json!({"uuid": self.machine, "consolePassword": console_password.unwrap_or(MADE_BEFORE)});
             self.call_with_retries(self.pace.retries, "InstallationSucceeded", &question, ANSWER)?;
             if let Err(error) = self.record.write_reported(&ended.allocation) {
-                tracing::warn!("{error}; after an accidental PXE boot the installation will be reported again");
+                tracing::warn!("{error}; if the machine boots over PXE by accident, it reports the installation again");
             }
         }
         Ok(ReportAcknowledgement::default())

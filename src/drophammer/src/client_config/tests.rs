@@ -40,7 +40,7 @@ fn invalid_configurations_are_refused() {
         ("contexts: {a: {token: t}}\n", "contexts.a.server: is missing"),
         (
             "contexts: {a: {server: s, token: t, token_file: f}}\n",
-            "contexts.a: must not contain both token and token_file",
+            "contexts.a: `token` and `token_file` cannot be combined: remove one of them",
         ),
         ("contexts: {a: {server: s, url: t}}\n", "contexts.a: unknown field \"url\""),
         ("contexts: {a: {server: [s]}}\n", "contexts.a.server: must be text"),

@@ -235,11 +235,13 @@ impl CheckReport {
             (0, true) => parts.push("good".to_owned()),
             (0, false) => parts.push("all valid".to_owned()),
             (1, _) if self.layouts.len() == 1 => parts.push("not valid".to_owned()),
-            (invalid, _) => parts.push(format!("{invalid} not valid and not compared with the others")),
+            (invalid, _) => {
+                parts.push(format!("{invalid} not valid and therefore not compared with the other layouts"))
+            }
         }
         let notes: usize = self.layouts.iter().map(|one| one.notes.len()).sum();
         if self.is_strict && notes > 0 {
-            parts.push(format!("{}, which --strict treats as problems", format_count(notes, "note")));
+            parts.push(format!("{notes}, which --strict treats as problems", notes = format_count(notes, "note")));
         }
         let more = [(self.duplicates.len(), "id given twice"), (self.collisions.len(), "collision")];
         parts.extend(more.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format_count(count, what)));
@@ -267,7 +269,11 @@ impl CheckReport {
             }
         };
         for one in self.layouts.iter().filter(|one| !one.valid) {
-            let _ = writeln!(text, "{}: not valid, and therefore not considered", one.file.display());
+            let _ = writeln!(
+                text,
+                "{file}: not valid, and therefore not compared with the other layouts",
+                file = one.file.display()
+            );
         }
         Ok(text)
     }
@@ -380,7 +386,7 @@ fn list_layout_files(path: &Path) -> Result<Vec<PathBuf>> {
     files.retain(|file| is_layout_file(file));
     files.sort();
     if files.is_empty() {
-        let what = format!("{} contains no layout file (*.yaml, *.yml or *.json)", path.display());
+        let what = format!("{folder} contains no layout file (*.yaml, *.yml or *.json)", folder = path.display());
         return Err(Error::new(Phase::Settings, what));
     }
     Ok(files)

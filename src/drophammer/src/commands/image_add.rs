@@ -72,10 +72,10 @@ fn copy_into_site(options: &AddImageOptions) -> Result<String> {
     // An image without its description would prevent a second attempt.
     rest.inspect_err(|_| remove_image(&files.image))?;
     Ok(format!(
-        "{id} is added: {} ({}), {}\nInstall it on a machine:\n  drophammer machine reinstall NAME --image {id}\n",
-        files.image.display(),
-        format_bytes(size),
-        resolved.digest
+        "{id} is added: {file} ({size}), {digest}\nInstall it on a machine:\n  drophammer machine reinstall NAME --image {id}\n",
+        file = files.image.display(),
+        size = format_bytes(size),
+        digest = resolved.digest
     ))
 }
 
@@ -105,9 +105,7 @@ fn name_files(folder: &Path, url: &str, id: &str) -> Result<ImageFiles> {
             && name.chars().all(|letter| letter.is_ascii_alphanumeric() || "._-+".contains(letter))
     };
     if !is_plain(&name) || name.ends_with(".yaml") {
-        return Err(add_refusal(format!(
-            "{url}: the name of the file, {name:?}, cannot be used in images/; rename the file"
-        )));
+        return Err(add_refusal(format!("{url}: the file name {name:?} cannot be used in images/; rename the file")));
     }
     if !is_plain(id) {
         return Err(add_refusal(format!("the id {id:?} must consist of letters, digits and `._-+`")));
@@ -118,8 +116,8 @@ fn name_files(folder: &Path, url: &str, id: &str) -> Result<ImageFiles> {
     let mut all = [files.image.clone(), files.description.clone()].into_iter().chain(sidecars);
     match all.find(|path| path.exists()) {
         Some(path) => Err(add_refusal(format!(
-            "{} already exists: use another id or file name, or remove the file",
-            path.display()
+            "{file} already exists: use another id or file name, or remove the file",
+            file = path.display()
         ))),
         None => Ok(files),
     }

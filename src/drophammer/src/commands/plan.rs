@@ -299,7 +299,7 @@ fn note_installations(mode: InstallMode, inventory: &Inventory) -> Vec<String> {
     let said = |(device, marker): (&DevicePath, &InstallMarker)| {
         let (image, allocation) = (&marker.image, &marker.allocation);
         format!(
-            "{device} contains {image}, installed for allocation {allocation}: a machine with that allocation boots this system instead of carrying out this plan"
+            "{device} contains the image {image}, installed for allocation {allocation}: a machine with that allocation boots the installed system instead of carrying out this plan"
         )
     };
     marked.map(said).collect()
@@ -307,7 +307,7 @@ fn note_installations(mode: InstallMode, inventory: &Inventory) -> Vec<String> {
 
 pub(super) fn read_inventory(path: &Path) -> Result<Inventory> {
     let text = read_text(path)?;
-    let what = || format!("{} is not an inventory as printed by `drophammer inventory`", path.display());
+    let what = || format!("{file} is not an inventory as printed by `drophammer inventory`", file = path.display());
     let inventory: Inventory = serde_json::from_str(&text).context(Phase::Inventory, what)?;
     refuse_impossible(inventory, what)
 }

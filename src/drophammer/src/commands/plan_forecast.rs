@@ -78,12 +78,12 @@ pub(super) fn format_forecast(
     }
     let what = if is_reinstall { "reinstall" } else { "installation" };
     Ok(format!(
-        "{}: {what} with {}; the inventory is {}\nData lost: {}\n{foreseen}: {NOBODY_LOOKED}.\n\n{}\nFor the whole plan: {FRESH}\n",
-        escape_line(name),
-        escape_line(image),
-        format_time(registered),
-        describe_losses(&planned.disks, lost_bytes),
-        format_disks(&planned.disks)
+        "{machine}: {what} with {image}; the inventory is {registered}\nData lost: {losses}\n{foreseen}: {NOBODY_LOOKED}.\n\n{disks}\nFor the whole plan: {FRESH}\n",
+        machine = escape_line(name),
+        image = escape_line(image),
+        registered = format_time(registered),
+        losses = describe_losses(&planned.disks, lost_bytes),
+        disks = format_disks(&planned.disks)
     ))
 }
 
@@ -107,7 +107,7 @@ fn format_disks(disks: &[PlannedDisk]) -> String {
             DiskVerdict::Wipe => "WIPED",
             DiskVerdict::Keep => "preserved",
             DiskVerdict::Make => "recreated: the disk is blank",
-            DiskVerdict::Volumes => "Kubernetes volumes, written only while the disk is blank",
+            DiskVerdict::Volumes => "used for Kubernetes volumes; written only if the disk is blank",
             DiskVerdict::NotOurs => "untouched",
         };
         [disk.device.clone(), format_bytes(disk.size_bytes), format::replace_hidden(serial), contents.to_owned()]

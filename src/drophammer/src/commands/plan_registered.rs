@@ -49,8 +49,8 @@ pub(super) fn collect_inputs(options: &PlanArgs, machine: &str) -> Result<Regist
         && is_unchanged(options, allocation)
     {
         return Ok(RegisteredPlan::Inputs(Err(MissingPlan::Unchanged(format!(
-            "machine {machine} is installed with {} and boots it, because no reinstall is ordered. Use --reinstall to preview a reinstall",
-            allocation.image.id
+            "machine {machine} is installed with {image} and boots it, because no reinstall is ordered. Use --reinstall to preview a reinstall",
+            image = allocation.image.id
         )))));
     }
     if let Some(registered) = outdated_inventory(options, &preview) {
@@ -202,8 +202,8 @@ fn inputs_from_allocation(
     };
     let parsed = allocation.parse_layout().map_err(|problems| {
         inventory_refusal(format!(
-            "the server's layout for machine {name} is invalid:\n{}",
-            diagnostic::join_problems(&problems)
+            "the server's layout for machine {name} is invalid:\n{problems}",
+            problems = diagnostic::join_problems(&problems)
         ))
     })?;
     let parsed = match templates.generate_layout(&merged, &inventory) {
@@ -235,7 +235,7 @@ pub(super) fn require_allocation(preview: &PlanInput, name: &str) -> Result<Allo
     let why = || {
         let why = preview.withheld.as_deref().unwrap_or("the server does not offer an allocation");
         inventory_refusal(format!(
-            "machine {name} has nothing to install: {why}. Use --layout FILE to plan with another layout"
+            "machine {name} cannot be planned, because nothing would be installed: {why}. Use --layout FILE to plan with another layout"
         ))
     };
     preview.machine.allocation.clone().ok_or_else(why)

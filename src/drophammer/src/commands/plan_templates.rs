@@ -63,8 +63,10 @@ impl NamedTemplates {
         let arrays = makers.next().map(|step| self.read_arrays(step)).transpose()?;
         match makers.next() {
             Some(other) => {
-                let message =
-                    format!("{} also generates the layout: only one step may generate the layout", other.entry.name);
+                let message = format!(
+                    "step {step} also generates the layout: only one step may generate the layout",
+                    step = other.entry.name
+                );
                 let template = other.from.first().copied().unwrap_or_default();
                 Err(self.format_problem(template, self.step_path(template, other), message))
             }
@@ -250,7 +252,7 @@ mod tests {
         let text = refused(&[&SECURE.replace("erase", "wipe")], &with_layout);
         assert!(
             text.starts_with(
-                "0.yaml:3:50: steps[0].args.wipe: deploy.apply_layout: unknown argument wipe; supported arguments: erase"
+                "0.yaml:3:50: steps[0].args.wipe: step deploy.apply_layout: unknown argument wipe; supported arguments: erase"
             ),
             "{text}"
         );

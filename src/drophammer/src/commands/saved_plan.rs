@@ -53,15 +53,21 @@ impl SavedPlan {
     pub(crate) fn read_file(path: &Path) -> Result<SavedPlan> {
         let text = read_text(path)?;
         let invalid = |why: &str| {
-            Error::refusal(Phase::Plan, format!("{}: {why}; save the plan again with `--out`", path.display()))
+            Error::refusal(
+                Phase::Plan,
+                format!("{file}: {why}; save the plan again with `--out`", file = path.display()),
+            )
         };
         let document: serde_json::Value = serde_json::from_str(&text)
             .map_err(|_| invalid("the file is not a plan that `drophammer plan --out` has saved"))?;
         if document["version"] != VERSION {
-            return Err(invalid(&format!("the version of the plan is {}, but must be {VERSION}", document["version"])));
+            return Err(invalid(&format!(
+                "the version of the plan is {version}, but must be {VERSION}",
+                version = document["version"]
+            )));
         }
         let saved: SavedPlan = serde_json::from_value(document).context(Phase::Plan, || {
-            format!("{} is not a plan that `drophammer plan --out` has saved", path.display())
+            format!("{file} is not a plan that `drophammer plan --out` has saved", file = path.display())
         })?;
         parse_approval(&saved.approval.verdicts, &saved.approval.sha256).map_err(|why| invalid(&why))?;
         let planned = saved.make_plan().map_err(|refusal| invalid(&refusal.printed))?;
@@ -106,7 +112,7 @@ impl SavedPlan {
         let mut temporary = path.as_os_str().to_owned();
         temporary.push(format!(".{}", std::process::id()));
         atomic_file::replace_file(path, temporary.as_ref(), text.as_bytes(), Permissions::from_mode(0o600))
-            .context(Phase::Plan, || format!("write the plan to {}", path.display()))
+            .context(Phase::Plan, || format!("write the plan to {file}", file = path.display()))
     }
 
     fn format_plan(&self, planned: &PreviewPlan, json: bool) -> Result<String> {
@@ -159,7 +165,7 @@ pub(super) fn save_plan(options: &PlanArgs, machine: &str, file: &Path) -> Resul
     };
     let Some(verdicts) = &planned.verdicts else {
         return Err(inventory_refusal(format!(
-            "machine {machine} already has the ordered installation: nothing is written"
+            "the ordered installation is already on machine {machine}: nothing would be written"
         )));
     };
     let value = serde_json::to_value(verdicts).context(Phase::Plan, || "format the verdicts of the plan")?;
@@ -183,13 +189,13 @@ fn refuse_overwriting(path: &Path, machine: &str) -> Result<()> {
         Err(error) => error.to_string(),
         Ok(bytes) => match serde_json::from_slice::<SavedPlan>(&bytes) {
             Ok(saved) if saved.machine.id == machine => return Ok(()),
-            Ok(saved) => format!("the file contains the plan of machine {}", saved.machine.id),
+            Ok(saved) => format!("the file contains the plan of machine {machine}", machine = saved.machine.id),
             Err(_) => "the file exists and is not a plan that `drophammer plan --out` has saved".to_owned(),
         },
     };
     Err(inventory_refusal(format!(
-        "{}: cannot save the plan of machine {machine}: {found}; specify another file, or overwrite it with --force",
-        path.display()
+        "{file}: cannot save the plan of machine {machine}: {found}; specify another file, or overwrite it with --force",
+        file = path.display()
     )))
 }
 

@@ -49,7 +49,7 @@ fn only_layouts_are_fixed() {
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let image = fs::read_to_string(path("debian.yaml")).unwrap();
     let (said, outcome) = run(&[&path("debian.yaml"), "--fix"]).unwrap();
-    let expected = format!("{}: an image, unchanged: --fix rewrites layouts\n", path("debian.yaml"));
+    let expected = format!("{}: an image, unchanged: --fix rewrites only layouts\n", path("debian.yaml"));
     assert_eq!((said.as_str(), outcome), (expected.as_str(), CommandOutcome::Refused));
     let (said, outcome) = run(&[&path(""), "--fix"]).unwrap();
     assert!(outcome == CommandOutcome::Good && said.contains("sizes: [c1]"), "{said}");
@@ -87,7 +87,11 @@ fn a_directory_is_one_set_and_so_are_files() {
     let lines: Vec<&str> = said.lines().filter(|line| !line.ends_with("(note)")).collect();
     assert_eq!(lines[..2], ["a.yaml: good", "b.yml: good"]);
     assert!(lines[2].starts_with("c.json:1:"), "{said}");
-    assert_eq!(lines.last(), Some(&"3 layouts, 1 not valid and not compared with the others, 1 collision"), "{said}");
+    assert_eq!(
+        lines.last(),
+        Some(&"3 layouts, 1 not valid and therefore not compared with the other layouts, 1 collision"),
+        "{said}"
+    );
     let again = [dir.path().join("a.yaml"), dir.path().join("deeper.d/e.yaml")];
     let said = found(&again);
     assert!(said.contains("e.yaml: id: filesystemlayout:a already exists, in "), "{said}");
@@ -289,7 +293,7 @@ fn layouts_are_read_from_the_forms_that_metal_stack_has() {
     let dir = directory(&[("set.yaml", &format!("{list}- id: c\n  disks: 7\n"))]);
     let said = found(&[dir.path().join("set.yaml")]);
     assert!(said.contains("[2].disks: must be a list"), "{said}");
-    assert!(said.ends_with("3 layouts, 1 not valid and not compared with the others\n"), "{said}");
+    assert!(said.ends_with("3 layouts, 1 not valid and therefore not compared with the other layouts\n"), "{said}");
     let dir = directory(&[("set.yaml", "[]\n"), ("other.yaml", "metal_api_filesystemlayouts: 7\n")]);
     let said = found(&[dir.path().to_owned()]);
     assert!(said.contains("set.yaml: the list contains no layout (DH-200)\n"), "{said}");
@@ -317,7 +321,7 @@ fn what_cannot_be_read_is_told_with_its_place_and_the_others_are_checked() {
             "d.yaml: the document is empty (DH-200)",
             "e.yaml: cannot read the file: No such file or directory (os error 2) (DH-200)",
             "f.yaml: not UTF-8 text: invalid from byte 5 on (DH-200)",
-            "6 layouts, 5 not valid and not compared with the others",
+            "6 layouts, 5 not valid and therefore not compared with the other layouts",
         ]
     );
     // The same layout is valid as JSON.

@@ -41,7 +41,7 @@ pub fn run_tree(options: &TreeOptions) -> Result<CommandOutcome> {
         None => print_for_terminal(&terminal::draw_tree(&graph, wants_colour()))?,
         Some(None) => print_text(&diagram::draw_svg(&graph))?,
         Some(Some(path)) => std::fs::write(path, diagram::draw_svg(&graph))
-            .context(Phase::Settings, || format!("write the image to {}", path.display()))?,
+            .context(Phase::Settings, || format!("write the image to {file}", file = path.display()))?,
     }
     Ok(CommandOutcome::Good)
 }

@@ -7,14 +7,14 @@ use clap_mangen::roff::{Inline, Roff, bold, roman};
 
 /// Variables of all commands that contact a server.
 const OF_CLIENTS: [(&str, &str); 4] = [
-    ("DROPHAMMER_SERVER", "Address of the server, unless --server or --context is specified."),
-    ("DROPHAMMER_CONTEXT", "Context, unless a server is specified."),
-    ("DROPHAMMER_TOKEN_FILE", "File with the operator's token, unless --token-file is specified."),
+    ("DROPHAMMER_SERVER", "Address of the server if neither --server nor --context is specified."),
+    ("DROPHAMMER_CONTEXT", "Context that is used if no server is specified."),
+    ("DROPHAMMER_TOKEN_FILE", "File with the operator's token if --token-file is not specified."),
     ("XDG_CONFIG_HOME", "Directory of the configuration, instead of ~/.config."),
 ];
 /// Variables of all commands that print lists.
 const OF_LISTS: [(&str, &str); 2] = [
-    ("DROPHAMMER_OUTPUT", "Output format, unless --output is specified."),
+    ("DROPHAMMER_OUTPUT", "Output format if --output is not specified."),
     ("COLUMNS", "Width of tables, instead of the width of the terminal."),
 ];
 const NO_COLOR: (&str, &str) = ("NO_COLOR", "If this variable is not empty, the output has no colors.");
@@ -117,7 +117,7 @@ fn variables(path: &[&Command]) -> Vec<(String, String)> {
     let Some(command) = path.last() else { return Vec::new() };
     let of_option = |option: &clap::Arg| {
         let (name, long) = (option.get_env()?.to_string_lossy().into_owned(), option.get_long()?);
-        Some((name, format!("Sets --{long}, unless the option is specified.")))
+        Some((name, format!("Value of --{long} if the option is not specified.")))
     };
     let mut all: Vec<(String, String)> = command.get_arguments().filter_map(of_option).collect();
     let mut shared = Vec::new();

@@ -82,7 +82,7 @@ impl<'a, T> ObjectList<'a, T> {
     /// Splits a filter `KEY=VALUE` into the column and the value.
     pub(super) fn parse_filter<'f>(&self, filter: &'f str) -> Result<(&ListColumn<'a, T>, &'f str), String> {
         let Some((key, value)) = filter.split_once('=') else {
-            return Err(format!("--filter {filter:?}: must be KEY=VALUE; keys: {}", self.list_keys()));
+            return Err(format!("--filter {filter:?}: must be KEY=VALUE; keys: {keys}", keys = self.list_keys()));
         };
         Ok((self.find_column("--filter", key)?, value))
     }
@@ -118,7 +118,7 @@ impl<'a, T> ObjectList<'a, T> {
 
     fn find_column(&self, option: &str, key: &str) -> Result<&ListColumn<'a, T>, String> {
         let found = self.columns.iter().find(|column| column.key.eq_ignore_ascii_case(key));
-        found.ok_or_else(|| format!("{option}: unknown key {key:?}; keys: {}", self.list_keys()))
+        found.ok_or_else(|| format!("{option}: unknown key {key:?}; keys: {keys}", keys = self.list_keys()))
     }
 
     fn list_keys(&self) -> String {

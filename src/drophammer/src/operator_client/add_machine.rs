@@ -77,14 +77,17 @@ fn find_new_machine(all: &[MachineSummary], given: Option<&str>) -> Result<Strin
     let new: Vec<&MachineSummary> = all.iter().filter(|machine| machine.new).collect();
     match &new[..] {
         [machine] => Ok(machine.id.clone()),
-        [] => Err("machine add: no new machine waits; boot a machine over PXE first, or specify its id".to_owned()),
+        [] => Err("machine add: no machine without a machine file is waiting; boot a new machine over PXE first, or specify the id of a machine".to_owned()),
         several => {
             let lines = several.iter().map(|machine| {
                 let address = machine.address.as_deref().unwrap_or("unknown address");
                 format!("\n  {}  {address}  {}", machine.id, machine.last_seen.as_deref().unwrap_or("-"))
             });
             let lines: String = lines.collect();
-            Err(format!("machine add: {} new machines wait; specify the id of one of them:{lines}", several.len()))
+            Err(format!(
+                "machine add: {count} new machines wait; specify the id of one of them:{lines}",
+                count = several.len()
+            ))
         }
     }
 }
@@ -140,7 +143,10 @@ mod tests {
         assert_eq!(find_new_machine(&all, None).unwrap(), "4c-2");
         assert_eq!(find_new_machine(&all, Some("4C-3")).unwrap(), "4c-3");
         let why = find_new_machine(&all[..1], None).unwrap_err();
-        assert!(why.contains("no new machine waits; boot a machine over PXE first"), "{why}");
+        assert!(
+            why.contains("no machine without a machine file is waiting; boot a new machine over PXE first"),
+            "{why}"
+        );
         let why = find_new_machine(&[machine("4c-1", true), machine("4c-2", true)], None).unwrap_err();
         assert!(why.contains("2 new machines wait") && why.contains("4c-1") && why.contains("4c-2"), "{why}");
     }
@@ -163,7 +169,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("id");
         for (text, words) in [
-            (format!("{KEY} a\n-----BEGIN OPENSSH PRIVATE KEY-----\n"), "this is a private key"),
+            (format!("{KEY} a\n-----BEGIN OPENSSH PRIVATE KEY-----\n"), "the text is a private key"),
             (format!("{KEY} a\nb3BlbnNzaC1rZXk\n"), "a public key begins with its type"),
         ] {
             std::fs::write(&file, text).unwrap();

@@ -38,16 +38,17 @@ pub(crate) fn adopt_machines(
 
 fn describe_adopted(before: &MachineSummary, now: &MachineSummary) -> String {
     format!(
-        "Allocation {} of {} is recorded as installed. At its next boot over PXE, the machine boots its disks and reports the installation.\n",
-        now.allocation.as_deref().unwrap_or_default(),
-        format::terminal_escaping::escape_line(if before.name.is_empty() { &before.id } else { &before.name })
+        "Allocation {allocation} of {machine} is recorded as installed. At its next boot over PXE, the machine boots its disks and reports the installation.\n",
+        allocation = now.allocation.as_deref().unwrap_or_default(),
+        machine =
+            format::terminal_escaping::escape_line(if before.name.is_empty() { &before.id } else { &before.name })
     )
 }
 
 /// Lists the waiting machines with their markers, and prints the command that adopts exactly these machines, by their ids.
 fn format_waiting(waiting: &[&MachineSummary]) -> String {
     if waiting.is_empty() {
-        return "No machine waits for its install marker to be adopted. A machine reports its install marker when it boots over PXE.\n".to_owned();
+        return "No machine has an install marker that can be adopted. Machines report their install markers when they boot over PXE.\n".to_owned();
     }
     let mut rows = vec![["name", "id", "allocation", "marker: image", "marker: time"].map(str::to_owned)];
     rows.extend(waiting.iter().map(|machine| {
@@ -91,6 +92,6 @@ mod tests {
         let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(rows[1], ["storage-4c-1", "4c-1", "a1", "debian-12", "2026-01-01T00:00:00Z"]);
         assert!(!text.contains('\u{1b}'), "{text:?}");
-        assert!(format_waiting(&[]).starts_with("No machine waits"));
+        assert!(format_waiting(&[]).starts_with("No machine has an install marker"));
     }
 }

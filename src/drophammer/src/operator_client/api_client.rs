@@ -81,8 +81,8 @@ impl OperatorClient {
             OperatorResponse::Good(body) => {
                 let what = || {
                     format!(
-                        "cannot parse the response of {}; check that `drophammer serve` runs there",
-                        self.connection.url
+                        "cannot parse the response of {url}; check that `drophammer serve` runs there",
+                        url = self.connection.url
                     )
                 };
                 serde_json::from_str(&body).map(OperatorResponse::Good).context(Phase::Control, what)
@@ -129,7 +129,7 @@ impl OperatorClient {
             )
             .with_code(ErrorCode::OperatorToken)),
             404 if uncoded == NO_ENDPOINT => {
-                let why = "check the path of the URL; if the path is right, the server may be of an earlier version, which does not support this command";
+                let why = "check the path of the URL; if the path is right, the server may have an earlier version, which does not support this command";
                 Err(Error::new(Phase::Control, format!("{url} does not have this endpoint: {why}"))
                     .with_code(ErrorCode::ServerUrl))
             }

@@ -54,5 +54,9 @@ fn request_boot_digest(
 }
 
 fn reinstall_command(shown: &BootDigestResponse) -> String {
-    format!("drophammer reinstall --server {} --boot-digest {}", shown.server, shown.digest)
+    format!(
+        "drophammer reinstall --server {server} --boot-digest {digest}",
+        server = shown.server,
+        digest = shown.digest
+    )
 }

@@ -40,11 +40,13 @@ pub(crate) fn confirm_machines(
 fn describe_next(machine: &MachineSummary) -> String {
     let name = escape_line(if machine.name.is_empty() { &machine.id } else { &machine.name });
     let next = match (&machine.order, &machine.allocation, &machine.moving) {
-        (_, _, Some(moving)) => format!("the machine's migration continues ({})", moving.state),
-        (Some(order), ..) if order.given_up => "the machine waits for the operator: its order was abandoned".to_owned(),
+        (_, _, Some(moving)) => format!("the machine's migration continues ({state})", state = moving.state),
+        (Some(order), ..) if order.given_up => {
+            "the machine waits for the operator, because its order was abandoned".to_owned()
+        }
         (Some(order), ..) => format!(
-            "the machine is reinstalled with {} (`drophammer machine reinstall {name} --cancel` cancels an order that has not started)",
-            order.image
+            "the machine is reinstalled with {image} (`drophammer machine reinstall {name} --cancel` cancels an order that has not started)",
+            image = order.image
         ),
         (None, Some(_), _) if machine.installed => "the machine boots its disk".to_owned(),
         (None, Some(_), _) if machine.adopted => "the machine boots its disks and reports the installation".to_owned(),
@@ -79,7 +81,7 @@ mod tests {
             (&installed, "the machine boots its disk"),
             (
                 &MachineSummary { order: abandoned, ..installed.clone() },
-                "the machine waits for the operator: its order was abandoned",
+                "the machine waits for the operator, because its order was abandoned",
             ),
             (&MachineSummary { order, ..installed.clone() }, "the machine is reinstalled with debian-13"),
         ] {

@@ -147,12 +147,12 @@ fn read_token_file(file: &Path) -> Result<(String, String)> {
             ErrorKind::PermissionDenied => "run the command with sudo, or run `drophammer login URL`",
             _ => "run `drophammer login URL`, or use --token-file FILE with a copy of operator.token from the server's directory",
         };
-        token_error(format!("cannot read the operator's token {}: {error}; {remedy}", file.display()))
+        token_error(format!("cannot read the operator's token from {file}: {error}; {remedy}", file = file.display()))
     })?;
     match text.trim() {
         "" => Err(token_error(format!(
-            "the file of the operator's token, {}, is empty: copy operator.token from the server's directory",
-            file.display()
+            "the file of the operator's token, {file}, is empty: copy operator.token from the server's directory",
+            file = file.display()
         ))),
         token => Ok((token.to_owned(), format!("the token in {}", file.display()))),
     }

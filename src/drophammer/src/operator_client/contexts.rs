@@ -119,7 +119,7 @@ fn set_context(config: &mut ClientConfig, asked: &SetContextOptions) -> std::res
     let server = asked.server.as_deref().map(parse_server_url).transpose()?;
     let known = config.contexts.get(&asked.name);
     let Some(server) = server.or_else(|| known.map(|known| known.server.clone())) else {
-        return Err(format!("context {:?} does not exist yet: add --server URL", asked.name));
+        return Err(format!("context {context:?} does not exist yet: add --server URL", context = asked.name));
     };
     let token_file = match &asked.token_file {
         // The path must not depend on the working directory of later commands.

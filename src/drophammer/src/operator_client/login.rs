@@ -73,8 +73,8 @@ pub(super) fn log_in(path: &Path, url: &str, name: Option<&str>, token: &str) ->
     // Another port of the same host may be another server.
     if let (None, Some(known)) = (name, config.contexts.get(host).filter(|known| known.server != url)) {
         return Ok(print_refusal(&format!(
-            "context {host} already contains the server {}: add --name NAME to store {url} under another name",
-            known.server
+            "context {host} already contains the server {known_server}: add --name NAME to store {url} under another name",
+            known_server = known.server
         )));
     }
     let name = name.unwrap_or(host).to_owned();
@@ -82,7 +82,7 @@ pub(super) fn log_in(path: &Path, url: &str, name: Option<&str>, token: &str) ->
     config.contexts.insert(name.clone(), ServerContext { server: url.to_owned(), token });
     config.current = Some(name.clone());
     config.write_file(path)?;
-    let text = format!("Logged in to {url}. The token is stored as context {name} in {}.\n", path.display());
+    let text = format!("Logged in to {url}. The token is stored as context {name} in {file}.\n", file = path.display());
     print_text(&text).map(|()| CommandOutcome::Good)
 }
 

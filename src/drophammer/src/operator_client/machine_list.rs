@@ -148,9 +148,9 @@ fn describe_machine(machine: &MachineSummary, all: &[MachineSummary]) -> String 
     });
     let failure = machine.outcome.as_ref().filter(|outcome| !outcome.success).map(|outcome| {
         format!(
-            "the reinstall with {} has failed: {}",
-            outcome.image,
-            outcome.message.lines().next().unwrap_or_default()
+            "the reinstall with {image} has failed: {message}",
+            image = outcome.image,
+            message = outcome.message.lines().next().unwrap_or_default()
         )
     });
     let parts = event.into_iter().chain([order]).chain(failure).filter(|part| !part.is_empty());
@@ -173,10 +173,15 @@ pub(super) fn describe_order(machine: &MachineSummary, all: &[MachineSummary]) -
         (Some(order), _) => {
             let begun = if order.begun { ", started" } else { "" };
             let applied = if order.apply_allocation { ", applies the file" } else { "" };
-            format!("{} attempt {} of {}{begun}{applied}", order.image, order.attempts, machine.attempts)
+            format!(
+                "{image} attempt {attempt} of {attempts}{begun}{applied}",
+                image = order.image,
+                attempt = order.attempts,
+                attempts = machine.attempts
+            )
         }
         (None, Some(why)) => format!("locked: {why}"),
-        (None, None) if machine.not_clean => "not clean: boot the machine over PXE".to_owned(),
+        (None, None) if machine.not_clean => "disks not erased yet: boot the machine over PXE".to_owned(),
         (None, None) if machine.waits.is_some() => "waits with a marker".to_owned(),
         (None, None) => String::new(),
     }

@@ -95,7 +95,7 @@ fn parse_disks(said: &[String]) -> Result<BTreeMap<String, String>, String> {
 fn describe_migration(all: &[MachineSummary], shown: &MigrationView) -> String {
     let [a, b] = [&shown.from, &shown.to].map(|id| format::terminal_escaping::escape_line(machine_name(all, id)));
     let stands = |stands: bool| if stands { "is ready in its ramdisk" } else { "is not yet in its ramdisk" };
-    let mut text = format!("Migration of {a} to {b}: {}; order {}.\n", shown.state, shown.id);
+    let mut text = format!("Migration of {a} to {b}: {state}; order {order}.\n", state = shown.state, order = shown.id);
     for disk in &shown.disks {
         let serial = if disk.serial.is_empty() {
             String::new()
@@ -122,8 +122,8 @@ fn describe_migration(all: &[MachineSummary], shown: &MigrationView) -> String {
              If {b} does not work, switch it off and run:\n  drophammer machine move {a} --cancel --off {b}\n"
         ),
         MigrationState::Done => format!("{b} has the allocation. {a} is free; its disks are unchanged.\n"),
-        MigrationState::Cancelled => format!("{a} keeps the allocation and boots its disks. {b} is free.\n"),
-        MigrationState::Refused => format!("Nothing was written. {a} keeps the allocation and boots its disks.\n"),
+        MigrationState::Cancelled => format!("{a} keeps the allocation and boots from its disks. {b} is free.\n"),
+        MigrationState::Refused => format!("Nothing was written. {a} keeps the allocation and boots from its disks.\n"),
     };
     text
 }
@@ -134,15 +134,15 @@ fn describe_certificates(a: (&str, &Option<CertificateShown>), b: (&str, &Option
     for (machine, certificate) in [a, b] {
         let Some(CertificateShown { fingerprint, trust }) = certificate else { continue };
         let fingerprint = format::replace_hidden(fingerprint);
-        text += &format!("Certificate of {machine}: {fingerprint}, {}.\n", trust.describe());
+        text += &format!("Certificate of {machine}: {fingerprint}, {trust}.\n", trust = trust.describe());
         if *trust == CertificateTrust::Unapproved {
             unapproved += &format!(" --approve {fingerprint}");
         }
     }
     if !unapproved.is_empty() {
         text += &format!(
-            "Nothing is copied until both certificates are approved. Compare each fingerprint with the console of its machine, then run:\n  drophammer machine move {}{unapproved}\n",
-            a.0
+            "Nothing is copied until both certificates are approved. Compare each fingerprint with the console of its machine, then run:\n  drophammer machine move {source}{unapproved}\n",
+            source = a.0
         );
     }
     text
@@ -187,7 +187,7 @@ mod tests {
             (MigrationState::Copying, "drophammer machine move one --cancel\n"),
             (MigrationState::Booting, "drophammer machine move one --cancel --off 4c-2\n"),
             (MigrationState::Done, "one is free; its disks are unchanged."),
-            (MigrationState::Cancelled, "one keeps the allocation and boots its disks. 4c-2 is free."),
+            (MigrationState::Cancelled, "one keeps the allocation and boots from its disks. 4c-2 is free."),
             (MigrationState::Refused, "Nothing was written."),
         ] {
             let text = describe_migration(std::slice::from_ref(&one), &shown(state));

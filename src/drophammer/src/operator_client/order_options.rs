@@ -17,7 +17,7 @@ pub struct ReinstallOverrideOptions {
     /// Erase the data of the disk with this serial number; may be given several times.
     #[arg(long, value_name = "SERIAL")]
     pub give_up: Vec<String>,
-    /// Replace the installation on the disks even if it is newer than the server's record.
+    /// Replace the installation on the disks, even if the installation is newer than the server's record.
     #[arg(long)]
     pub replace_newer: bool,
     /// Apply the allocation of the machine file: hostname, SSH keys, user data and all other fields. Without this

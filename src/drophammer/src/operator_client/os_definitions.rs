@@ -171,9 +171,9 @@ fn format_definition(shown: &OsDefinitionResponse) -> String {
     }
     for (os, names) in &shown.preset {
         text += &format!(
-            "\nParameters that are set for all machines with {}: {}\n",
-            replace_hidden(os),
-            or_dash(&names.join(", "))
+            "\nParameters that are set for all machines with OS definition {os}: {parameters}\n",
+            os = replace_hidden(os),
+            parameters = or_dash(&names.join(", "))
         );
     }
     let machines = shown.machines.as_deref().unwrap_or_default();
@@ -247,7 +247,7 @@ mod tests {
         let text = format_definition(&web());
         for expected in [
             "ns1        the first name server",
-            "Parameters that are set for all machines with web+large: ns1",
+            "Parameters that are set for all machines with OS definition web+large: ns1",
             "web-1    web  web+small",
         ] {
             assert!(text.contains(expected), "{expected}\n{text}");

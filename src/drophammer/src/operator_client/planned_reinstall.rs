@@ -29,7 +29,12 @@ pub(super) fn read_planned_order<'a>(
         Err(why) => return Ok(Err(why)),
     };
     if let Some(other) = named.filter(|named| named.id != machine.id) {
-        return Ok(Err(format!("{}: the plan is for machine {}, not for {}", file.display(), request.id, other.id)));
+        return Ok(Err(format!(
+            "{file}: the plan is for machine {planned}, not for machine {other}",
+            file = file.display(),
+            planned = request.id,
+            other = other.id
+        )));
     }
     let preview = match fetch_reinstall_preview(server, request)? {
         OperatorResponse::Good(preview) => preview,
@@ -91,12 +96,12 @@ fn explain_other_plan(preview: &PlanInput, asked: &ReinstallRequest) -> Option<S
              ended, or cancel it (`drophammer machine move {id} --cancel`)"
         ));
     }
-    let outdated = "the server is of an earlier version, which plans only ordered reinstalls; upgrade the server";
+    let outdated = "the server has an earlier version, which can plan only ordered reinstalls; upgrade the server";
     match &allocation.order {
         Some(order) if allocation.reinstall && order.id == PLANNED_ORDER => None,
         Some(_) if allocation.reinstall => Some(format!(
-            "cannot plan a reinstall of machine {id} with {image}: {outdated}, or omit --image to plan the open order, which is for image {}",
-            allocation.image.id
+            "cannot plan a reinstall of machine {id} with {image}: {outdated}, or omit --image to plan the open order, which is for image {open_image}",
+            open_image = allocation.image.id
         )),
         _ => Some(format!("cannot plan a reinstall of machine {id} with {image}: {outdated}")),
     }

@@ -51,8 +51,9 @@ fn read_controller(address: &str, asked: &ControllerOptions) -> Result<Bmc> {
     let refuse = |why: String| Error::refusal(Phase::Control, why);
     let at = BmcAddress::parse(address).map_err(|why| refuse(format!("--bmc {address}: {why}")))?;
     let password = match &asked.bmc_password_file {
-        Some(file) => std::fs::read_to_string(file)
-            .context(Phase::Control, || format!("read the password from --bmc-password-file {}", file.display()))?,
+        Some(file) => std::fs::read_to_string(file).context(Phase::Control, || {
+            format!("read the password from --bmc-password-file {file}", file = file.display())
+        })?,
         None => std::env::var(PASSWORD).map_err(|_| {
             refuse(format!(
                 "--bmc requires a password: specify --bmc-password-file FILE, or set {PASSWORD} in the environment"

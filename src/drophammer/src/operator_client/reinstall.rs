@@ -22,7 +22,7 @@ pub(crate) fn reinstall_machine(
     json: bool,
 ) -> Result<CommandOutcome> {
     if asked.cancel && asked.machines.len() > 1 {
-        let why = "--cancel accepts one machine; `drophammer rollout cancel ID` cancels a rollout";
+        let why = "--cancel accepts only one machine; to cancel the reinstalls of a rollout, use `drophammer rollout cancel ID`";
         return Ok(print_refusal(why));
     }
     if asked.is_rollout() {
@@ -113,8 +113,8 @@ pub(crate) fn describe_differences(differences: &[AllocationDifference], is_unre
 fn describe_approval(approved: Option<&ApprovedPlan>) -> String {
     let text = |approved: &ApprovedPlan| {
         format!(
-            "The plan {} is approved: the machine is not reinstalled if its disks, its allocation, the layout or the image change before.\n",
-            escape_line(&approved.sha256)
+            "The plan {hash} is approved. The reinstall is refused if the machine's disks, its allocation, the layout or the image change before it starts.\n",
+            hash = escape_line(&approved.sha256)
         )
     };
     approved.map(text).unwrap_or_default()

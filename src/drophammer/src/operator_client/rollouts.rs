@@ -109,7 +109,7 @@ pub(super) fn order_rollout(
     let Some(at_most) = at_most.or((members.len() == 1).then_some(1)) else {
         let count = format_count(members.len(), "machine", "machines");
         return Ok(print_refusal(&format!(
-            "{count} cannot be reinstalled without a limit; specify --at-most N, the number of machines in progress at the same time"
+            "{count} cannot be reinstalled all at once; specify --at-most N, the maximum number of reinstalls at the same time"
         )));
     };
     let body = RolloutRequest { members, at_most, stop_after, start, window, power_cycle: asked.now };
@@ -134,9 +134,9 @@ fn collect_members(
         let is_planned =
             |name: &String| find_machine(all, name).map(|named| members.iter().any(|it| it.id == named.id));
         return Ok(match asked.machines.iter().find(|name| is_planned(name) != Ok(true)) {
-            Some(name) => {
-                Err(format!("{name}: no --plan is for this machine; omit the machines if plans are specified"))
-            }
+            Some(name) => Err(format!(
+                "{name}: none of the plans in --plan is for this machine; if plans are specified, omit the names of machines"
+            )),
             None => Ok(members),
         });
     }
@@ -201,16 +201,16 @@ fn format_rollout(rollout: &RolloutView) -> String {
     let window = limits.window.as_ref().map(|window| format!(", only {window} UTC"));
     let power = if limits.power_cycle { ", machines are power-cycled" } else { "" };
     let head = format!(
-        "rollout {id}: {}, {}{reason}\n{}; at most {} in progress, stops after {}{}{}{power}\nordered by {} at {} UTC\n\n",
-        state_word(rollout),
-        describe_counts(rollout),
-        escape_line(&images.join(", ")),
-        limits.at_most,
-        format_count(usize::try_from(limits.stop_after).unwrap_or(usize::MAX), "failure", "failures"),
-        start.unwrap_or_default(),
-        window.unwrap_or_default(),
-        escape_line(created_by),
-        to_minute(created),
+        "rollout {id}: {state}, {counts}{reason}\n{images}; at most {at_most} in progress, stops after {failures}{start}{window}{power}\nordered by {user} at {time} UTC\n\n",
+        state = state_word(rollout),
+        counts = describe_counts(rollout),
+        images = escape_line(&images.join(", ")),
+        at_most = limits.at_most,
+        failures = format_count(usize::try_from(limits.stop_after).unwrap_or(usize::MAX), "failure", "failures"),
+        start = start.unwrap_or_default(),
+        window = window.unwrap_or_default(),
+        user = escape_line(created_by),
+        time = to_minute(created),
     );
     let titles = ["MACHINE", "STATE", "ORDERED", "ENDED", "DATA LOST", "REASON"].map(str::to_owned);
     let rows: Vec<[String; 6]> = std::iter::once(titles).chain(rollout.members.iter().map(member_row)).collect();

@@ -25,7 +25,7 @@ pub(super) fn reword_message(message: &str, name_of: impl Fn(&str) -> String) ->
     let names: Vec<String> = ids.iter().take(NAMED).map(|id| name_of(id)).collect();
     let more = if more > 0 { format!(" and {}", format_count(more, "other", "others")) } else { String::new() };
     let count = format_count(ids.len(), "machine", "machines");
-    format!("{object} is in use by {count}: {}{more}", names.join(", "))
+    format!("{object} is in use by {count}: {names}{more}", names = names.join(", "))
 }
 
 #[cfg(test)]

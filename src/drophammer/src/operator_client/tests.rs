@@ -55,7 +55,7 @@ fn machines_are_found_by_id_and_by_a_name_that_is_theirs_alone() {
     let all = [machine("4c-1", "one"), machine("4c-2", "two"), machine("4c-3", "two"), machine("4c-4", "")];
     assert_eq!(find_machine(&all, "4C-1").unwrap().name, "one");
     assert_eq!(find_machine(&all, "one").unwrap().id, "4c-1");
-    assert_eq!(find_machine(&all, "two").unwrap_err(), "2 machines are named \"two\": use the id, 4c-2 or 4c-3");
+    assert_eq!(find_machine(&all, "two").unwrap_err(), "2 machines are named \"two\": use one of the ids 4c-2 or 4c-3");
     for none in ["three", ""] {
         assert!(find_machine(&all, none).unwrap_err().contains("`drophammer machine list` lists"), "{none}");
     }
@@ -188,7 +188,7 @@ fn what_happens_next_is_said() {
             Some(DifferenceEffect::Kept),
             false,
             "the machine file differs from the installed allocation; --apply-allocation applies the whole file:\n  \
-             hostname: stays \"a\"; the file's value is ignored: \"b\"\n",
+             hostname: stays \"a\"; the value in the machine file is ignored: \"b\"\n",
         ),
         (
             Some(DifferenceEffect::Applied),

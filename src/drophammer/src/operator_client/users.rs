@@ -213,7 +213,11 @@ fn run_token_command(server: &OperatorClient, command: &TokenCommand, json: bool
         TokenCommand::Revoke { user, name } => {
             let path = at(user) + &encode_segment(name);
             perform(server, server.request(Method::DELETE, &path), json, |token: &UserToken| {
-                format!("Token {} of user {} is revoked.\n", escape_line(&token.name), escape_line(user))
+                format!(
+                    "Token {token} of user {user} is revoked.\n",
+                    token = escape_line(&token.name),
+                    user = escape_line(user)
+                )
             })
         }
     }

@@ -192,11 +192,16 @@ fn report_lines(report: &InstallReport) -> Vec<String> {
     }
     lines.extend(report.erased.iter().map(|disk| {
         let ErasedDisk { device, serial, proof, seconds, .. } = disk;
-        replace_hidden(&format!("    {device} {serial} erased in {}: {proof}", format::format_seconds(*seconds)))
+        replace_hidden(&format!(
+            "    {device} {serial} erased in {duration}: {proof}",
+            duration = format::format_seconds(*seconds)
+        ))
     }));
     lines.extend(report.burn.as_ref().map(|burn| replace_hidden(&format!("    image: {burn}"))));
     lines.extend(
-        report.peak_rss_bytes.map(|bytes| format!("    peak memory of the agent: {}", format::format_bytes(bytes))),
+        report
+            .peak_rss_bytes
+            .map(|bytes| format!("    peak memory of the agent: {memory}", memory = format::format_bytes(bytes))),
     );
     lines
 }

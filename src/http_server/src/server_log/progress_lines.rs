@@ -56,7 +56,7 @@ impl MachineBars {
             bar
         };
         let line = self.hidden_line.get_or_insert_with(new);
-        line.set_message(format!("further machines, less recently active: {}", self.hidden));
+        line.set_message(format!("further machines, less recently active: {count}", count = self.hidden));
     }
 
     /// Prints a line above the lines of the machines.

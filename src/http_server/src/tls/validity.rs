@@ -57,7 +57,7 @@ impl CertificateValidity {
             }
             left if left < Duration::ZERO => (true, format!("{what} expired on {until}: clients reject it; {renew}")),
             left if left < RENEWAL => {
-                (false, format!("{what} expires on {until}, in {} days: {renew}", left.whole_days()))
+                (false, format!("{what} expires on {until}, in {days} days: {renew}", days = left.whole_days()))
             }
             _ => return None,
         };
@@ -70,7 +70,7 @@ pub fn find_validity_problems(file: &Path, chain: &[CertificateDer], now: Offset
     let each = chain.iter().enumerate().filter_map(|(index, certificate)| {
         let what = match index {
             0 => format!("{}: the certificate", file.display()),
-            _ => format!("{}: certificate {} of the chain", file.display(), index + 1),
+            _ => format!("{file}: certificate {number} of the chain", file = file.display(), number = index + 1),
         };
         CertificateValidity::parse(certificate)?.find_problem(now, &what)
     });

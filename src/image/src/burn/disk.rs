@@ -29,7 +29,7 @@ impl IncomingImage {
         match parts.as_slice() {
             [part] => Ok(part),
             parts => {
-                let what = format!("{url} consists of {} layers, and is therefore not a raw disk image", parts.len());
+                let what = format!("{url} is not a raw disk image: it consists of {count} layers", count = parts.len());
                 Err(Error::refusal(Phase::Image, what))
             }
         }
@@ -80,8 +80,8 @@ fn burn_disk_once(
     if digest != part.digest {
         let (ImagePart { url, digest: promised, .. }, first) = (part, HEAD_BYTES >> 20);
         let text = format!(
-            "digest mismatch for {url}: expected {promised}, got {digest}; the first {first} MiB of {} were left zeroed",
-            target.disk.name
+            "digest mismatch for {url}: expected {promised}, got {digest}; the first {first} MiB of {disk} remain zero",
+            disk = target.disk.name
         );
         return Err(Error::new(Phase::Image, text).with_code(ErrorCode::DigestMismatch));
     }

@@ -55,7 +55,7 @@ impl IncomingImage {
     /// Sends the data to a new worker, which processes the data as content of the type `plain`. Returns the worker's
     /// output.
     fn query_worker(&self, part: &ImagePart, plain: PayloadKind, pieces: RangeSource) -> Result<Vec<u8>> {
-        let looking = || format!("check the qcow2 tables of {}", part.url);
+        let looking = || format!("check the qcow2 tables of {url}", url = part.url);
         let arriving = Download::start(Box::new(pieces), &part.digest, plain, None).context(Phase::Image, looking)?;
         match read_prefix(arriving.reader, MOST_LIST_BYTES) {
             Ok(answer) => Ok(answer),

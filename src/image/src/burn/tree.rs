@@ -71,17 +71,20 @@ impl IncomingImage {
                     // Verified lower layers are removed too: without the layers above them they would look like a
                     // complete image.
                     if let Err(why) = below.restore_snapshots(&fresh) {
-                        tracing::warn!("cannot remove the incomplete image from {}: {why}", root.display());
+                        tracing::warn!(
+                            "cannot remove the incomplete image from {folder}: {why}",
+                            folder = root.display()
+                        );
                     }
                     return Err(error);
                 }
             };
             start += 1;
-            tracing::warn!("image {url}: {why}; starting over (attempt {start} of {starts})");
+            tracing::warn!("image {url}: {why}; starting again from the beginning (attempt {start} of {starts})");
             resumed += before + 1;
             below
                 .restore_snapshots(&fresh)
-                .context(Phase::Image, || format!("empty {} before starting over", root.display()))?;
+                .context(Phase::Image, || format!("empty {folder} before another attempt", folder = root.display()))?;
         }
     }
 
@@ -162,7 +165,11 @@ fn burn_part(
     let unpacked = unpacked.context(Phase::Image, || format!("unpack {}", part.url))?;
     let digest = digest.join().context(Phase::Image, || format!("digest of {}", part.url))?;
     if digest != part.digest {
-        let text = format!("digest mismatch for {}: expected {}, got {digest}", part.url, part.digest);
+        let text = format!(
+            "digest mismatch for {url}: expected {expected}, got {digest}",
+            url = part.url,
+            expected = part.digest
+        );
         return Err(Error::new(Phase::Image, text).with_code(ErrorCode::DigestMismatch));
     }
     let UnpackResult { entries, tar_bytes, conflicts } = unpacked;

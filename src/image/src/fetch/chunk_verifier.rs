@@ -48,7 +48,7 @@ impl VerifiedDownload {
         };
         let start = self.next as u64 * u64::from(manifest.chunk_bytes);
         let length = (manifest.size_bytes - start).min(manifest.chunk_bytes.into());
-        let what = format!("chunk {} (bytes {start} to {})", self.next, start + length - 1);
+        let what = format!("chunk {number} (bytes {start} to {last})", number = self.next, last = start + length - 1);
         let mut places = BTreeSet::new();
         for _ in 0..=REFETCHES {
             self.chunk.resize(length as usize, 0);
@@ -63,7 +63,10 @@ impl VerifiedDownload {
             self.fetch.rewind_to(start);
         }
         let places: Vec<String> = places.into_iter().collect();
-        let text = format!("{what} does not match the manifest; the chunk was fetched {} times from", REFETCHES + 1);
+        let text = format!(
+            "{what} does not match the manifest, although the chunk was fetched {times} times from",
+            times = REFETCHES + 1
+        );
         Err(io::Error::other(format!("{text} {}", places.join(", "))))
     }
 }

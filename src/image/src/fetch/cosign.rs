@@ -48,10 +48,10 @@ pub(crate) fn extract_pem_body(text: &str) -> Result<Option<String>, String> {
     // The text is not printed completely: it may be a secret that was specified by mistake, and errors appear on
     // consoles and in logs.
     if label.contains("PRIVATE") {
-        return Err("this is a secret key; specify the public key, cosign.pub".to_owned());
+        return Err("the key is a secret key; specify the public key, cosign.pub".to_owned());
     }
     if label != PEM {
-        return Err(format!("this is not a public key, but PEM data of type {label:.40}"));
+        return Err(format!("the PEM data is not a public key: its type is {label:.40}"));
     }
     let (body, after) =
         rest.split_once("-----END PUBLIC KEY-----").ok_or("the END line of the PEM block is missing")?;
@@ -183,8 +183,8 @@ impl CosignPayload {
             serde_json::from_slice(text).map_err(|why| format!("cannot parse the signed payload: {why}"))?;
         if signed.critical.kind != TYPE {
             return Err(format!(
-                "the signed payload has the type `{:.60}`, which is not the type of an image signature",
-                signed.critical.kind
+                "the signed payload has the type `{payload_type:.60}`, which is not the type of an image signature",
+                payload_type = signed.critical.kind
             ));
         }
         let digest = signed.critical.image.digest.parse()?;

@@ -81,8 +81,10 @@ impl HeadAnswer {
             HeadAnswer::Found(look) => Ok(look),
             HeadAnswer::Refused(response) => {
                 let proxy = describe_proxy(url.as_str(), ProxyScope::All);
-                let text =
-                    format!("cannot fetch the image {url}{proxy}: the server responded with {}", response.status());
+                let text = format!(
+                    "cannot fetch the image {url}{proxy}: the server responded with {status}",
+                    status = response.status()
+                );
                 Err(Error::new(Phase::Image, text))
             }
         }
@@ -90,7 +92,7 @@ impl HeadAnswer {
 }
 
 fn describe_request(url: &Url) -> String {
-    format!("query the image {url}{}", describe_proxy(url.as_str(), ProxyScope::All))
+    format!("query the image {url}{proxy}", proxy = describe_proxy(url.as_str(), ProxyScope::All))
 }
 
 /// Returns the value of the Content-Length header. reqwest's `content_length` returns the length of the body, which is

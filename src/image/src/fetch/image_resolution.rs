@@ -27,8 +27,10 @@ pub fn resolve_image(client: &Client, source: &ImageSource, pace: &FetchRetryPol
     let places = urls.iter().map(|url| parse_image_url(url)).collect::<Result<Vec<ImageUrl>>>()?;
     let in_registries = places.iter().filter(|place| matches!(place, ImageUrl::Registry(_))).count();
     if in_registries != 0 && in_registries != places.len() {
-        let text =
-            format!("{}: either the image and all its mirrors must be in registries, or none of them", source.url);
+        let text = format!(
+            "{url}: either the image and all its mirrors must be in registries, or none of them",
+            url = source.url
+        );
         return Err(Error::refusal(Phase::Image, text));
     }
     if in_registries != 0 && !source.keys.0.is_empty() && source.keys.cosign().next().is_none() {
@@ -55,7 +57,7 @@ pub fn resolve_image(client: &Client, source: &ImageSource, pace: &FetchRetryPol
         }
     }
     let text: Vec<String> = reasons.iter().map(Error::to_string).collect();
-    let text = format!("no server has the image: {}", text.join("; "));
+    let text = format!("no server has the image: {reasons}", reasons = text.join("; "));
     let all_refused = reasons.iter().all(Error::is_refusal);
     let code = reasons.iter().find_map(Error::specific_code).unwrap_or(ErrorCode::ImageUnavailable);
     let error = if all_refused { Error::refusal(Phase::Image, text) } else { Error::new(Phase::Image, text) };
@@ -221,7 +223,8 @@ mod tests {
         });
         let error = ask(&no_file, None).unwrap_err().to_string();
         assert!(
-            error.contains("no digest is known for") && error.contains(".md5?a=b: the server responded with 404"),
+            error.contains("is unknown: no digest is specified")
+                && error.contains(".md5?a=b: the server responded with 404"),
             "{error}"
         );
         assert!(error.contains(".sha256?a=b: the server responded with 404"), "{error}");
@@ -251,7 +254,7 @@ mod tests {
             ("12", "is not a digest"),
             (
                 "md5:0123456789abcdef0123456789abcdef",
-                "md5 digests can be forged and are not supported; specify the sha256",
+                "md5 digests are not supported, because they can be forged; specify the sha256 digest",
             ),
         ] {
             let error = ask(&server, Some(digest)).unwrap_err().to_string();
@@ -359,7 +362,7 @@ mod tests {
             (["http://127.0.0.1:1/i", "oci://127.0.0.1:1/i:1"], "and all its mirrors must be in registries"),
             (["oci://127.0.0.1:1/i:1", "http://127.0.0.1:1/i"], "and all its mirrors must be in registries"),
             (["http://127.0.0.1:1/i", "image"], "the image URL `image`"),
-            (["http://127.0.0.1:1/i", "oci://127.0.0.1:1/i"], "lacks a tag or digest"),
+            (["http://127.0.0.1:1/i", "oci://127.0.0.1:1/i"], "the tag or digest is missing"),
             (["http://127.0.0.1:1/i", "file://stick/i"], "does not contain an absolute path, as in file:///"),
         ] {
             let error = reach_all(&urls, Some(sha256())).unwrap_err().to_string();

@@ -87,11 +87,11 @@ mod tests {
             "-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\neyJrZGYi\n-----END ENCRYPTED SIGSTORE PRIVATE KEY-----\n";
         let body = body();
         for (text, says) in [
-            (secret, "this is a secret key"),
-            (&secret.replace("ENCRYPTED SIGSTORE ", ""), "this is a secret key"),
+            (secret, "the key is a secret key"),
+            (&secret.replace("ENCRYPTED SIGSTORE ", ""), "the key is a secret key"),
             (
                 &secret.replace("ENCRYPTED SIGSTORE PRIVATE KEY", "CERTIFICATE"),
-                "this is not a public key, but PEM data of type CERTIFICATE",
+                "the PEM data is not a public key: its type is CERTIFICATE",
             ),
             ("-----BEGIN PUBLIC KEY-----\neyJrZGYi\n-----END PUBLIC KEY-----\n", "unsupported key type"),
             ("-----BEGIN PUBLIC KEY-----\neyJrZGYi\n", "the END line of the PEM block is missing"),

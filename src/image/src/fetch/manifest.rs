@@ -57,7 +57,10 @@ impl ImageManifest {
         let versioned: ManifestVersion =
             serde_json::from_slice(document).map_err(|error| format!("not a manifest: {}", reword(error)))?;
         if versioned.version != VERSION {
-            return Err(format!("version {} is not supported; supported version: {VERSION}", versioned.version));
+            return Err(format!(
+                "version {version} is not supported; supported version: {VERSION}",
+                version = versioned.version
+            ));
         }
         let manifest: ImageManifest = serde_json::from_slice(document).map_err(reword)?;
         manifest.check()?;
@@ -66,18 +69,21 @@ impl ImageManifest {
 
     fn check(&self) -> Result<(), String> {
         if self.digest.kind != DigestKind::Sha256 {
-            return Err(format!("the digest {} is not a sha256 digest", self.digest));
+            return Err(format!("the digest {digest} is not a sha256 digest", digest = self.digest));
         }
         if !CHUNK_BYTES.contains(&self.chunk_bytes) {
             let (least, most) = CHUNK_BYTES.into_inner();
-            return Err(format!("chunk_bytes is {}, but must be between {least} and {most}", self.chunk_bytes));
+            return Err(format!(
+                "chunk_bytes is {chunk_bytes}, but must be between {least} and {most}",
+                chunk_bytes = self.chunk_bytes
+            ));
         }
         let needed = self.size_bytes.div_ceil(self.chunk_bytes.into());
         if self.chunks.len() as u64 != needed {
             let (size, chunks) = (self.size_bytes, self.chunks.len());
             let chunk_bytes = self.chunk_bytes;
             return Err(format!(
-                "an image of {size} bytes has {needed} chunks of {chunk_bytes} bytes, but the manifest lists {chunks} chunks"
+                "the manifest lists {chunks} chunks, but an image of {size} bytes has {needed} chunks of {chunk_bytes} bytes"
             ));
         }
         Ok(())
@@ -180,15 +186,15 @@ mod tests {
             (
                 "size_bytes",
                 ((3 << 20) + 1).into(),
-                "an image of 3145729 bytes has 4 chunks of 1048576 bytes, but the manifest lists 3",
+                "the manifest lists 3 chunks, but an image of 3145729 bytes has 4 chunks of 1048576 bytes",
             ),
-            ("size_bytes", u64::MAX.into(), "but the manifest lists 3"),
+            ("size_bytes", u64::MAX.into(), "the manifest lists 3 chunks"),
             ("size_bytes", 0.into(), "0 bytes has 0 chunks"),
             ("size_bytes", (-1).into(), "must be a whole number, but is the number -1"),
             ("chunk_bytes", 0.into(), "chunk_bytes is 0, but must be between 65536 and 4194304"),
             ("chunk_bytes", u32::MAX.into(), "chunk_bytes is 4294967295"),
-            ("chunks", Vec::<String>::new().into(), "but the manifest lists 0"),
-            ("chunks", vec![hex.clone(), hex.clone()].into(), "but the manifest lists 2"),
+            ("chunks", Vec::<String>::new().into(), "the manifest lists 0 chunks"),
+            ("chunks", vec![hex.clone(), hex.clone()].into(), "the manifest lists 2 chunks"),
             ("chunks", vec![hex.clone(), "ä".repeat(32), hex.clone()].into(), "chunks[1] is not a SHA-256"),
             ("chunks", vec![hex.clone(), hex.clone(), "0".into()].into(), "chunks[2] is not a SHA-256"),
             ("image", 12.into(), "must be text, but is the number 12"),

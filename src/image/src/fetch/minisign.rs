@@ -40,7 +40,7 @@ impl FromStr for MinisignPublicKey {
         // The text is not printed completely: it may be a secret that was specified by mistake, and errors appear on
         // consoles and in logs.
         if BASE64_STANDARD.decode(text.trim()).is_ok_and(|bytes| bytes.len() == SECRET_BYTES) {
-            return Err("this is a secret key; specify the public key from the .pub file".to_owned());
+            return Err("the key is a secret key; specify the public key from the .pub file".to_owned());
         }
         let not_one = |why: &str| format!("`{text:.24}` is not a minisign public key: {why}");
         match decode_labelled::<42, 32>(text.trim()) {

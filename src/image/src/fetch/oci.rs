@@ -61,7 +61,7 @@ pub(crate) fn resolve_reference(
         let index = if digest == named.digest {
             String::new()
         } else {
-            format!(", and its index has the digest {}", named.digest)
+            format!(" (the index has the digest {index_digest})", index_digest = named.digest)
         };
         let text = format!("the image's manifest has the digest {digest}{index}, but {given} is specified");
         return Err(fail(text));
@@ -119,8 +119,8 @@ fn resolve_layers(
         match look.size_bytes {
             Some(size) if size != layer.size => {
                 return Err(fail(format!(
-                    "the layer {digest} has {size} bytes, but the manifest lists {}",
-                    layer.size
+                    "the layer {digest} has {size} bytes, but the manifest specifies {expected} bytes",
+                    expected = layer.size
                 )));
             }
             _ => {}

@@ -114,7 +114,7 @@ impl ParallelRanges {
         match lane.recv_timeout(self.work.asked.stall) {
             Ok(arrived) => arrived,
             Err(RecvTimeoutError::Timeout) => {
-                Err(format!("no data received for {:.0} s", self.work.asked.stall.as_secs_f32()))
+                Err(format!("no data received for {seconds:.0} s", seconds = self.work.asked.stall.as_secs_f32()))
             }
             Err(RecvTimeoutError::Disconnected) => Err("the thread of a range request ended unexpectedly".to_owned()),
         }
@@ -181,7 +181,7 @@ impl LaneShared {
             // Checked before every read, so that a lane that is no longer needed does not hold memory until its piece
             // is complete.
             if self.piece_span(piece).is_none() {
-                return Err("the download of the piece was canceled".to_owned());
+                return Err("the download of this part of the image was canceled".to_owned());
             }
             // The body is read until it reports its end after the last byte, because only then the connection can be
             // reused for the next piece.
@@ -201,7 +201,7 @@ impl LaneShared {
     /// Checks that the response is from the same image and has exactly the requested range.
     fn check_response(&self, response: &Response, first: u64, last: u64) -> Result<(), String> {
         if response.status() != StatusCode::PARTIAL_CONTENT {
-            return Err(format!("the server responded with {} to a range request", response.status()));
+            return Err(format!("the server responded with {status} to a range request", status = response.status()));
         }
         let etag = header_text(response, ETAG);
         if self.asked.etag.is_some() && self.asked.etag != etag {

@@ -30,7 +30,7 @@ impl RangeReader {
     pub fn read(&self, range: Range<u64>) -> Result<Vec<u8>> {
         let url = &self.image.url;
         let length = range.end - range.start;
-        let what = format!("read bytes {} to {} of {url}", range.start, range.end);
+        let what = format!("read bytes {start} to {end} of {url}", start = range.start, end = range.end);
         if url.starts_with("file:") {
             let read = local_file::open_at(url, range.start).and_then(|(file, _)| read_prefix(file, length));
             return read.context(Phase::Image, || what);

@@ -168,7 +168,7 @@ impl ResumableDownload {
         }
         match request.send() {
             Ok(response) if is_retryable(response.status()) => {
-                Err(OpenFailure::MayPass(format!("the server responded with {}", response.status())))
+                Err(OpenFailure::MayPass(format!("the server responded with {status}", status = response.status())))
             }
             Ok(response) => Ok(response),
             Err(error) => {
@@ -189,7 +189,7 @@ impl ResumableDownload {
                 if self.places.is_first() && etag != self.image.etag {
                     let url = &self.image.url;
                     tracing::warn!(
-                        "{url}: the image has changed since the check; it is accepted only if its digest matches"
+                        "{url}: the image has changed on the server since its check; the new image is accepted only if its digest matches"
                     );
                 }
             }
@@ -265,12 +265,12 @@ impl ResumableDownload {
         }
         let pause = self.pace.pause_after(self.failures);
         tracing::warn!(
-            "image: {why} at byte {} of {}; resuming in {:.1} s (attempt {} of {})",
-            self.position,
-            self.total.map_or("unknown".to_owned(), |total| total.to_string()),
-            pause.as_secs_f32(),
-            self.failures + 1,
-            self.pace.attempts
+            "image: {why} at byte {position} of {total}; resuming in {pause:.1} s (attempt {attempt} of {attempts})",
+            position = self.position,
+            total = self.total.map_or("unknown".to_owned(), |total| total.to_string()),
+            pause = pause.as_secs_f32(),
+            attempt = self.failures + 1,
+            attempts = self.pace.attempts
         );
         std::thread::sleep(pause);
         Ok(())

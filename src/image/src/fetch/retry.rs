@@ -106,7 +106,7 @@ impl FetchRetryPolicy {
                     Ok(taken) => return Ok(taken),
                     Err(error) => Error::with_source(Phase::Image, what, error).to_string(),
                 },
-                Ok(response) => format!("{what}: the server responded with {}", response.status()),
+                Ok(response) => format!("{what}: the server responded with {status}", status = response.status()),
                 Err(error) if is_hopeless(&error) => {
                     return Err(Error::with_source(Phase::Image, what, error.without_url()));
                 }
@@ -117,7 +117,12 @@ impl FetchRetryPolicy {
                 return Err(Error::new(Phase::Image, format!("{why} ({failures} attempts)")));
             }
             let pause = self.pause_after(failures);
-            tracing::warn!("{why}; attempt {} of {} in {:.1} s", failures + 1, self.attempts, pause.as_secs_f32());
+            tracing::warn!(
+                "{why}; attempt {attempt} of {attempts} in {pause:.1} s",
+                attempt = failures + 1,
+                attempts = self.attempts,
+                pause = pause.as_secs_f32()
+            );
             std::thread::sleep(pause);
         }
     }

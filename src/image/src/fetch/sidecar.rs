@@ -37,7 +37,7 @@ pub(crate) fn read_sidecar(
         return Ok(match pace.read_document(&what, most_bytes, || client.get(url.clone()))? {
             DocumentAnswer::Document(bytes) => SidecarLookup::Found(bytes),
             DocumentAnswer::Other(response) => {
-                SidecarLookup::Missing(format!("{url}: the server responded with {}", response.status()))
+                SidecarLookup::Missing(format!("{url}: the server responded with {status}", status = response.status()))
             }
         });
     }
@@ -98,7 +98,7 @@ pub(crate) fn read_digest(client: &Client, image: &Url, pace: &FetchRetryPolicy)
 fn missing_digest(image: &Url, why: &str) -> Error {
     let name = image.path_segments().and_then(Iterator::last).unwrap_or_default();
     let hint = format!("specify the digest of the image as sha256:HEX, or provide {name}.sha256 next to the image");
-    Error::refusal(Phase::Image, format!("no digest is known for {image}: none is specified, and {why}; {hint}"))
+    Error::refusal(Phase::Image, format!("the digest of {image} is unknown: no digest is specified, and {why}; {hint}"))
         .with_code(ErrorCode::ImageUnavailable)
 }
 

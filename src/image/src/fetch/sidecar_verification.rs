@@ -128,7 +128,7 @@ impl SignatureKeys {
             );
             return Err(reject(text));
         }
-        tracing::info!("{url} is signed by key {id}: {}", signature.comment);
+        tracing::info!("{url} is signed by key {id}, with the trusted comment: {comment}", comment = signature.comment);
         Ok(signature)
     }
 }
@@ -215,13 +215,13 @@ fn read_document(suffix: &str, text: &[u8], image: &KnownImage) -> Result<Verifi
         && manifest.size_bytes != size
     {
         return Err(format!(
-            "the document is for an image of {} bytes, but the server's image has {size} bytes",
-            manifest.size_bytes
+            "the document is for an image of {expected} bytes, but the server's image has {size} bytes",
+            expected = manifest.size_bytes
         ));
     }
     match image.digest {
         Some(given) if given.kind != DigestKind::Sha256 => Err(format!(
-            "the document contains {digest}, but the specified digest is {given}; specify the sha256 digest, so that the two can be compared"
+            "the digest {digest} in the document cannot be compared with the specified digest {given}; specify the sha256 digest"
         )),
         Some(given) if *given != digest => Err(format!("digest {digest} differs from the specified digest {given}")),
         _ => Ok(VerifiedDocument { digest, manifest: manifest.map(Arc::new), signed_by: None, signed_as: None }),

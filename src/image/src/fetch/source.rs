@@ -39,9 +39,9 @@ pub fn parse_given_digest(text: Option<&str>, url: &str) -> Result<Option<Digest
     let Some(text) = text.filter(|text| !text.trim().is_empty()) else { return Ok(None) };
     let digest: Digest = text.parse().map_err(refused)?;
     match digest.kind {
-        DigestKind::Md5 => {
-            Err(refused("md5 digests can be forged and are not supported; specify the sha256".to_owned()))
-        }
+        DigestKind::Md5 => Err(refused(
+            "md5 digests are not supported, because they can be forged; specify the sha256 digest".to_owned(),
+        )),
         DigestKind::Sha256 | DigestKind::Sha512 => Ok(Some(digest)),
     }
 }

@@ -41,9 +41,9 @@ pub(crate) fn find_missing(tree: &Path) -> Option<String> {
         (true, true) => return None,
         (false, true) => "no kernel (boot/vmlinuz*, usr/lib/modules/*/vmlinuz, or a unified kernel image in EFI/Linux)",
         (true, false) => "no init (sbin/init or usr/lib/systemd/systemd)",
-        (false, false) => "neither a kernel nor an init",
+        (false, false) => "neither a kernel nor an init program",
     };
-    Some(format!("{} contains {what}: a machine cannot boot from this image alone", tree.display()))
+    Some(format!("{folder} contains {what}: a machine cannot boot from this image alone", folder = tree.display()))
 }
 
 /// Returns the names in a directory. Returns an empty list if the directory does not exist.

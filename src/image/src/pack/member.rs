@@ -123,9 +123,7 @@ impl PackedMember<'_> {
         for (name, value) in &self.xattrs {
             let shown = String::from_utf8_lossy(name);
             let name = std::str::from_utf8(name).map_err(|_| {
-                io::Error::other(format!(
-                    "the name of the name of the file's extended attribute {shown:?} is not UTF-8"
-                ))
+                io::Error::other(format!("the name of the file's extended attribute {shown:?} is not UTF-8"))
             })?;
             // Encode it like GNU tar: `=` would end the key.
             let name = name.replace('%', "%25").replace('=', "%3D");

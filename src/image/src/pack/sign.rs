@@ -35,16 +35,21 @@ impl ImageSigner {
     }
 
     fn open_with_password(path: &Path, password: impl FnOnce() -> Result<Option<String>>) -> Result<ImageSigner> {
-        let reading = || format!("read the secret key {}", path.display());
+        let reading = || format!("read the secret key {key_file}", key_file = path.display());
         let text = std::fs::read_to_string(path).context(Phase::Settings, reading)?;
         let line = text.lines().nth(1).unwrap_or_default();
         // The library's errors describe only internals such as buffers, which do not help the operator.
-        let no_key = || Error::refusal(Phase::Settings, format!("{} is not a minisign secret key", path.display()));
+        let no_key = || {
+            Error::refusal(
+                Phase::Settings,
+                format!("{key_file} is not a minisign secret key", key_file = path.display()),
+            )
+        };
         let bytes = BASE64_STANDARD.decode(line).map_err(|_| no_key())?;
         if bytes.len() == PUBLIC_BYTES {
             let why = format!(
-                "{} is a public key; sign with the secret key that minisign -G created with it",
-                path.display()
+                "{key_file} is a public key; sign with the secret key that minisign -G created with it",
+                key_file = path.display()
             );
             return Err(Error::refusal(Phase::Settings, why));
         }
@@ -71,7 +76,7 @@ impl ImageSigner {
 
 fn unlock_key(path: &Path, text: &str, password: Option<String>) -> Result<SecretKey> {
     let opened = SecretKeyBox::from_string(text).and_then(|boxed| boxed.into_secret_key(password));
-    opened.context(Phase::Settings, || format!("unlock the secret key {}", path.display()))
+    opened.context(Phase::Settings, || format!("unlock the secret key {key_file}", key_file = path.display()))
 }
 
 /// Returns the password from the environment. Returns `None` if the environment does not contain the password, but the
@@ -82,8 +87,8 @@ fn read_password(key: &Path) -> Result<Option<String>> {
         Err(_) if std::io::stdin().is_terminal() => Ok(None),
         Err(_) => {
             let why = format!(
-                "cannot ask for the password of the secret key {}: no terminal is available; set {PASSWORD}",
-                key.display()
+                "cannot ask for the password of the secret key {key_file}: no terminal is available; set {PASSWORD}",
+                key_file = key.display()
             );
             Err(Error::new(Phase::Settings, why))
         }

@@ -68,7 +68,7 @@ impl<W: Write> TreeWalk<'_, W> {
             return Err(Error::refusal(Phase::Image, format!("{}: {why}", full.display())));
         }
         if metadata.file_type().is_socket() {
-            tracing::warn!("{} is a socket and is not packed", full.display());
+            tracing::warn!("{path} is a socket and is not packed", path = full.display());
             return Ok(false);
         }
         self.append_member(path, &full, &metadata).context(Phase::Image, || format!("pack {}", full.display()))?;

@@ -123,8 +123,8 @@ impl StreamDecoder<'_, '_> {
         match self.format {
             Some(_) if start.is_empty() => Ok(None),
             Some(format) if found != Some(format) => Err(damaged_error(format!(
-                "unexpected data after the end of the {format} stream, at byte {position}: {}",
-                format::format_hex(start)
+                "unexpected data after the end of the {format} stream, at byte {position}: {start}",
+                start = format::format_hex(start)
             ))),
             None if start.is_empty() => Err(damaged_error("the image is empty")),
             None if found.is_none() => match self.plain {

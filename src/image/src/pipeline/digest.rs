@@ -41,7 +41,10 @@ impl FromStr for Digest {
             return Err(format!("the digest `{text}` contains characters that are not hexadecimal digits"));
         }
         if hex.len() != digits {
-            return Err(format!("the digest `{text}` has {} digits, but a {name} digest has {digits}", hex.len()));
+            return Err(format!(
+                "the digest `{text}` has {count} digits, but a {name} digest has {digits}",
+                count = hex.len()
+            ));
         }
         Ok(Digest { kind, hex: hex.to_ascii_lowercase() })
     }

@@ -173,7 +173,7 @@ fn reject_unsupported(backing: u64, encryption: u64, snapshots: u64, features: u
     let one = "convert the qcow2 to a single file with `qemu-img convert -O qcow2`";
     if backing != 0 || features & ELSEWHERE != 0 {
         // The header could refer to any file of the machine that converts the image.
-        return Err(invalid_image(format!("the qcow2 refers to another file; {one}")));
+        return Err(invalid_image(format!("the qcow2 depends on another file (backing file or data file); {one}")));
     }
     if encryption != 0 {
         return Err(invalid_image("the qcow2 is encrypted; decrypt it with `qemu-img convert`"));

@@ -192,8 +192,8 @@ fn root_what_has_no_order_is_refused_before_it_is_written_and_packed_from_a_file
     assert_eq!(converted(&bytes).unwrap(), digest(&at.join("few.raw")));
 
     for (make, says) in [
-        ("create -q -f qcow2 -b few.qcow2 -F qcow2 odd.qcow2", "refers to another file"),
-        ("create -q -f qcow2 -o data_file=data.raw odd.qcow2 1M", "refers to another file"),
+        ("create -q -f qcow2 -b few.qcow2 -F qcow2 odd.qcow2", "depends on another file"),
+        ("create -q -f qcow2 -o data_file=data.raw odd.qcow2 1M", "depends on another file"),
         ("create -q -f qcow2 -o extended_l2=on odd.qcow2 1M", "subclusters (extended_l2)"),
         ("create -q -f qcow2 odd.qcow2 1M && qemu-img snapshot -c one odd.qcow2", "contains 1 snapshots"),
         // `luks` is not tested: qemu-img benchmarks the processor for it, and fails on a busy machine.
@@ -285,12 +285,12 @@ fn what_a_header_must_not_say_is_refused_in_words() {
     for (image, says) in [
         (with(0, b"x"), "not a qcow2"),
         (with(7, &[4]), "has version 4; supported versions: 2 and 3"),
-        (with(8, &long(200)), "refers to another file"),
+        (with(8, &long(200)), "depends on another file"),
         (with(35, &[1]), "is encrypted"),
         (with(63, &[2]), "contains 2 snapshots"),
         (with(72, &long(1)), "was not closed properly"),
         (with(72, &long(2)), "was not closed properly"),
-        (with(72, &long(4)), "refers to another file"),
+        (with(72, &long(4)), "depends on another file"),
         (with(72, &long(16)), "subclusters"),
         (with(72, &long(32)), "unsupported features: 0x20"),
         (with(20, &[0, 0, 0, 8]), "clusters of 2^8"),

@@ -136,7 +136,10 @@ impl RawTarget {
     }
 
     fn io_error(&self, verb: &str, length: u64, offset: u64, error: &io::Error) -> io::Error {
-        io::Error::new(error.kind(), format!("{verb} {length} bytes at byte {offset} of {}: {error}", self.disk.name))
+        io::Error::new(
+            error.kind(),
+            format!("{verb} {length} bytes at byte {offset} of {disk}: {error}", disk = self.disk.name),
+        )
     }
 }
 

@@ -118,7 +118,7 @@ fn what_is_merged_into_and_is_no_filesystem_of_its_own_could_be_cleared_and_is_r
     let before = look(&root, false);
     let incoming = IncomingImage::start_at_pace(reached(&server, &image), PayloadKind::Tar, pace()).unwrap();
     let error = incoming.burn_to_root(&root, &beneath, &|_| ()).unwrap_err().to_string();
-    assert!(error.contains("is not a separate filesystem"), "{error}");
+    assert!(error.contains("is not the mount point of a filesystem"), "{error}");
     assert_same(&before, &look(&root, false), "refused");
 }
 

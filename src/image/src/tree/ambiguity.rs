@@ -67,7 +67,7 @@ pub(crate) fn global_disagreement(records: &PaxRecords) -> Option<String> {
         let is = |known: &&str| known.as_bytes() == *key;
         key.starts_with(b"GNU.sparse.") || SINGLE.iter().any(&is) || UNSUPPORTED.iter().any(is)
     })?;
-    Some(format!("a global header contains {}, which some tar readers ignore", String::from_utf8_lossy(key)))
+    Some(format!("a global header contains {key}, which some tar readers ignore", key = String::from_utf8_lossy(key)))
 }
 
 impl MemberClaims<'_> {
@@ -91,7 +91,7 @@ impl MemberClaims<'_> {
     fn records_disagreement(&self) -> Option<String> {
         if let Some(key) = UNSUPPORTED.iter().find(|key| self.has(key)) {
             return Some(format!(
-                "the member has the record {key}, which not all tar readers interpret in the same way"
+                "the member's record {key} is ambiguous: tar readers interpret this record in different ways"
             ));
         }
         let charset = self.records.get("hdrcharset");
@@ -176,7 +176,7 @@ impl MemberClaims<'_> {
         }
         // The number of segments is also stored before the data.
         if self.has("GNU.sparse.major") && self.has("GNU.sparse.numblocks") {
-            return Some("the member declares the number of segments of its sparse map twice".to_owned());
+            return Some("the member specifies the number of segments in its sparse map twice".to_owned());
         }
         None
     }
@@ -198,7 +198,7 @@ impl MemberClaims<'_> {
         // Python interprets the length as the extent.
         let is_small = self.records.parse_number("size").ok().flatten().is_some_and(|size| size <= MAXIMUM_OCTAL_SIZE);
         is_small.then(|| {
-            "the member is a sparse file with a size record, which not all tar readers interpret in the same way"
+            "the member is ambiguous: tar readers interpret a sparse file with a size record in different ways"
                 .to_owned()
         })
     }
@@ -212,8 +212,8 @@ impl MemberClaims<'_> {
             return None;
         }
         Some(format!(
-            "the member's size is {} bytes in the header, but {size} bytes in the PAX record",
-            self.header_size
+            "the member's size is {header_size} bytes in the header, but {size} bytes in the PAX record",
+            header_size = self.header_size
         ))
     }
 }
@@ -258,7 +258,7 @@ pub(crate) fn parse_number(field: &[u8]) -> io::Result<u64> {
         return Ok(0);
     }
     if !is_plain_number(field) {
-        let text = "the header contains a number that not all tar readers parse in the same way";
+        let text = "the header contains an ambiguous number, which tar readers parse in different ways";
         return Err(io::Error::new(io::ErrorKind::InvalidData, text));
     }
     let as_digits = |base: u64| move |number: u64, byte: &u8| number.wrapping_mul(base).wrapping_add(u64::from(*byte));

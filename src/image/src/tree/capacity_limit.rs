@@ -42,5 +42,7 @@ impl TargetCapacity {
 
 /// Returns the error message for a tar that exceeds the maximum length.
 pub(crate) fn too_long_message(longest: u64) -> String {
-    format!("the tar archive is longer than {longest} bytes, the limit for target filesystems of this size")
+    format!(
+        "the tar archive has more than {longest} bytes, which exceeds the limit for target filesystems of this size"
+    )
 }

@@ -57,7 +57,7 @@ pub(crate) fn copy_source(
             set_by_name(place, &attributes_of(&stat, Vec::new()), true)
         }
         _ => Err(io::Error::other(
-            "no hard link to the file can be created at this path, and the file cannot be copied instead, because it is neither a regular file nor a symlink",
+            "a hard link cannot be created at this path, and the target of the link cannot be copied instead, because the target is neither a regular file nor a symlink",
         )),
     }
 }

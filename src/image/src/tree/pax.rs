@@ -77,8 +77,8 @@ impl PaxRecords {
             if is_digits(value) { std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()) } else { None };
         number.map(Some).ok_or_else(|| {
             invalid_record(format!(
-                "the PAX header contains {key}={:?}, which is not a number",
-                String::from_utf8_lossy(value)
+                "the PAX header contains {key}={value:?}, which is not a number",
+                value = String::from_utf8_lossy(value)
             ))
         })
     }
@@ -92,8 +92,8 @@ impl PaxRecords {
         let Some(value) = self.get(key) else { return Ok(None) };
         parse_time(value).map(Some).ok_or_else(|| {
             invalid_record(format!(
-                "the PAX header contains {key}={:?}, which is not a time",
-                String::from_utf8_lossy(value)
+                "the PAX header contains {key}={value:?}, which is not a time",
+                value = String::from_utf8_lossy(value)
             ))
         })
     }
@@ -188,8 +188,8 @@ fn decode_base64(key: &[u8], value: &[u8]) -> io::Result<Vec<u8>> {
     let end = value.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
     STANDARD_NO_PAD.decode(&value[..end]).map_err(|error| {
         invalid_record(format!(
-            "the PAX header contains {}, but its value is not base64: {error}",
-            String::from_utf8_lossy(key)
+            "the value of {key} in the PAX header is not base64: {error}",
+            key = String::from_utf8_lossy(key)
         ))
     })
 }
@@ -240,7 +240,7 @@ mod tests {
             assert_eq!(parse(records).xattrs().unwrap(), expected, "{records:?}");
         }
         let error = parse(&["LIBARCHIVE.xattr.user.a=%"]).xattrs().unwrap_err().to_string();
-        assert!(error.contains("LIBARCHIVE.xattr.user.a, but its value is not base64"), "{error}");
+        assert!(error.contains("LIBARCHIVE.xattr.user.a in the PAX header is not base64"), "{error}");
     }
 
     #[test]

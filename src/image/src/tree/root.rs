@@ -265,7 +265,7 @@ impl UnpackRoot {
         let own = fstat(&self.fd)?.st_dev;
         if kept.iter().any(|(device, _)| *device == own) {
             return Err(io::Error::other(
-                "the image is to be merged into a directory that is not a separate filesystem",
+                "the image cannot be merged into this directory, which is not the mount point of a filesystem",
             ));
         }
         let mut fresh =

@@ -120,7 +120,9 @@ pub(crate) fn add_segments(
     }
     // Python parses the numbers of empty segments too.
     if !pieces.iter().all(|piece| is_plain_number(&piece.offset) && is_plain_number(&piece.numbytes)) {
-        return Err(invalid_map("the sparse map contains a number that not all tar readers parse in the same way"));
+        return Err(invalid_map(
+            "the sparse map contains an ambiguous number, which tar readers parse in different ways",
+        ));
     }
     for piece in filled {
         segments.push((parse_number(&piece.offset)?, parse_number(&piece.numbytes)?));
@@ -169,7 +171,10 @@ fn parse_decimal(text: &[u8]) -> io::Result<u64> {
     let digits = text.iter().all(u8::is_ascii_digit).then_some(text);
     let number = digits.and_then(|text| std::str::from_utf8(text).ok()).and_then(|text| text.parse().ok());
     number.ok_or_else(|| {
-        invalid_map(&format!("the sparse map contains {:?} instead of a number", String::from_utf8_lossy(text)))
+        invalid_map(&format!(
+            "the sparse map contains {text:?} instead of a number",
+            text = String::from_utf8_lossy(text)
+        ))
     })
 }
 

@@ -224,7 +224,8 @@ impl<'a> TarParser<'a> {
             return Err(self.malformed_error("a header has a wrong checksum"));
         }
         if let Some(field) = ambiguous_number(&header) {
-            let what = format!("the {field} in a header is a number that not all tar readers parse in the same way");
+            let what =
+                format!("the field {field} in a header is ambiguous: tar readers parse this number in different ways");
             return Err(self.malformed_error(&what));
         }
         Ok(Some(header))
@@ -248,7 +249,7 @@ impl<'a> TarParser<'a> {
         }
         if !is_plain_number(&size) {
             return Err(
-                self.malformed_error("the member's size is a number that not all tar readers parse in the same way")
+                self.malformed_error("the member's size is ambiguous: tar readers parse this number in different ways")
             );
         }
         parse_number(&size)
@@ -329,8 +330,8 @@ impl<'a> TarParser<'a> {
 
     fn truncated_error(&self) -> io::Error {
         let text = format!(
-            "the tar archive is truncated: it ends after byte {}, without end-of-archive blocks",
-            self.position()
+            "the tar archive is truncated: it ends after byte {position}, without end-of-archive blocks",
+            position = self.position()
         );
         io::Error::new(io::ErrorKind::InvalidData, text)
     }
@@ -338,7 +339,7 @@ impl<'a> TarParser<'a> {
     fn malformed_error(&self, what: &str) -> io::Error {
         io::Error::new(
             io::ErrorKind::InvalidData,
-            format!("the tar archive is malformed before byte {}: {what}", self.position()),
+            format!("the tar archive is malformed before byte {position}: {what}", position = self.position()),
         )
     }
 }

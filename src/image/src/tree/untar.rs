@@ -287,7 +287,7 @@ impl Unpacker<'_, '_> {
             return Ok(());
         }
         let text = "the tar archive, including the copies that replace hard links across filesystems, is longer than";
-        let text = format!("{text} {longest} bytes, the limit for target filesystems of this size");
+        let text = format!("{text} {longest} bytes, which exceeds the limit for target filesystems of this size");
         Err(io::Error::new(io::ErrorKind::InvalidData, text))
     }
 

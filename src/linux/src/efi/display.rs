@@ -25,7 +25,7 @@ impl fmt::Display for BootVariables {
 fn format_entry(number: u16, value: &[u8]) -> String {
     let name = entry_name(number);
     let Some(option) = LoadOption::parse(value) else {
-        return format!("{name}  malformed load option ({} bytes)", value.len());
+        return format!("{name}  malformed load option ({bytes} bytes)", bytes = value.len());
     };
     let active = if option.is_active() { "*" } else { " " };
     let path = device_path_text(&option).unwrap_or_else(|| "malformed device path".to_owned());

@@ -51,7 +51,7 @@ pub fn read_json<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Op
     let Some(value) = content.get(ATTRIBUTE_BYTES..) else { return refused(format!("{} bytes", content.len())) };
     match serde_json::from_slice(value) {
         Ok(parsed) => Ok(Some(parsed)),
-        Err(error) => refused(format!("the value is not JSON in drophammer's format ({error})")),
+        Err(error) => refused(format!("the value is not in drophammer's JSON format ({error})")),
     }
 }
 

@@ -27,7 +27,7 @@ fn a_copy_that_is_damaged_or_made_to_cost_memory_is_refused() {
             (DISK_GUID, 7, false, "sector 1 is damaged: the header's checksum does not match"),
             (HEADER_SIZE, 91, false, "the header's checksum does not match"),
             (HEADER_SIZE, u32::MAX, false, "the header's checksum does not match"),
-            (OWN_LBA, 2, true, "the header contains the number of another sector"),
+            (OWN_LBA, 2, true, "the header contains another sector number than its own"),
             (ENTRY_COUNT, 0, true, "0 entries of 128 bytes"),
             (ENTRY_COUNT, 4097, true, "4097 entries of 128 bytes"),
             (ENTRY_SIZE, 64, true, "128 entries of 64 bytes"),

@@ -116,7 +116,7 @@ impl EnvironmentProxies {
     fn describe(&self, url: &Url, scope: ProxyScope) -> String {
         match (self.select(url, scope), self.find_variable(url)) {
             (Some(ProxyVariable { name, url: Ok(url) }), _) => {
-                format!(" through the proxy {} (from {name})", url.origin().ascii_serialization())
+                format!(" through the proxy {proxy} (from {name})", proxy = url.origin().ascii_serialization())
             }
             (Some(ProxyVariable { name, .. }), _) => format!(" through the proxy of {name}, which is not supported"),
             (None, Some(ProxyVariable { name, .. })) => {

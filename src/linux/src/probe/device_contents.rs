@@ -65,7 +65,7 @@ pub(super) fn read_contents(target: &ProbeTarget, roots: &ProbeRoots, users: &De
     for left in kernel {
         if contents.table.is_some() {
             let partition = left.name;
-            tracing::warn!(%partition, "the kernel lists this partition, but the partition table of {} does not", target.device);
+            tracing::warn!(%partition, "the kernel has a partition that is not in the partition table of {disk}", disk = target.device);
         }
         contents.uses.extend(left.uses);
     }
@@ -78,7 +78,7 @@ pub(super) fn read_contents(target: &ProbeTarget, roots: &ProbeRoots, users: &De
     }
     if !doubts.is_empty() {
         let text = doubts.join("; ");
-        tracing::warn!("{}: cannot determine all contents: {text}", target.name);
+        tracing::warn!("{device}: cannot determine all contents: {text}", device = target.name);
         contents.unreadable = Some(text);
     }
     Ok(contents)
@@ -134,7 +134,11 @@ fn build_table(
     });
     // Partitions outside the device cannot be read. libblkid would treat a partition of size 0 as the whole disk.
     let said = |found: &BlkidPartition| {
-        format!("{}: partition {} extends beyond the end of the device", target.device, found.number)
+        format!(
+            "{device}: partition {number} extends beyond the end of the device",
+            device = target.device,
+            number = found.number
+        )
     };
     doubts.extend(outside.iter().map(said));
     let partitions = partitions.into_iter().map(|found| {
@@ -204,7 +208,10 @@ fn collect_signatures(
         Vec::new()
     });
     let damaged = found.iter().filter(|found| found.damaged);
-    doubts.extend(damaged.map(|found| format!("{device}: {} with an invalid checksum", found.signature.kind)));
+    doubts.extend(
+        damaged
+            .map(|found| format!("{device}: {signature} with an invalid checksum", signature = found.signature.kind)),
+    );
     found.into_iter().map(|found| found.signature).collect()
 }
 

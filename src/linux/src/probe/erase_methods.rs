@@ -38,7 +38,7 @@ fn find_methods(queue: &Path, node: &Path, transport: &str) -> Vec<EraseMethod> 
 fn nvme_methods(node: &Path) -> Vec<EraseMethod> {
     let asked = std::fs::File::open(node).and_then(|file| nvme::read_namespace(&file));
     asked.map(|namespace| namespace.methods).unwrap_or_else(|error| {
-        tracing::debug!("{}: cannot read the supported erase methods: {error}", node.display());
+        tracing::debug!("{device}: cannot read the supported erase methods: {error}", device = node.display());
         Vec::new()
     })
 }
@@ -48,7 +48,7 @@ fn sata_methods(node: &Path) -> Vec<EraseMethod> {
         return Vec::new();
     }
     ata_security::read_security(node).map(|security| security.available_methods()).unwrap_or_else(|error| {
-        tracing::debug!("{}: cannot read the supported erase methods: {error}", node.display());
+        tracing::debug!("{device}: cannot read the supported erase methods: {error}", device = node.display());
         Vec::new()
     })
 }

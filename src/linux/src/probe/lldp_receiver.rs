@@ -68,9 +68,9 @@ pub fn describe_search(leaves: &LeafSearch) -> String {
         LeafSearch::Both(_) => "LLDP: found both leaf switches".to_owned(),
         LeafSearch::TooMany(names) => {
             format!(
-                "LLDP: metal-stack requires two leaf switches, but {} were found: {}",
-                names.len(),
-                names.join(", ")
+                "LLDP: metal-stack requires two leaf switches, but {count} were found: {names}",
+                count = names.len(),
+                names = names.join(", ")
             )
         }
         LeafSearch::TooFew { silent, leaves } => {
@@ -80,7 +80,7 @@ pub fn describe_search(leaves: &LeafSearch) -> String {
             };
             let silent = match &silent[..] {
                 [] => "all NICs are connected to the same leaf switch".to_owned(),
-                names => format!("no LLDP frames were received on {}", names.join(", ")),
+                names => format!("no LLDP frames were received on {nics}", nics = names.join(", ")),
             };
             format!("LLDP: found {heard} of two leaf switches; {silent}")
         }
@@ -113,11 +113,11 @@ fn stop_firmware_agents(nics: &[Nic], sys: &Path, say: &dyn Fn(&str)) {
         let file = debug.join("i40e").join(device).join("command");
         let told = fs::OpenOptions::new().write(true).open(&file).and_then(|mut file| file.write_all(b"lldp stop"));
         match told {
-            Ok(()) => say(&format!("{}: stopped the LLDP agent in the NIC's firmware", nic.name)),
+            Ok(()) => say(&format!("{nic}: stopped the LLDP agent in the NIC's firmware", nic = nic.name)),
             Err(error) => say(&format!(
-                "{}: cannot stop the LLDP agent in the NIC's firmware: {}: {error}",
-                nic.name,
-                file.display()
+                "{nic}: cannot stop the LLDP agent in the NIC's firmware: {file}: {error}",
+                nic = nic.name,
+                file = file.display()
             )),
         }
     }

@@ -67,7 +67,7 @@ fn examine_members(
         let none = |text: &str| {
             let said: Vec<&str> =
                 text.lines().map(str::trim).filter(|line| !line.is_empty()).take(SAID_LINES).collect();
-            format!("mdadm does not report an array for the member {device}: {}", said.join(" | "))
+            format!("mdadm does not report an array for the member {device}: {output}", output = said.join(" | "))
         };
         match examine(device).and_then(|text| parse_superblock(&text).ok_or_else(|| none(&text))) {
             Ok(superblock) => found.push(((*device).clone(), superblock)),
@@ -225,14 +225,16 @@ fn mark_outdated_members(members: &mut [(DevicePath, MdSuperblock)]) {
         let why = match rival {
             Some((other, ..)) => {
                 format!(
-                    "this member and member {other} were each used without the other: the operator must choose one of them"
+                    "this member and member {other} have different contents, because each was used without the other: the operator must choose one of them"
                 )
             }
-            None if superblock.events.saturating_add(1) < latest => "this member has missed changes".to_owned(),
+            None if superblock.events.saturating_add(1) < latest => {
+                "the contents of this member are older than those of the other members".to_owned()
+            }
             None if left => "the other members were used without this member".to_owned(),
             None => continue,
         };
-        tracing::warn!(%device, "member {own} of array {} is ignored: {why}", superblock.uuid);
+        tracing::warn!(%device, "member {own} of array {array} is ignored: {why}", array = superblock.uuid);
         superblock.role = MemberRole::Faulty;
     }
 }

@@ -209,7 +209,7 @@ fn describe_status(status: c_int) -> String {
         0x10a => ", invalid format",
         _ => "",
     };
-    format!("the controller returned status {:#05x}{meaning}", status & 0x7ff)
+    format!("the controller returned status {status:#05x}{meaning}", status = status & 0x7ff)
 }
 
 #[cfg(test)]

@@ -301,10 +301,10 @@ fn find_closed_reason(group: &LvmReportGroup) -> Option<String> {
         ));
     }
     match (group.vg_exported.is_empty(), group.vg_systemid.as_str()) {
-        (false, _) => Some("it is exported: import it in the installed system with `vgimport`".to_owned()),
+        (false, _) => Some("the volume group is exported: run `vgimport` in the installed system".to_owned()),
         (true, "") => None,
         (true, owner) => Some(format!(
-            "it belongs to the host with the system ID \"{owner}\": remove the ID with `vgchange --systemid \"\"`"
+            "the volume group belongs to the host with the system ID \"{owner}\": remove the system ID with `vgchange --systemid \"\"`"
         )),
     }
 }
@@ -317,10 +317,10 @@ fn find_closed_reason(group: &LvmReportGroup) -> Option<String> {
 fn find_entanglement(volume: &LvmReportVolume) -> Option<&'static str> {
     match () {
         () if volume.lv_attr.starts_with(['O', 'S']) => {
-            Some("is part of a snapshot merge, which would continue if the volume was activated")
+            Some("is part of a snapshot merge, and LVM would continue the merge if the volume was activated")
         }
         () if !volume.lv_allocation_locked.is_empty() => {
-            Some("is being moved, and the move would continue if the volume was activated")
+            Some("is being moved, and LVM would continue the move if the volume was activated")
         }
         () if volume.lv_role.split(',').any(|role| role == "origin") => Some(HAS_SNAPSHOT),
         () => None,

@@ -98,6 +98,6 @@ impl Drop for WorkerProcess {
 fn describe_exit_status(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("the process exited with {code}"),
-        (None, signal) => format!("the process was killed by signal {}", signal.unwrap_or_default()),
+        (None, signal) => format!("the process was killed by signal {signal}", signal = signal.unwrap_or_default()),
     }
 }

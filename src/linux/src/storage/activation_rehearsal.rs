@@ -148,7 +148,7 @@ impl RehearsalStage {
             && !is_named
             && ext_journal::has_external_journal(device)?
         {
-            let why = "has an external journal, which the mount options must specify as journal_path=DEVICE";
+            let why = "the filesystem has an external journal, but the mount options do not specify it: add journal_path=DEVICE";
             return Err(Error::new(Phase::Storage, format!("{} {why}", what())));
         }
         let substituted = MountFilesystem {

@@ -27,12 +27,12 @@ pub fn list_device_holders(device: &DevicePath) -> Vec<String> {
         let name = sysfs.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let number = fs::read_to_string(sysfs.join("dev")).unwrap_or_default();
         let mounted = mounts.iter().filter(|mount| is_mount_of(mount, &number));
-        users.extend(mounted.map(|mount| format!("{name} is mounted at {}", mount.path)));
+        users.extend(mounted.map(|mount| format!("{name} is mounted at {path}", path = mount.path)));
         if swaps.iter().any(|path| is_device(path, &number)) {
             users.push(format!("{name} is in use as swap"));
         }
         let holders = fs::read_dir(sysfs.join("holders")).into_iter().flatten().flatten();
-        users.extend(holders.map(|holder| format!("{name} is held by {}", holder_name(&holder.path()))));
+        users.extend(holders.map(|holder| format!("{name} is held by {holder}", holder = holder_name(&holder.path()))));
     }
     users
 }

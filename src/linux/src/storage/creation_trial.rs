@@ -53,7 +53,13 @@ fn try_sizes<S>(
 
 fn try_array_of_size(trial: &TryArray, member_bytes: &[u64]) -> Result<Option<String>> {
     let TryArray { make, sector_bytes, .. } = trial;
-    let what = || format!("cannot create {} for {} (trial on an in-memory device)", make.level, make.device);
+    let what = || {
+        format!(
+            "cannot create {level} for {device} (trial on an in-memory device)",
+            level = make.level,
+            device = make.device
+        )
+    };
     let (mut scratches, mut members, mut devices) = (Vec::new(), Vec::new(), Vec::new());
     for (member, size_bytes) in make.devices.iter().zip(member_bytes) {
         if *member == ArraySlot::Missing {
@@ -71,8 +77,8 @@ fn try_array_of_size(trial: &TryArray, member_bytes: &[u64]) -> Result<Option<St
         Err(_) if scratches.iter().any(ScratchDisk::is_full) => {
             let mib = MEMBER_MEMORY_BYTES >> 20;
             Ok(Some(format!(
-                "the creation of {} was not tried: the trial requires more than {mib} MiB of memory for each device",
-                make.device
+                "the creation of {device} was not tested in memory: the test requires more than {mib} MiB of memory for each device",
+                device = make.device
             )))
         }
         tried => tried.context(Phase::Storage, what).map(|()| None),
@@ -104,18 +110,22 @@ fn try_filesystem_of_size(trial: &TryFilesystem, size_bytes: u64, memory_bytes: 
         return Ok(None);
     }
     let note = format!(
-        "the creation of {format} on {device} was not tried with the full size: the trial requires more than {} MiB of memory",
-        memory_bytes >> 20
+        "the creation of {format} on {device} was not tested with the full size: the test requires more than {mib} MiB of memory",
+        mib = memory_bytes >> 20
     );
     let small = SMALL_BYTES.min(size_bytes);
     // The first trial ran out of memory, but did not reject the options before. A failure with the smaller size may be
     // caused by this size, so it is only noted.
     Ok(Some(match try_once(trial, small, memory_bytes) {
         Ok(TrialOutcome::Whole) => {
-            format!("{note}; a trial with a size of {} succeeded", common::format::format_bytes(small))
+            format!("{note}; a trial with a size of {size} succeeded", size = common::format::format_bytes(small))
         }
-        Ok(TrialOutcome::NoRoom) => format!("{note}, even for a size of {}", common::format::format_bytes(small)),
-        Err(error) => format!("{note}; a trial with a size of {} failed: {error}", common::format::format_bytes(small)),
+        Ok(TrialOutcome::NoRoom) => {
+            format!("{note}, even for a size of {size}", size = common::format::format_bytes(small))
+        }
+        Err(error) => {
+            format!("{note}; a trial with a size of {size} failed: {error}", size = common::format::format_bytes(small))
+        }
     }))
 }
 
@@ -157,8 +167,9 @@ fn refuse_unsupported(trial: &TryFilesystem, created: &DevicePath) -> Result<()>
     let Some(kernel) = &trial.mounted_by else { return Ok(()) };
     let format = trial.make.format;
     let superblock = File::open(created).and_then(|device| Superblock::read(&device, format));
-    let superblock = superblock
-        .context(Phase::Storage, || format!("read the superblock that the trial for {} created", trial.make.device))?;
+    let superblock = superblock.context(Phase::Storage, || {
+        format!("read the superblock that the trial for {device} created", device = trial.make.device)
+    })?;
     let why = superblock.and_then(|superblock| superblock.explain_unsupported(format, &kernel.path, &kernel.version));
     why.map_or(Ok(()), |why| Err(Error::refusal(Phase::Storage, why).with_code(ErrorCode::OptionRejected)))
 }

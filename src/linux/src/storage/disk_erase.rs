@@ -53,7 +53,11 @@ pub fn wipe_disk(disk: &WipeDisk) -> Result<ErasedDisk> {
     let (method, mut proof) = match outcome.proven {
         Some(proven) => proven,
         None if disk.strict => {
-            let why = format!("{}: cannot erase the disk: {}", disk.device, format_failures(&outcome.failures));
+            let why = format!(
+                "{device}: cannot erase the disk: {reasons}",
+                device = disk.device,
+                reasons = format_failures(&outcome.failures)
+            );
             return Err(Error::new(Phase::Storage, why));
         }
         None => (EraseMethod::Ends, String::new()),
@@ -61,7 +65,7 @@ pub fn wipe_disk(disk: &WipeDisk) -> Result<ErasedDisk> {
     if !disk.zero.is_empty() {
         let bytes: u64 = disk.zero.iter().map(|range| range.length).sum();
         let size = common::format::format_bytes(bytes);
-        let places = format!("{size} in {} signature areas read back as zero", disk.zero.len());
+        let places = format!("{size} in {areas} signature areas read back as zero", areas = disk.zero.len());
         proof = if proof.is_empty() { places } else { format!("{proof}; {places}") };
     }
     let (serial, _) = probe::read_serial_and_wwn(&block_device::sysfs_path(&disk.device)?);
@@ -98,7 +102,10 @@ impl EraseDeadline {
     fn time_left(&self) -> Result<Duration, String> {
         let left = self.end.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            Err(format!("the time limit of {} was exceeded", common::format::format_seconds(self.budget.as_secs_f64())))
+            Err(format!(
+                "the time limit of {limit} was exceeded",
+                limit = common::format::format_seconds(self.budget.as_secs_f64())
+            ))
         } else {
             Ok(left)
         }
@@ -182,8 +189,12 @@ impl EraseTarget<'_> {
         block_device::retry_while_busy(Errno::ENOENT, there).map_err(|error| error.to_string())?;
         let renewed = EraseTarget::open(self.plan).map_err(EraseFailure::Final)?;
         if renewed.size != self.size {
-            let what =
-                format!("{}: size changed from {} to {} bytes during the erase", self.device, self.size, renewed.size);
+            let what = format!(
+                "{device}: size changed from {before} to {now} bytes during the erase",
+                device = self.device,
+                before = self.size,
+                now = renewed.size
+            );
             return Err(EraseFailure::Final(Error::new(Phase::Storage, what)));
         }
         self.file = renewed.file;

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 /// Returns an error if the device is missing, or is not the planned disk; the error lists all differences.
 pub(crate) fn open_identified_disk(identity: &DiskIdentity) -> Result<File> {
     let device = &identity.device;
-    let what = || format!("find the planned disk {device} (nothing was written)");
+    let what = || format!("find the disk {device} of the plan (nothing was written)");
     // sysfs is queried first, so that only block devices are opened.
     block_device::sysfs_path(device).context(Phase::Storage, what)?;
     let disk = File::open(device).context(Phase::Storage, what)?;
@@ -67,7 +67,10 @@ fn list_differences(plan: &DiskIdentity, now: &DiskIdentity) -> Vec<String> {
     let mut differences = Vec::new();
     for (what, planned, found) in [("serial", &plan.serial, &now.serial), ("wwn", &plan.wwn, &now.wwn)] {
         if let Some(planned) = planned.as_deref().filter(|planned| found.as_deref() != Some(*planned)) {
-            differences.push(format!("{what} {planned} is now {}", found.as_deref().unwrap_or("unknown")));
+            differences.push(format!(
+                "the {what} {planned} of the plan is now {actual}",
+                actual = found.as_deref().unwrap_or("unknown")
+            ));
         }
     }
     if plan.size_bytes != now.size_bytes {
@@ -76,7 +79,7 @@ fn list_differences(plan: &DiskIdentity, now: &DiskIdentity) -> Vec<String> {
     if let (Some(planned), Some(found)) = (plan.diskseq, now.diskseq)
         && planned != found
     {
-        differences.push(format!("the kernel's disk number {planned} is now {found}"));
+        differences.push(format!("the disk's sequence number (diskseq) was {planned}, and is now {found}"));
     }
     differences
 }

@@ -162,7 +162,7 @@ fn describe_remedy(format: FilesystemFormat, unsupported: &[&Feature]) -> Option
         options.map(|(option, values)| format!("\"{option}\", \"{}\"", values.join(","))).collect();
     let remedy = match options.is_empty() {
         true => String::new(),
-        false => format!(", or create the filesystem with createoptions: [{}]", options.join(", ")),
+        false => format!(", or create the filesystem with createoptions: [{options}]", options = options.join(", ")),
     };
     (!unsupported.is_empty()).then_some(remedy)
 }

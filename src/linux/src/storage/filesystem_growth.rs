@@ -26,7 +26,10 @@ pub fn grow_filesystem(device: &DevicePath, format: FilesystemFormat, point: &Pa
         FilesystemFormat::Xfs => block_device::grow_xfs(&root, device_bytes),
         FilesystemFormat::Btrfs => block_device::grow_btrfs(&root),
         FilesystemFormat::Vfat | FilesystemFormat::Swap | FilesystemFormat::Tmpfs | FilesystemFormat::None => {
-            return Err(Error::new(Phase::Storage, format!("{}: {format} filesystems cannot be grown", what())));
+            return Err(Error::new(
+                Phase::Storage,
+                format!("{device}: {format} filesystems cannot be grown", device = what()),
+            ));
         }
     }
     .context(Phase::Storage, what)?;

@@ -55,7 +55,7 @@ pub fn fit_image_table(
         let is_extended = EXTENDED.contains(&partition.kind.as_str());
         let length = if is_extended { EXTENDED_BYTES.min(partition.size_bytes) } else { partition.size_bytes };
         block_device::add_partition(&disk, partition.number, partition.start_bytes, length)
-            .context(Phase::Storage, || format!("register {} with the kernel", partition.device))?;
+            .context(Phase::Storage, || format!("register {device} with the kernel", device = partition.device))?;
         partition_table::wait_for_node(device, partition.number, &partition.device)?;
     }
     Ok(Some(table))
@@ -101,7 +101,7 @@ pub fn cannot_grow_without_gpt(number: u32) -> String {
 
 /// Returns the error that is reported if a partition must be added to a partition table other than GPT.
 pub fn cannot_add_without_gpt(added: &AddedPartition) -> String {
-    format!("cannot add partition {}: the image does not contain a GPT", added.name)
+    format!("cannot add partition {name}: the image does not contain a GPT", name = added.name)
 }
 
 /// Changes the table on the disk like [`fit_image_table`], without registering the partitions with the kernel.
@@ -163,13 +163,13 @@ fn check_usable_sectors(gpt: &Gpt) -> io::Result<()> {
     let (own, last_usable) = (gpt.entries_lba(), gpt.last_usable());
     if own < 2 || own + gpt.entries_sectors() > last_usable + 1 {
         return refuse(format!(
-            "the partition entries of the table at sector {own} do not fit: the last usable sector is {last_usable}"
+            "the partition table at sector {own} does not fit on the disk: the last usable sector is {last_usable}"
         ));
     }
     for GptEntry { number, sectors, .. } in gpt.entries() {
         let end = sectors.end.saturating_sub(1);
         if sectors.is_empty() {
-            return refuse(format!("partition {number} ends at sector {end}, before its start"));
+            return refuse(format!("partition {number} is invalid: it ends at sector {end}, before its first sector"));
         }
         if end > last_usable {
             return refuse(format!(
@@ -204,7 +204,10 @@ fn compute_fitted_table(
             return refuse(format!("partition {number} cannot grow: the image does not contain it"));
         };
         if let Some(behind) = found.entries().find(|other| other.sectors.start > entry.sectors.start) {
-            return refuse(format!("partition {number} cannot grow: partition {} follows it", behind.number));
+            return refuse(format!(
+                "partition {number} cannot grow: partition {next} follows it",
+                next = behind.number
+            ));
         }
         gpt.set_partition_end(number, end.max(entry.sectors.end));
     }

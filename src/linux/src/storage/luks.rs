@@ -36,7 +36,7 @@ pub fn check_requirements(containers: &[LuksContainer]) -> Result<()> {
     let mut missing = Vec::new();
     if !process::find_missing_tools(&[TOOL]).is_empty() {
         missing.push(format!(
-            "the ramdisk does not contain {TOOL}: load the ramdisk part `luks` (target/ramdisk/luks) after the initrd"
+            "the ramdisk does not contain {TOOL}: load the ramdisk component `luks` (target/ramdisk/luks) after the initrd"
         ));
     }
     if containers.iter().any(is_sealed) {

@@ -39,7 +39,7 @@ const CONFIG: &str = "\
 /// Returns an error if a device is in use (the error lists the users), LVM fails, or the result differs from the plan.
 pub fn create_group(group: &CreateGroup) -> Result<()> {
     let CreateGroup { name, devices, tags } = group;
-    let what = || format!("create volume group {name} of {}", devices.join(" "));
+    let what = || format!("create volume group {name} from {devices}", devices = devices.join(" "));
     // Removes the signatures about which LVM would ask, and the signatures at the end of a device, for which LVM does
     // not check.
     devices.iter().try_for_each(signature_wipe::wipe_signatures).context(Phase::Storage, what)?;
@@ -79,7 +79,9 @@ pub fn activate_volumes(name: &str, volumes: &[String], devices: &[DevicePath]) 
     let args = ["--activate", "y", "--activationmode", "degraded"].map(str::to_owned);
     let paths = volumes.iter().map(|volume| format!("{name}/{volume}"));
     let activated = run_lvm("lvchange", devices, args.into_iter().chain(paths));
-    activated.map(drop).context(Phase::Storage, || format!("activate {} of volume group {name}", volumes.join(", ")))
+    activated.map(drop).context(Phase::Storage, || {
+        format!("activate logical volumes {volumes} of volume group {name}", volumes = volumes.join(", "))
+    })
 }
 
 /// Deactivates all volumes of a group.
@@ -92,7 +94,7 @@ pub fn deactivate_group(name: &str, devices: &[DevicePath]) -> Result<()> {
         let users: Vec<_> = volumes
             .flat_map(|volume| busy_device_users::list_device_users(&volume.path().to_string_lossy().as_ref().into()))
             .collect();
-        let what = format!("deactivate volume group {name}{}", busy_device_users::format_users(&users));
+        let what = format!("deactivate volume group {name}{users}", users = busy_device_users::format_users(&users));
         Error::with_source(Phase::Storage, what, error)
     })
 }

@@ -62,7 +62,7 @@ fn verify_planned(found: &ArrayDetail, array: &CreateArray) -> Result<()> {
     match found.list_differences(array).join("; ") {
         same if same.is_empty() => Ok(()),
         differences => {
-            let what = format!("{} was created, but differs from the plan: {differences}", array.device);
+            let what = format!("{array} was created, but differs from the plan: {differences}", array = array.device);
             Err(Error::new(Phase::Storage, what))
         }
     }
@@ -82,7 +82,10 @@ pub fn assemble_array(device: &DevicePath, uuid: Uuid, members: &[DevicePath]) -
     let found = ArrayDetail::read(device).context(Phase::Storage, || format!("read back {device}"))?;
     if found.uuid != Some(uuid) {
         let is = found.uuid.map_or("none".to_owned(), text);
-        return Err(Error::new(Phase::Storage, format!("{device} has the UUID {is} instead of {}", text(uuid))));
+        return Err(Error::new(
+            Phase::Storage,
+            format!("{device} has the UUID {is} instead of {expected}", expected = text(uuid)),
+        ));
     }
     Ok(())
 }

@@ -74,7 +74,10 @@ impl MountStack {
     fn mount_with(&mut self, filesystem: &MountFilesystem, more: MountFlags) -> Result<()> {
         let MountFilesystem { device, path, format, options, .. } = filesystem;
         if matches!(format, FilesystemFormat::Swap | FilesystemFormat::None) {
-            return Err(Error::new(Phase::Storage, format!("{device}: {format} cannot be mounted at {path}")));
+            return Err(Error::new(
+                Phase::Storage,
+                format!("{device}: the {format} filesystem cannot be mounted at {path}"),
+            ));
         }
         let (flags, data) = split_mount_options(options);
         self.mount_at(device.as_str(), path, format.name(), flags | more, &data)
@@ -130,7 +133,9 @@ impl MountStack {
         self.mounted.iter().rev().try_for_each(|point| {
             sync_filesystem(point)?;
             let settled = File::open(point).and_then(|dir| Ok(block_device::flush_journal(&dir)?));
-            settled.context(Phase::Storage, || format!("flush the journal of the filesystem at {}", point.display()))
+            settled.context(Phase::Storage, || {
+                format!("flush the journal of the filesystem at {path}", path = point.display())
+            })
         })
     }
 
@@ -173,7 +178,7 @@ impl Drop for MountStack {
 
 /// Writes back a filesystem with syncfs(2), which reports write errors since Linux 5.8; umount(2) does not report them.
 fn sync_filesystem(point: &Path) -> Result<()> {
-    let what = || format!("write back the filesystem at {}", point.display());
+    let what = || format!("write back the filesystem at {path}", path = point.display());
     let dir = File::open(point).context(Phase::Storage, what)?;
     nix::unistd::syncfs(&dir).context(Phase::Storage, what)
 }
@@ -190,7 +195,10 @@ fn mount_device(source: &str, point: &Path, fstype: &str, flags: MountFlags, dat
         let name = name.file_name().unwrap_or_default().to_string_lossy();
         // The kernel logs messages of vfat with the prefix FAT-fs.
         let kind = fstype.trim_start_matches('v');
-        format!("{error} (mounted as {fstype}{read_only}, with {options}){}", log.describe_matching(&[&name, kind]))
+        format!(
+            "{error} (mounted as {fstype}{read_only}, with {options}){kernel_log}",
+            kernel_log = log.describe_matching(&[&name, kind])
+        )
     })
 }
 

@@ -65,7 +65,7 @@ pub(crate) enum OverlayUsage {
 /// Returns an error if the overlay does not exist.
 pub(crate) fn read_usage(overlay: &DevicePath) -> Result<OverlayUsage> {
     let status = ToolCommand::new("dmsetup").arg("status").arg(overlay).env("DM_DISABLE_UDEV", "1").run();
-    let status = status.context(Phase::Storage, || format!("read the usage of {overlay}"))?.stdout;
+    let status = status.context(Phase::Storage, || format!("read the usage of the snapshot {overlay}"))?.stdout;
     parse_status(&status)
         .ok_or_else(|| Error::new(Phase::Storage, format!("{overlay}: cannot parse the snapshot status: {status:?}")))
 }

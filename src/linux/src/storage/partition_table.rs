@@ -122,7 +122,7 @@ fn register_partitions(disk: &File, table: &PartitionTable) -> Result<()> {
     for partition in &table.partitions {
         let (start, length) = byte_range(table, partition);
         block_device::add_partition(disk, partition.number, start, length)
-            .context(Phase::Storage, || format!("register {} with the kernel", partition.device))?;
+            .context(Phase::Storage, || format!("register {device} with the kernel", device = partition.device))?;
     }
     Ok(())
 }

@@ -242,7 +242,10 @@ fn is_failed_array_running(inventory: &Inventory, array: &MdArray, failed: &Fail
 
 fn start_array(array: &MdArray) -> Result<(), String> {
     if array.level == "container" {
-        return Err(format!("the array is a firmware RAID ({}), which is not started", array.metadata));
+        return Err(format!(
+            "the array is a firmware RAID ({metadata}), which is not started",
+            metadata = array.metadata
+        ));
     }
     // Members that were each used without the other are not active. mdadm would start the array from the first of them.
     if !array.members.iter().any(|member| matches!(member.role, MemberRole::Active(_))) {

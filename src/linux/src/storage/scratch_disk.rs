@@ -62,7 +62,7 @@ impl ScratchDisk {
     /// # Errors
     /// Returns an error if the kernel does not support loop devices.
     pub(crate) fn attach_loop_device(&self, sector_bytes: u32) -> Result<LoopDevice> {
-        let what = || format!("create a loop device for {}", self.file.display());
+        let what = || format!("create a loop device for {file}", file = self.file.display());
         let backing = File::options().read(true).write(true).open(&self.file).context(Phase::Storage, what)?;
         LoopDevice::create_over(&backing, sector_bytes).context(Phase::Storage, what)
     }

@@ -77,7 +77,7 @@ pub fn verify_unused(disks: &[DevicePath]) -> Result<()> {
     }
     Err(Error::new(
         Phase::Storage,
-        format!("disks are still in use, although all known holders were stopped: {}", left.join("; ")),
+        format!("disks are still in use, although all known holders were stopped: {users}", users = left.join("; ")),
     ))
 }
 

@@ -63,9 +63,13 @@ impl WriteLocks {
             let what = match compute_digest(disk, *range) {
                 Ok(now) if now == *before => return None,
                 Ok(_) => "were changed".to_owned(),
-                Err(error) => format!("are no longer readable: {error}"),
+                Err(error) => format!("can no longer be read: {error}"),
             };
-            Some(format!("{} protected bytes at offset {} of {disk} {what}", range.length, range.start))
+            Some(format!(
+                "{length} protected bytes at offset {start} of {disk} {what}",
+                length = range.length,
+                start = range.start
+            ))
         });
         changed.collect()
     }

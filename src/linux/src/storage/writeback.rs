@@ -85,7 +85,7 @@ impl PeriodicWriteback {
 
 fn sync_filesystems(points: &[PathBuf]) -> Result<()> {
     points.iter().try_for_each(|point| {
-        let what = || format!("write back the filesystem at {}", point.display());
+        let what = || format!("write back the filesystem at {path}", path = point.display());
         let directory = File::open(point).context(Phase::Storage, what)?;
         nix::unistd::syncfs(&directory).context(Phase::Storage, what)
     })

@@ -116,10 +116,10 @@ impl ZeroCheck<'_> {
         let after = tenth(self.done);
         if self.total >= REPORTED_BYTES && after > before {
             (self.say)(&format!(
-                "{}: {} of {} were read and are all zero",
-                self.device,
-                format_bytes(self.done),
-                format_bytes(self.total)
+                "{device}: {done} of {total} were read and are all zero",
+                device = self.device,
+                done = format_bytes(self.done),
+                total = format_bytes(self.total)
             ));
         }
         if self.began.elapsed() <= self.deadline {
@@ -127,7 +127,7 @@ impl ZeroCheck<'_> {
         }
         let (done, total, minutes) = (format_bytes(self.done), format_bytes(self.total), self.deadline.as_secs() / 60);
         Err(self.build_refusal(&format!(
-            "cannot read the whole device: only {done} of {total} were read in {minutes} minutes"
+            "cannot read the whole device: only {done} of its {total} were read within {minutes} minutes"
         )))
     }
 
@@ -136,11 +136,11 @@ impl ZeroCheck<'_> {
         let remedy = match self.give_up {
             [] => "erase the device by hand if the content of the device is not needed".to_owned(),
             serials => format!(
-                "if the content of the device is not needed, order the reinstall again with --give-up {}",
-                serials.join(" --give-up ")
+                "if the content of the device is not needed, order the reinstall again with --give-up {serials}",
+                serials = serials.join(" --give-up ")
             ),
         };
-        Error::refusal(Phase::Storage, format!("{}: {why}; nothing was written; {remedy}", self.device))
+        Error::refusal(Phase::Storage, format!("{device}: {why}; nothing was written; {remedy}", device = self.device))
             .with_code(ErrorCode::BlankDeviceHasData)
     }
 }

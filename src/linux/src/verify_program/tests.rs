@@ -69,14 +69,14 @@ fn a_verify_says_yes_or_no() {
     assert_eq!(run("#!/bin/sh\necho fine\n"), VerifyVerdict::Good);
     assert_eq!(run("#!/bin/bash\n[[ $OSP_NS1 == 192.* && $1 == parameters && $# == 1 ]]\n"), VerifyVerdict::Good);
     let said = words("#!/bin/sh\necho one\necho \"Invalid value '$OSP_NS1'\" >&2\nexit 3\n");
-    assert!(said.starts_with("it exited with 3, saying: "), "{said}");
+    assert!(said.starts_with("the program exited with 3, saying: "), "{said}");
     assert!(said.contains("one") && said.contains("Invalid value '192.0.2.53'"), "{said}");
     let own = words("#!/bin/sh\n. ./common.sh\necho $words; ./hooks/one; pwd; echo $0; cat; exit 1\n");
     assert!(own.ends_with("of common.sh | of a hook | /definition | /definition/verify"), "{own}");
     let killed = words("#!/bin/sh\nsh -c 'kill -9 $$'\nexit $?\n");
-    assert!(killed.starts_with("it exited with 137"), "{killed}");
+    assert!(killed.starts_with("the program exited with 137"), "{killed}");
     // Exit code 125 without the prefix of the worker is not an error of the sandbox.
-    assert!(words("#!/bin/sh\nexit 125\n").starts_with("it exited with 125"));
+    assert!(words("#!/bin/sh\nexit 125\n").starts_with("the program exited with 125"));
     assert_eq!(run_verify(&SelectedDefinition::default(), SOON), VerifyVerdict::Good);
 }
 
@@ -116,7 +116,7 @@ fn one_that_hangs_is_ended_with_all_it_started() {
     let verdict = run_verify(&chosen(script), Duration::from_secs(2));
     let VerifyVerdict::Refused(words) = verdict else { panic!("{verdict:?}") };
     assert!(
-        words.starts_with("it did not end within 2 s and was killed, saying: ") && words.contains("begun"),
+        words.starts_with("the program did not end within 2 s and was killed, saying: ") && words.contains("begun"),
         "{words}"
     );
     assert!(began.elapsed() < Duration::from_secs(15));
@@ -155,7 +155,7 @@ fn one_that_writes_cannot() {
          mkdir /definition/d 2>/dev/null && echo made a folder\nrm -f /definition/common.sh 2>/dev/null && echo removed\n\
          chmod 777 /definition 2>/dev/null && echo changed\necho tried > /dev/null || echo no null\necho end\nexit 1\n"
     );
-    assert_eq!(words(&script), "it exited with 1, saying: end");
+    assert_eq!(words(&script), "the program exited with 1, saying: end");
     assert_eq!(fs::read_to_string(dir.path().join("beside")).unwrap(), "untouched");
 }
 
@@ -189,7 +189,7 @@ fn one_that_calls_home_cannot() {
         "#!/bin/bash\n(exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null && echo called\n\
          (echo x > /dev/udp/192.0.2.1/9) 2>/dev/null && echo sent\necho end\nexit 1\n"
     );
-    assert_eq!(words(&script), "it exited with 1, saying: end");
+    assert_eq!(words(&script), "the program exited with 1, saying: end");
     assert!(home.accept().is_err());
 }
 
@@ -201,5 +201,5 @@ fn it_gets_no_power_back() {
     let script = "#!/bin/bash\nfor try in 'unshare -U true' 'unshare -r true' 'mount -t tmpfs x /usr' 'umount /usr' 'chroot / true' \
                   'setsid true' 'mknod /definition/d b 8 0' 'kill -0 2' 'sh -c \"ulimit -c 1\"'; do\n  \
                   eval $try >/dev/null 2>&1 && echo could: $try\ndone\necho end\nexit 1\n";
-    assert_eq!(words(script), "it exited with 1, saying: end");
+    assert_eq!(words(script), "the program exited with 1, saying: end");
 }

@@ -40,7 +40,7 @@ pub fn find_key_line_error(key: &str) -> Option<&'static str> {
     let is_private = key.contains("PRIVATE KEY-----") || key.contains("PuTTY-User-Key-File");
     match key.trim() {
         _ if is_private => Some(
-            "this is a private key: replace it with the public key (the file that ends in .pub), and consider the private key compromised",
+            "the text is a private key: replace it with the public key (the file that ends in .pub), and consider the private key compromised",
         ),
         "" => Some("the public key is empty"),
         line if line.chars().any(char::is_control) => {

@@ -44,7 +44,7 @@ const DEPLOY: &[StepKind] = &[StepKind::Deploy];
 
 const ERASE: StepArgument = StepArgument {
     name: "erase",
-    about: "how thoroughly disks are erased before new contents are written to them",
+    about: "thoroughness of erasing disks before new contents are written to them",
     values: &["quick", "secure", "none"],
 };
 

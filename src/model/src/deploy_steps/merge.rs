@@ -155,7 +155,10 @@ pub(super) fn parse_step(
     let name = format!("{interface}.{step}");
     let Some(entry) = catalogue.iter().find(|entry| entry.name == name) else {
         let known: Vec<&str> = catalogue.iter().map(|entry| entry.name).collect();
-        return Err(vec![(None, format!("unknown step {name}; supported steps: {}", known.join(", ")))]);
+        return Err(vec![(
+            None,
+            format!("unknown step {name}; supported steps: {known_steps}", known_steps = known.join(", ")),
+        )]);
     };
     let priority_is = check_priority(entry, *priority).map(|why| (None, why));
     let mut wrong: Vec<ArgumentProblem> = priority_is.into_iter().chain(check_arguments(entry, args)).collect();
@@ -171,10 +174,12 @@ pub(super) fn parse_step(
 fn check_priority(entry: &CatalogueStep, wanted: Option<u32>) -> Option<String> {
     let CatalogueStep { name, priority, core, .. } = entry;
     match wanted {
-        None if *priority == 0 => Some(format!("{name} does not run by default; set a priority to run it")),
-        Some(other) if *core && other != 0 && other != *priority => {
-            Some(format!("{name} is a core step: its priority must be {priority}, or 0 to disable it; found {other}"))
+        None if *priority == 0 => {
+            Some(format!("step {name} does not run by default; to run the step, set its priority"))
         }
+        Some(other) if *core && other != 0 && other != *priority => Some(format!(
+            "{name} is a core step: its priority must be {priority}, or 0 to disable the step; found {other}"
+        )),
         _ => None,
     }
 }
@@ -186,11 +191,17 @@ fn check_arguments(entry: &CatalogueStep, args: &Map<String, Value>) -> Vec<Argu
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             return Some((
                 Some(given.clone()),
-                format!("{}: unknown argument {given}; supported arguments: {known}", entry.name),
+                format!("step {step}: unknown argument {given}; supported arguments: {known}", step = entry.name),
             ));
         };
         let fits = argument.values.is_empty() || value.as_str().is_some_and(|value| argument.values.contains(&value));
-        let why = || format!("{given} of {} must be one of {}, found {value}", entry.name, argument.values.join(", "));
+        let why = || {
+            format!(
+                "step {step}: argument {given} must be one of {values}, found {value}",
+                step = entry.name,
+                values = argument.values.join(", ")
+            )
+        };
         (!fits).then(|| (Some(given.clone()), why()))
     };
     args.iter().filter_map(check).collect()
@@ -278,10 +289,10 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "templates[1].steps[0]: deploy.often does not run by default; set a priority to run it",
-                "templates[1].steps[1]: deploy.first is a core step: its priority must be 90, or 0 to disable it; found 80",
+                "templates[1].steps[0]: step deploy.often does not run by default; to run the step, set its priority",
+                "templates[1].steps[1]: deploy.first is a core step: its priority must be 90, or 0 to disable the step; found 80",
                 "templates[1].steps[2]: unknown step bios.apply; supported steps: deploy.first, deploy.last, deploy.often, raid.between",
-                "templates[1].steps[3].args.level: raid.between: unknown argument level; supported arguments: size",
+                "templates[1].steps[3].args.level: step raid.between: unknown argument level; supported arguments: size",
             ]
         );
     }
@@ -304,7 +315,7 @@ mod tests {
         layout.args.insert("erase".into(), json!("thorough"));
         assert_eq!(
             merged(&[vec![layout]]).unwrap_err()[0].to_string(),
-            "templates[0].steps[0].args.erase: erase of deploy.apply_layout must be one of quick, secure, none, found \"thorough\""
+            "templates[0].steps[0].args.erase: step deploy.apply_layout: argument erase must be one of quick, secure, none, found \"thorough\""
         );
     }
 

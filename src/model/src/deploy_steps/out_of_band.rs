@@ -98,7 +98,7 @@ impl OutOfBandStep {
             "power.power_on" => Ok(OutOfBandStep::PowerOn),
             "power.power_off" => Ok(OutOfBandStep::PowerOff),
             "power.reboot" => Ok(OutOfBandStep::Reboot),
-            other => Err(vec![(None, format!("{other} does not run through the management controller"))]),
+            other => Err(vec![(None, format!("step {other} does not run through the management controller"))]),
         }
     }
 }

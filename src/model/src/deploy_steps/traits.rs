@@ -12,7 +12,7 @@ pub fn check_trait(name: &str) -> Option<String> {
         !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
     });
     if name.len() > LONGEST {
-        return Some(format!("a trait can have at most {LONGEST} characters, found {}", name.len()));
+        return Some(format!("a trait can have at most {LONGEST} characters, found {length}", length = name.len()));
     }
     let is_standard = || STANDARD.lines().any(|known| known == name);
     (!is_own && !is_standard()).then(|| {

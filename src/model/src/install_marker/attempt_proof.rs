@@ -97,14 +97,11 @@ pub enum MarkerMismatch {
 impl fmt::Display for MarkerMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            MarkerMismatch::Secret => {
-                f.write_str("the marker does not contain the secret of the attempt that passed the point of no return")
-            }
+            MarkerMismatch::Secret => f.write_str(
+                "the marker does not contain the secret of the recorded attempt, which passed the point of no return",
+            ),
             MarkerMismatch::Image { expected, found } => {
-                write!(
-                    f,
-                    "the marker contains image {found:?}, but the attempt that passed the point of no return installs {expected:?}"
-                )
+                write!(f, "the marker contains image {found:?}, but the recorded attempt installs image {expected:?}")
             }
             MarkerMismatch::Table { device } => {
                 write!(

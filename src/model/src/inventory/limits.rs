@@ -252,7 +252,7 @@ mod tests {
                 "65 signatures on one device",
             ),
             (with(&|all| all.disks[0].serial = "x".repeat(NAME_BYTES + 1)), "a name of 1025 bytes"),
-            (with(&|all| all.stacked[0].below = vec!["dm-2".into()]), "is part of a cycle"),
+            (with(&|all| all.stacked[0].below = vec!["dm-2".into()]), "form a cycle"),
         ] {
             let found = inventory.find_exceeded_limit().unwrap_or_default();
             assert!(found.contains(words), "{words}: {found}");

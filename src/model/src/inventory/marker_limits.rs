@@ -27,7 +27,7 @@ impl Inventory {
             total = total.saturating_sub(bytes);
             self.filesystems[index].marker = None;
             self.filesystems[index].unreadable_marker = Some(format!(
-                "the size of the marker is {bytes} bytes, but the total size of all markers of a machine must not exceed {MARKER_BYTES} bytes"
+                "the marker of {bytes} bytes cannot be read: all markers of a machine together must not exceed {MARKER_BYTES} bytes"
             ));
         }
     }

@@ -107,7 +107,7 @@ impl DeviceIndex<'_> {
         let untried = !self.inventory.explored && failure.is_none() && is_whole && !is_firmware;
         let reason = match failure {
             Some(why) => format!("the array does not start: {why}"),
-            None if is_firmware => format!("firmware RAID ({}) is not started", array.metadata),
+            None if is_firmware => format!("firmware RAID ({metadata}) is not started", metadata = array.metadata),
             None if !is_whole => "none of the array's members is known to be complete and current".to_owned(),
             None if untried => "the array was not running when the inventory was read".to_owned(),
             None => "the array is not running".to_owned(),
@@ -136,7 +136,10 @@ impl DeviceIndex<'_> {
                 kind: OpaqueKind::Array,
                 name: format!("array {uuid}"),
                 devices: Vec::new(),
-                reason: format!("the array did not start, and its members have become unreadable: {}", failed.why),
+                reason: format!(
+                    "the array did not start, and its members have become unreadable: {reason}",
+                    reason = failed.why
+                ),
                 remedy: "connect the members of the array".to_owned(),
                 untried: false,
             }),
@@ -161,12 +164,12 @@ impl DeviceIndex<'_> {
             (None, None) if is_ambiguous => {
                 let kinds: Vec<&str> = device.signatures.iter().map(|found| found.kind.as_str()).collect();
                 (
-                    format!("the device has several signatures: {}", kinds.join(", ")),
+                    format!("the device has several signatures: {signatures}", signatures = kinds.join(", ")),
                     "remove the stale signature (wipefs)",
                 )
             }
             (None, None) => {
-                ("the filesystem is not mounted".to_owned(), "mount the filesystem read-only to find out the reason")
+                ("the filesystem is not mounted".to_owned(), "to find out the reason, mount the filesystem read-only")
             }
         };
         Some(OpaqueObject {
@@ -185,7 +188,7 @@ fn opaque_unassigned(unknown: &UnassignedDevices) -> OpaqueObject {
         kind: OpaqueKind::Unassigned,
         name: "RAID member or physical volume".to_owned(),
         devices: unknown.devices.clone(),
-        reason: format!("the array, group or pool is unknown: {}", unknown.reason),
+        reason: format!("the array, group or pool is unknown: {reason}", reason = unknown.reason),
         remedy: "connect the other devices of this array, group or pool, or repair the damaged metadata".to_owned(),
         untried: false,
     }

@@ -31,7 +31,10 @@ impl Inventory {
 fn find_impossible_disk_property(disk: &InventoryDisk) -> Option<String> {
     let sector = disk.sector_bytes;
     if !sector.is_power_of_two() || !(512..=65536).contains(&sector) {
-        return Some(format!("sector_bytes of {} is {sector}, which is not a supported sector size", disk.device));
+        return Some(format!(
+            "sector_bytes of {disk} is {sector}, which is not a supported sector size",
+            disk = disk.device
+        ));
     }
     check_end_offset(&disk.device, 0, disk.size_bytes).or_else(|| find_impossible_partition(&disk.table))
 }

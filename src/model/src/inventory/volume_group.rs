@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 
 /// Value of [`LvmLogicalVolume::entangled`] for the origin of a snapshot. The content of the origin is current, and can
 /// be read through a read-only mapping.
-pub const HAS_SNAPSHOT: &str = "has a snapshot, which would be activated together with the volume";
+pub const HAS_SNAPSHOT: &str = "has a snapshot, and LVM would activate the snapshot together with the volume";
 
 /// Prefix of [`LvmVolumeGroup::closed`] for a group that several hosts share through a lock manager.
-pub const SHARED_GROUP: &str = "it is shared with other hosts";
+pub const SHARED_GROUP: &str = "the volume group is shared with other hosts";
 
 /// LVM volume group.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

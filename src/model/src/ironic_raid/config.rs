@@ -94,7 +94,11 @@ fn check_all_disks(listed: &[Value]) -> Vec<Diagnostic> {
     for (index, disk) in listed.iter().enumerate() {
         let name = disk["volume_name"].as_str();
         if name.is_some() && listed[..index].iter().any(|earlier| earlier["volume_name"].as_str() == name) {
-            say(index, "volume_name", format!("another logical disk has the name {}", name.unwrap_or_default()));
+            say(
+                index,
+                "volume_name",
+                format!("another logical disk has the name {name}", name = name.unwrap_or_default()),
+            );
         }
     }
     if listed.iter().any(|disk| disk["controller"] == SOFTWARE) {
@@ -107,7 +111,7 @@ fn check_all_disks(listed: &[Value]) -> Vec<Diagnostic> {
 fn check_software_disks(listed: &[Value], say: &mut dyn FnMut(usize, &str, String)) {
     for (index, _) in listed.iter().enumerate().filter(|(_, disk)| disk.get("controller").is_none()) {
         let message = format!(
-            "missing: if one logical disk has `controller: {SOFTWARE}`, all logical disks must have this controller"
+            "the field is missing: if one logical disk has `controller: {SOFTWARE}`, all logical disks must have this controller"
         );
         say(index, "controller", message);
     }
@@ -128,7 +132,7 @@ fn read_disk(place: &str, value: &Value) -> Result<LogicalDisk, Vec<Diagnostic>>
     let mut problems = Vec::new();
     let mut say = |field: &str, message: String| problems.push(Diagnostic::new(format!("{place}.{field}"), message));
     for name in fields.keys().filter(|name| !FIELDS.contains(&name.as_str())) {
-        say(name, format!("unknown field; software arrays support {}", FIELDS.join(", ")));
+        say(name, format!("unknown field; software arrays support {known_fields}", known_fields = FIELDS.join(", ")));
     }
     let size = parse_size(fields.get("size_gb"));
     if size.is_none() {
@@ -137,7 +141,10 @@ fn read_disk(place: &str, value: &Value) -> Result<LogicalDisk, Vec<Diagnostic>>
     let level = fields.get("raid_level").and_then(Value::as_str);
     let level = LEVELS.iter().find(|(name, _)| Some(*name) == level).map(|(_, level)| *level);
     if level.is_none() {
-        say("raid_level", format!("must be one of {}, as a string", LEVELS.map(|(name, _)| name).join(", ")));
+        say(
+            "raid_level",
+            format!("must be one of {levels}, as a string", levels = LEVELS.map(|(name, _)| name).join(", ")),
+        );
     }
     if fields.get("controller").is_some_and(|controller| controller != SOFTWARE) {
         say("controller", format!("only {SOFTWARE} is supported"));

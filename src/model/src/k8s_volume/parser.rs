@@ -114,7 +114,8 @@ impl ResourceParser {
         if let Some(version) = at.get("apiVersion")
             && !versions.iter().any(|supported| version.value == *supported)
         {
-            let why = format!("must be {} for a {kind}, found {}", versions[0], version.value);
+            let (expected, actual) = (versions[0], &version.value);
+            let why = format!("must be {expected} for a {kind}, found {actual}");
             self.add_problem(version.place, why);
         }
         (at, kind)
@@ -155,7 +156,7 @@ impl ResourceParser {
             Some("ext4") => Some(FilesystemFormat::Ext4),
             Some("xfs") => Some(FilesystemFormat::Xfs),
             _ => {
-                self.add_problem(&at.place, format!("must be ext4 or xfs, found {}", at.value));
+                self.add_problem(&at.place, format!("must be ext4 or xfs, found {actual}", actual = at.value));
                 None
             }
         });
@@ -171,7 +172,7 @@ impl ResourceParser {
         let Some(options) = read else {
             self.add_problem(
                 &at.place,
-                format!("must be a string that contains a JSON list of words, found {}", at.value),
+                format!("must be a string that contains a JSON list of words, found {actual}", actual = at.value),
             );
             return Vec::new();
         };
@@ -227,7 +228,8 @@ impl ResourceParser {
             // hyphens and the one in braces differently.
             Ok(uid) if text.len() == 36 && !uid.is_nil() => Some(uid),
             _ if text.is_empty() => {
-                let why = "uid is missing: create the Volume in the cluster first, and export it with its uid";
+                let why =
+                    "uid is missing: create the Volume in the cluster first, and export the resource with its uid";
                 self.add_problem(place, why);
                 None
             }
@@ -243,7 +245,8 @@ impl ResourceParser {
         let given: Vec<LocatedValue> = kinds.iter().filter_map(|kind| spec.get(kind)).collect();
         let [one] = given.as_slice() else {
             let found = if given.is_empty() { "none" } else { "several" };
-            self.add_problem(&spec.place, format!("must have exactly one of {}, found {found}", kinds.join(", ")));
+            let fields = kinds.join(", ");
+            self.add_problem(&spec.place, format!("must have exactly one of {fields}, found {found}"));
             return None;
         };
         if one.place.ends_with(kinds[0]) {
@@ -264,7 +267,8 @@ impl ResourceParser {
                     Some(VolumeSource::Raw(text.into()))
                 }
                 _ => {
-                    self.add_problem(&path.place, format!("must be a path below /dev, found {}", path.value));
+                    let why = format!("must be a path below /dev, found {actual}", actual = path.value);
+                    self.add_problem(&path.place, why);
                     None
                 }
             },
@@ -357,7 +361,8 @@ impl ResourceParser {
             (_, VolumeContent::Filesystem { .. }) => NAME_BYTES,
         };
         if name.len() > most {
-            self.add_problem(place, format!("has {} characters, but at most {most} are supported", name.len()));
+            let length = name.len();
+            self.add_problem(place, format!("has {length} characters, but at most {most} are supported"));
         }
         if let VolumeSource::Logical { group, .. } = source
             && let Some(why) = explain_excessive_name(group, name, LvmType::Linear)
@@ -380,11 +385,12 @@ impl ResourceParser {
         for (index, (place, volume)) in volumes.iter().enumerate() {
             let earlier = &volumes[..index];
             if let Some((_, other)) = earlier.iter().find(|(_, other)| other.uid == volume.uid) {
-                let why = format!("the volume {} has the same uid {}", other.name, volume.uid);
+                let why = format!("the volume {volume} has the same uid {uid}", volume = other.name, uid = volume.uid);
                 self.add_problem(format!("{place}.metadata.uid"), why);
             }
             if let Some((_, other)) = earlier.iter().find(|(_, other)| other.name == volume.name) {
-                let why = format!("the volume with uid {} has the same name {}", other.uid, volume.name);
+                let why =
+                    format!("the volume with uid {uid} has the same name {name}", uid = other.uid, name = volume.name);
                 self.add_problem(format!("{place}.metadata.name"), why);
             }
         }

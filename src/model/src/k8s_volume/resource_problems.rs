@@ -18,7 +18,7 @@ pub fn format_resource_problem(items: &[Value], problem: &Diagnostic) -> String 
     let kind = replace_hidden(text("/kind").unwrap_or(VOLUME));
     let resource = match text("/metadata/name") {
         Some(name) => format!("{kind} {}", replace_hidden(name)),
-        None => format!("{kind} without a name (resource {} of the list)", index + 1),
+        None => format!("{kind} without a name (resource {number} of the list)", number = index + 1),
     };
     format!("{resource}: {}", Diagnostic::new(field, &problem.message))
 }

@@ -30,7 +30,7 @@ impl Layout {
     }
 
     fn advise_reinstall(&self, said: &mut Vec<Diagnostic>) {
-        const NEVER: &str = "so a machine with this layout can never be reinstalled";
+        const NEVER: &str = "so machines with this layout cannot be reinstalled";
         if !self.disks.iter().any(|disk| disk.wipeonreinstall) {
             return said.push(Diagnostic::new("disks", format!("no disk has wipeonreinstall: true, {NEVER}")));
         }
@@ -48,7 +48,7 @@ impl Layout {
         for (list, index, name, devices) in arrays.chain(groups) {
             if wipes(devices) == (true, true) {
                 let message =
-                    format!("{name} is on disks that a reinstall wipes and on disks that it preserves, {NEVER}");
+                    format!("{name} spans disks that a reinstall wipes and disks that a reinstall preserves, {NEVER}");
                 said.push(Diagnostic::new(format!("{list}[{index}].devices"), message));
             }
         }
@@ -79,7 +79,7 @@ impl Layout {
             return Some(Diagnostic::new("filesystems", message));
         };
         let what = self.explain_unusable_esp(&esp.device)?;
-        let message = format!("{} is used as the EFI system partition, but {what}", esp.device);
+        let message = format!("{device} is used as the EFI system partition, but {what}", device = esp.device);
         Some(Diagnostic::new(format!("filesystems[{index}].device"), message))
     }
 
@@ -87,7 +87,7 @@ impl Layout {
         let mut parts = self.disks.iter().flat_map(|disk| disk.partitions.iter().map(move |part| (disk, part)));
         if let Some((_, part)) = parts.find(|(disk, part)| disk.device.partition_path(part.number) == *device) {
             let found = part.kind.unwrap_or(PartitionType::Linux);
-            let said = || format!("has type {}: UEFI machines require type ef00", found.code());
+            let said = || format!("its type is {code}: UEFI machines require type ef00", code = found.code());
             return (found != PartitionType::Boot).then(said);
         }
         if let Some(raid) = self.raid.iter().find(|raid| raid.arrayname == *device) {
@@ -96,14 +96,14 @@ impl Layout {
             let said = || {
                 let level = raid.level;
                 format!(
-                    "is {level} with metadata {metadata}: UEFI machines can only read members of raid1 with metadata 1.0"
+                    "the array is {level} with metadata {metadata}: UEFI machines can read only members of raid1 with metadata 1.0"
                 )
             };
             return (!is_read).then(said);
         }
         let kind =
             if self.disks.iter().any(|disk| disk.device == *device) { "a whole disk" } else { "a logical volume" };
-        Some(format!("is {kind}: UEFI machines require a partition of type ef00"))
+        Some(format!("the device is {kind}: UEFI machines require a partition of type ef00"))
     }
 
     fn advise_sizes(&self, said: &mut Vec<Diagnostic>) {
@@ -116,13 +116,13 @@ impl Layout {
             let is_esp = mounts(device, &["/boot/efi", "/efi"]);
             let unit = match size_mib {
                 _ if size_mib >= HUGE_MIB && size_mib.is_multiple_of(1 << 20) => {
-                    format!("if bytes were intended, write {}", size_mib >> 20)
+                    format!("if bytes were intended, write {size}", size = size_mib >> 20)
                 }
                 _ if size_mib >= HUGE_MIB || is_esp && size_mib >= HUGE_ESP_MIB => {
-                    format!("if KiB were intended, write {}", size_mib >> 10)
+                    format!("if KiB were intended, write {size}", size = size_mib >> 10)
                 }
                 _ if size_mib < TINY_ROOT_MIB && mounts(device, &["/"]) => {
-                    format!("if GiB were intended, write {}", size_mib << 10)
+                    format!("if GiB were intended, write {size}", size = size_mib << 10)
                 }
                 _ => return,
             };
@@ -153,7 +153,7 @@ impl Layout {
             _ => return,
         };
         let message = format!(
-            "the list is empty, so constraints.{without_effect} has no effect: only allocations that specify this layout use it; list {missing}, or remove constraints.{without_effect}"
+            "the list is empty, so constraints.{without_effect} has no effect, and only allocations that specify this layout use it; add {missing} to the list, or remove constraints.{without_effect}"
         );
         said.push(Diagnostic::new(format!("constraints.{missing}"), message));
     }
@@ -180,8 +180,8 @@ fn check_disk_name(disk: &DiskSpec) -> Option<String> {
     let name = disk.device.as_str().strip_prefix("/dev/")?;
     if disk.hints.is_empty() && names_placeholder(disk.device.as_str()) {
         return Some(format!(
-            "{} contains a placeholder that many disks report: it does not identify a disk",
-            disk.device
+            "the device name {device} contains a placeholder that many disks report, so the name does not identify a disk",
+            device = disk.device
         ));
     }
     if !disk.hints.is_empty() || ["disk/by-id/", "disk/by-path/"].iter().any(|start| name.starts_with(start)) {
@@ -193,8 +193,10 @@ fn check_disk_name(disk: &DiskSpec) -> Option<String> {
             "links of this type are not supported: use /dev/disk/by-id or /dev/disk/by-path".to_owned()
         }
         false => match suggest_disk(disk.device.as_str()) {
-            Some(likely) => format!("{} is not a kernel name of a disk; did you mean {likely}?", disk.device),
-            None => format!("{} is not a kernel name of a disk, so no machine has it", disk.device),
+            Some(likely) => {
+                format!("{device} is not a kernel name of a disk; did you mean {likely}?", device = disk.device)
+            }
+            None => format!("{device} is not a kernel name of a disk, so no machine has it", device = disk.device),
         },
     };
     Some(message)
@@ -261,7 +263,7 @@ constraints: {sizes: [], images: {}}
 
     #[test]
     fn what_is_hardly_meant_is_said() {
-        let never = "so a machine with this layout can never be reinstalled";
+        let never = "so machines with this layout cannot be reinstalled";
         for (replaced, expected) in [
             (&[][..], &[][..]),
             (&[("sizes: []", "sizes: [c1]"), ("images: {}", "images: {debian: '*'}")], &[]),
@@ -283,23 +285,29 @@ constraints: {sizes: [], images: {}}
             ),
             (
                 &[("constraints", "volumegroups: [{name: vg, devices: [/dev/sda3, /dev/sdb]}]\nconstraints")],
-                &["volumegroups[0].devices: vg is on disks that a reinstall wipes and on disks that it preserves, so"],
+                &[
+                    "volumegroups[0].devices: vg spans disks that a reinstall wipes and disks that a reinstall preserves, so",
+                ],
             ),
             (
                 &[(
                     "constraints",
                     "raid: [{arrayname: /dev/md0, level: \"1\", devices: [/dev/sda3, /dev/sdb]}]\nconstraints",
                 )],
-                &["raid[0].devices: /dev/md0 is on disks that a reinstall wipes and on disks that it preserves, so"],
+                &[
+                    "raid[0].devices: /dev/md0 spans disks that a reinstall wipes and disks that a reinstall preserves, so",
+                ],
             ),
             (&[("path: /boot/efi", "path: /srv")], &["filesystems: no vfat filesystem is mounted at /boot/efi: UEFI"]),
             (
                 &[(", gpttype: ef00", "")],
-                &["filesystems[0].device: /dev/sda1 is used as the EFI system partition, but has type 8300: UEFI"],
+                &["filesystems[0].device: /dev/sda1 is used as the EFI system partition, but its type is 8300: UEFI"],
             ),
             (
                 &[("/dev/sda1, format", "/dev/sdb, format")],
-                &["filesystems[0].device: /dev/sdb is used as the EFI system partition, but is a whole disk: UEFI"],
+                &[
+                    "filesystems[0].device: /dev/sdb is used as the EFI system partition, but the device is a whole disk: UEFI",
+                ],
             ),
             (
                 &[("size: 5000", "size: 5242880000")],

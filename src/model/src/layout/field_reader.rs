@@ -132,7 +132,7 @@ impl LayoutReader {
             self.report_unreadable(
                 node,
                 place,
-                format!("must be a mapping of fields, but is {}", node.describe_type()),
+                format!("must be a mapping of fields, but is {actual}", actual = node.describe_type()),
             );
             return None;
         };
@@ -153,7 +153,7 @@ impl LayoutReader {
 
     fn add_known_field<'a>(&mut self, fields: &mut LayoutFields<'a>, entry: &'a DocumentEntry, name: &'static str) {
         if fields.found.iter().any(|(canonical, _)| *canonical == name) {
-            let message = format!("{name} is specified twice, under two of its names");
+            let message = format!("the field {name} is specified twice, under two different names");
             self.problems.push(located_problem(&entry.node.place, entry.mark, message));
             return;
         }
@@ -208,7 +208,11 @@ impl LayoutReader {
         match &node.value {
             NodeValue::Scalar { text, plain } => Some((text, *plain)),
             _ => {
-                self.report_unreadable(node, place, format!("must be a single value, but is {}", node.describe_type()));
+                self.report_unreadable(
+                    node,
+                    place,
+                    format!("must be a single value, but is {actual}", actual = node.describe_type()),
+                );
                 None
             }
         }
@@ -218,7 +222,7 @@ impl LayoutReader {
         let (text, plain) = self.read_scalar(node, place)?;
         if plain && is_number_or_boolean(text) {
             let message = format!(
-                "this must be text: write it in quotes, \"{text}\", because YAML parsers may treat it as another type"
+                "must be text: write \"{text}\" in quotes, because YAML parsers may treat {text} as another type"
             );
             self.note_respelling(node, EditReplacement::Raw(format!("{text:?}")), message);
         }
@@ -294,7 +298,11 @@ impl LayoutReader {
         let Some(node) = fields.get(name) else { return Vec::new() };
         let place = fields.path_of(name);
         let NodeValue::List(items) = &node.value else {
-            self.report_unreadable(node, &place, format!("must be a list, but is {}", node.describe_type()));
+            self.report_unreadable(
+                node,
+                &place,
+                format!("must be a list, but is {actual}", actual = node.describe_type()),
+            );
             return Vec::new();
         };
         let mut values = Vec::new();

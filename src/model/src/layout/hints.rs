@@ -96,7 +96,7 @@ fn explain_differences_by(hints: &DiskHints, disk: &InventoryDisk, identifiers: 
     let unnamed = is_portable(disk) && !is_named;
     let unnamed = unnamed.then(|| {
         let what = if disk.transport == USB { "is attached by USB" } else { "is removable" };
-        format!("the disk {what}, and such a disk must be requested with `tran: usb` or `removable: true`")
+        format!("the disk {what}, and hints match such a disk only together with `tran: usb` or `removable: true`")
     });
     hints.iter().filter_map(different).chain(unnamed).collect()
 }

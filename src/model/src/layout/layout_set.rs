@@ -134,8 +134,8 @@ impl LayoutSet {
             }),
             _ => Err(SelectionError {
                 message: format!(
-                    "{} layouts match size:{size} and image:{image}: change their constraints so that only one matches, or name the layout in the allocation",
-                    chosen.len()
+                    "{count} layouts match size:{size} and image:{image}: change their constraints so that only one matches, or name the layout in the allocation",
+                    count = chosen.len()
                 ),
                 nearest: chosen.iter().map(|member| member.describe_images(id.os)).collect(),
             }),
@@ -166,8 +166,8 @@ impl LayoutSet {
             self.members.iter().flat_map(|member| member.sizes.iter().map(String::as_str)).collect();
         let sizes = sizes.into_iter().collect::<Vec<_>>().join(", ");
         vec![format!(
-            "none of the layouts lists this size; listed sizes: {}",
-            if sizes.is_empty() { "none" } else { &sizes }
+            "none of the layouts lists this size; listed sizes: {sizes}",
+            sizes = if sizes.is_empty() { "none" } else { &sizes }
         )]
     }
 }
@@ -220,7 +220,12 @@ impl SetMember {
 impl fmt::Display for DuplicateLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let DuplicateLayout { id, first, second } = self;
-        write!(f, "{}: id: filesystemlayout:{id} already exists, in {}", second.display(), first.display())
+        write!(
+            f,
+            "{second_file}: id: filesystemlayout:{id} already exists, in {first_file}",
+            second_file = second.display(),
+            first_file = first.display()
+        )
     }
 }
 

@@ -145,7 +145,10 @@ impl MkfsTool {
         let known = self.find_long_option(name).ok_or_else(|| self.describe_unknown(word, word))?;
         let value = match (known.takes, value) {
             (OptionArity::NoValue, Some(_)) => {
-                return Err(format!("the create option --{} does not take a value: remove it from {word}", known.long));
+                return Err(format!(
+                    "the create option --{option} does not take a value: remove it from {word}",
+                    option = known.long
+                ));
             }
             (OptionArity::Value, None) => {
                 Some(next().ok_or_else(|| format!("the create option {word} requires a value"))?)
@@ -165,7 +168,7 @@ impl MkfsTool {
 
     fn describe_unknown(&self, option: &str, word: &str) -> String {
         let place = if option == word { String::new() } else { format!(" of {word}") };
-        format!("{option}{place} is not a supported option of {}", self.name)
+        format!("{option}{place} is not a supported option of {tool}", tool = self.name)
     }
 }
 

@@ -222,7 +222,10 @@ fn read_constraints(reader: &mut LayoutReader, node: &DocumentNode) -> Option<La
             reader.note_respelling(images, EditReplacement::Raw("{}".to_owned()), "this must be a mapping: write {}");
         }
         _ => {
-            let message = format!("must be a mapping of OS to version constraint, but is {}", images.describe_type());
+            let message = format!(
+                "must be a mapping of OS to version constraint, but is {actual}",
+                actual = images.describe_type()
+            );
             reader.report_unreadable(images, "constraints.images", message);
         }
     }
@@ -253,7 +256,7 @@ fn read_create_options(reader: &mut LayoutReader, fields: &LayoutFields) -> Vec<
     {
         reader.report(
             node,
-            "remove the quotes from createoptions: no shell removes them, so the command would receive them literally",
+            "remove the quotes from createoptions: the options are not interpreted by a shell, so the command would receive the quotes",
         );
     }
     options
@@ -269,7 +272,7 @@ fn split_words(reader: &mut LayoutReader, node: &DocumentNode, place: &str) -> O
     reader.note_respelling(
         node,
         EditReplacement::Items(items),
-        format!("write one word per item: {}", quote_words(&words)),
+        format!("write one word per item: {words}", words = quote_words(&words)),
     );
     Some(words.into_iter().map(str::to_owned).collect())
 }
@@ -296,7 +299,7 @@ pub(super) fn read_one_of<T: Copy>(
         } else {
             EditReplacement::Text(found.0.to_owned())
         };
-        reader.note_respelling(node, quoted, format!("the canonical value is \"{}\"", found.0));
+        reader.note_respelling(node, quoted, format!("the canonical value is \"{value}\"", value = found.0));
         Some(found)
     });
     if found.is_none() {

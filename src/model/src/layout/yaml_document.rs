@@ -83,9 +83,9 @@ pub(super) fn parse_yaml(text: &str) -> Result<Vec<(DocumentNode, Vec<Diagnostic
         return Err(Diagnostic::new(
             "",
             format!(
-                "a layout must not be larger than {} KiB, but this document has {} KiB",
-                MAX_BYTES >> 10,
-                text.len() >> 10
+                "a layout must not be larger than {limit} KiB, but this layout has {size} KiB",
+                limit = MAX_BYTES >> 10,
+                size = text.len() >> 10
             ),
         ));
     }

@@ -138,9 +138,9 @@ fn describe_ambiguity(asking: &BootIdentity, several: &[KnownMachine], uuid: Opt
     let names: Vec<String> = several.iter().map(|machine| format!("{:?} ({})", machine.name, machine.id)).collect();
     let uuid = uuid.map_or("without a usable UUID".to_owned(), |uuid| format!("with unlisted UUID {uuid}"));
     format!(
-        "a machine {uuid} boots over MAC {}, which is ambiguous: the MAC is listed in the machine files of {}; remove the MAC from all but one of these files",
-        asking.mac.as_deref().unwrap_or("unknown"),
-        names.join(" and ")
+        "machine {uuid} boots over the MAC {mac}, which does not identify a machine: the machine files of {machines} list this MAC; remove the MAC from all but one of these files",
+        mac = asking.mac.as_deref().unwrap_or("unknown"),
+        machines = names.join(" and ")
     )
 }
 

@@ -169,7 +169,9 @@ fn collect_problems<T>(read: Result<T, Vec<String>>, wrong: &mut Vec<String>) ->
 fn parse_versions(files: &DefinitionFiles) -> Result<Vec<u32>, Vec<String>> {
     let Some(file) = files.get(API) else { return Err(vec![format!("{API} is missing")]) };
     let read = |(index, line): (usize, &str)| {
-        line.trim().parse().map_err(|_| format!("{API}:{}: {:?} is not a version number", index + 1, line.trim()))
+        line.trim().parse().map_err(|_| {
+            format!("{API}:{number}: {line:?} is not a version number", number = index + 1, line = line.trim())
+        })
     };
     let lines: Vec<Result<u32, String>> = file.text.lines().enumerate().map(read).collect();
     let wrong: Vec<String> = lines.iter().filter_map(|line| line.clone().err()).collect();
@@ -185,9 +187,9 @@ fn parse_source(files: &DefinitionFiles) -> Result<SystemSource, Vec<String>> {
     match (files.get(IMAGE), files.contains_key(CREATE)) {
         (Some(_), true) => wrong("both `image` and `create` exist; keep only one of them"),
         (None, true) => find_program_problem(files, CREATE).map_or(Ok(SystemSource::Create), |why| Err(vec![why])),
-        (None, false) if files.contains_key(UNTRUSTED) => {
-            wrong("`create_untrusted` is supported only in virtual machines of Ganeti; provide `create` or `image`")
-        }
+        (None, false) if files.contains_key(UNTRUSTED) => wrong(
+            "`create_untrusted` is supported only by Ganeti, which runs the program in a virtual machine; provide `create` or `image`",
+        ),
         (None, false) => wrong("neither `create` nor `image` exists; provide one of them"),
         (Some(image), false) => match parse_list(&image.text)[..] {
             [id] => Ok(SystemSource::Image(id.to_owned())),

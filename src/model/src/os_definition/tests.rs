@@ -94,10 +94,7 @@ fn all_that_is_wrong_with_a_definition_is_said() {
     assert_eq!(wrong, ["import is missing", "export is missing", "rename is missing"]);
     raw.remove("create");
     raw.insert("create_untrusted".to_owned(), file(true, ""));
-    assert!(
-        OsDefinition::parse("raw", raw).unwrap_err()[0]
-            .contains("`create_untrusted` is supported only in virtual machines")
-    );
+    assert!(OsDefinition::parse("raw", raw).unwrap_err()[0].contains("`create_untrusted` is supported only by Ganeti"));
 }
 
 #[test]

@@ -38,8 +38,9 @@ impl DockerConfig {
     /// # Errors
     /// Fails if the text is invalid. The message contains only the position of the problem, because the text contains passwords.
     pub fn parse(text: &str) -> Result<DockerConfig, String> {
-        serde_json::from_str(text)
-            .map_err(|error| format!("{}:{}: not a valid config.json of Docker", error.line(), error.column()))
+        serde_json::from_str(text).map_err(|error| {
+            format!("{line}:{column}: not a valid config.json of Docker", line = error.line(), column = error.column())
+        })
     }
 
     /// Returns the credentials for the registry of an image. If several entries match, the entry with the longest key

@@ -45,15 +45,14 @@ fn selected_by_placeholder(wanted: &layout::DiskSpec) -> Option<String> {
     let remedy = "select the disk by another hint: wwn, serial, by_path, size";
     if let Some(found) = hints::find_placeholder(&wanted.hints) {
         return Some(format!(
-            "device:{} cannot be identified by its hint {}: {found}; {remedy}",
-            wanted.device, found.hint
+            "device:{device} cannot be identified by its hint {hint}: {found}; {remedy}",
+            device = wanted.device,
+            hint = found.hint
         ));
     }
     (wanted.hints.is_empty() && names_placeholder(wanted.device.as_str())).then(|| {
         format!(
-            "device:{} cannot be found: this name is derived from a placeholder serial number that many disks report; {remedy}",
-            wanted.device
-        )
+            "device:{device} cannot be found: this name is derived from a placeholder serial number that many disks report; {remedy}", device = wanted.device)
     })
 }
 
@@ -62,7 +61,11 @@ fn describe_missing(wanted: &layout::DiskSpec, inventory: &Inventory) -> String 
     let there =
         if there.is_empty() { "no disks were found".to_owned() } else { format!("its disks are {}", there.join(", ")) };
     let likely = layout::suggest_disk(wanted.device.as_str()).map(|likely| format!("; did you mean {likely}?"));
-    format!("device:{} does not exist on given hardware: {there}{}", wanted.device, likely.unwrap_or_default())
+    format!(
+        "device:{device} does not exist on given hardware: {there}{suggestion}",
+        device = wanted.device,
+        suggestion = likely.unwrap_or_default()
+    )
 }
 
 fn describe_no_match(wanted: &layout::DiskSpec, inventory: &Inventory) -> String {
@@ -72,7 +75,10 @@ fn describe_no_match(wanted: &layout::DiskSpec, inventory: &Inventory) -> String
     let tried = if tried.is_empty() { "no disks were found".to_owned() } else { tried.join("; ") };
     let doubts = hints::collect_doubts(&wanted.hints).into_iter();
     let doubts: String = doubts.map(|(hint, doubt)| format!("; hint {hint}: {doubt}")).collect();
-    format!("device:{} does not exist on given hardware: no disk matches its hints: {tried}{doubts}", wanted.device)
+    format!(
+        "device:{device} does not exist on given hardware: no disk matches its hints: {tried}{doubts}",
+        device = wanted.device
+    )
 }
 
 fn describe_ambiguity(
@@ -86,10 +92,10 @@ fn describe_ambiguity(
     }
     let listed: Vec<String> = candidates.iter().map(|disk| describe_attributes(disk)).collect();
     format!(
-        "device:{} is ambiguous: its hints match {} disks: {}; add a hint that only one of them matches",
-        wanted.device,
-        candidates.len(),
-        listed.join("; ")
+        "device:{device} is ambiguous: its hints match {count} disks: {disks}; add a hint that only one of these disks matches",
+        device = wanted.device,
+        count = candidates.len(),
+        disks = listed.join("; ")
     )
 }
 

@@ -41,10 +41,10 @@ pub fn find_other_path<'a>(disk: &InventoryDisk, inventory: &'a Inventory) -> Op
 /// Explains why a disk with two paths is refused.
 pub fn describe_refusal(disk: &InventoryDisk, other: &InventoryDisk) -> String {
     format!(
-        "{} and {} are two paths to one disk (serial {}, wwn {}): multipath is not supported; leave only one path connected (zoning, cabling)",
-        disk.device,
-        other.device,
-        if disk.serial.is_empty() { "none" } else { &disk.serial },
-        disk.wwn
+        "{first} and {second} are two paths to one disk (serial {serial}, wwn {wwn}): multipath is not supported; leave only one path connected (zoning, cabling)",
+        first = disk.device,
+        second = other.device,
+        serial = if disk.serial.is_empty() { "none" } else { &disk.serial },
+        wwn = disk.wwn
     )
 }

@@ -103,7 +103,11 @@ fn what_is_wrong_is_told_with_its_place() {
             "from 0 to 2147483647",
         ),
         // networkd starts DHCPv6 if a router announces it.
-        (lan(json!({"dhcp6": true, "accept-ra": false})), "ethernets.lan0.dhcp6", "only used if router advertisements"),
+        (
+            lan(json!({"dhcp6": true, "accept-ra": false})),
+            "ethernets.lan0.dhcp6",
+            "because only router advertisements enable DHCPv6",
+        ),
         // Name servers and MTU.
         (
             lan(json!({"dhcp4": true, "nameservers": {"addresses": ["dns.example.org"]}})),

@@ -132,7 +132,7 @@ fn describe_missing_values(entry: &BlsEntry, from: &str, has_loader: bool) -> Op
         entry.has_unknown_path || !has_root || entry.unset.iter().any(|name| name.starts_with("ignition_"));
     if needs_loader && !entry.unset.is_empty() {
         let names: Vec<String> = entry.unset.iter().map(|name| format!("${name}")).collect();
-        return Some(format!("the image's {from} uses {}, which is not set", names.join(", ")));
+        return Some(format!("the image's {from} uses {variables}, which is not set", variables = names.join(", ")));
     }
     if entry.has_separator {
         return Some(format!(

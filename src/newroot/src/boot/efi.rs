@@ -19,7 +19,7 @@ use operations::BootEntries;
 use std::path::Path;
 
 /// Consequence of missing boot entries if the disks contain a boot loader (UEFI specification 3.5.1.1).
-const FALLBACK: &str = r"the machine still boots from the fallback path \EFI\BOOT on its disks";
+const FALLBACK: &str = r"the machine boots from the fallback path \EFI\BOOT on its disks instead";
 
 /// Consequence of missing boot entries if the firmware starts the kernel directly. The kernel then receives its command
 /// line only through its boot entry.
@@ -35,7 +35,10 @@ pub fn write_boot_entries(directory: &Path, planned: &BootEntries, wanted: &[Boo
     // An unmounted efivarfs is an empty or missing directory.
     if !std::fs::read_dir(directory).is_ok_and(|mut files| files.next().is_some()) {
         let mount = "mount -t efivarfs efivarfs";
-        return warn(&format!("found no EFI variables in {0}; try `{mount} {0}`", directory.display()));
+        return warn(&format!(
+            "found no EFI variables in {folder}; try `{mount} {folder}`",
+            folder = directory.display()
+        ));
     }
     let before = match BootVariables::read(directory) {
         Ok(BootVariables { unreadable_order: Some(why), .. }) => return warn(&why),
@@ -61,15 +64,12 @@ fn build_load_options(planned: &BootEntries, wanted: &[BootEntryRequest]) -> (Ve
     for BootEntryRequest { esp, loader, arguments } in wanted {
         let Some(esp) = planned.esps.get(*esp) else {
             refused.push(format!(
-                "cannot create an entry for {loader}: the entry is for ESP number {}, but the number of ESPs is {}",
-                esp + 1,
-                planned.esps.len()
-            ));
+                "cannot create an entry for {loader}: the entry is for the EFI system partition with the index {index}, but the machine has only {count} of these partitions", index = esp + 1, count = planned.esps.len()));
             continue;
         };
         match LoadOption::for_file(&label, esp, loader, arguments) {
             Some(option) => options.push(option),
-            None => refused.push(format!("cannot create an entry for {loader} on ESP {}: the loader's path is empty, too long, or contains control characters", esp.device)),
+            None => refused.push(format!("cannot create an entry for {loader} on ESP {esp}: the loader's path is empty, too long, or contains control characters", esp = esp.device)),
         }
     }
     (options, refused)

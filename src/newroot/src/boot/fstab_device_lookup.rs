@@ -23,7 +23,7 @@ pub(crate) fn find_device(source: &str, inventory: &Inventory) -> Result<DeviceP
     match found.as_slice() {
         [] => Err(format!("no device of this machine matches {source}")),
         [device] => Ok(device.clone()),
-        several => Err(format!("{source} matches more than one device: {}", several.join(", "))),
+        several => Err(format!("{source} matches more than one device: {devices}", devices = several.join(", "))),
     }
 }
 

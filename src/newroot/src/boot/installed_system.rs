@@ -46,7 +46,7 @@ pub fn load_installed_kernel(inventory: &Inventory, machines: &[String], allocat
     };
     for line in find_boot_mounts(&fstab, &boot) {
         let device = fstab_device_lookup::find_device(&line.source, inventory);
-        let what = || format!("{} in the installed system's fstab", line.path);
+        let what = || format!("mount point {path} in the installed system's fstab", path = line.path);
         let device = device.map_err(|why| Error::new(Phase::Boot, format!("{}: {why}", what())))?;
         mount_read_only(&mut mounts, &device, &line.path, inventory).context(Phase::Boot, what)?;
     }
@@ -67,12 +67,15 @@ fn find_root<'a>(inventory: &'a Inventory, machines: &[String], allocation: &str
     let message = match found.as_slice() {
         [root] => return Ok(root),
         [] => format!(
-            "no filesystem contains an install marker ({}) of this machine and allocation",
-            install_marker::PATH
+            "no filesystem contains an install marker ({path}) of this machine and allocation",
+            path = install_marker::PATH
         ),
         several => {
             let devices: Vec<&str> = several.iter().map(|filesystem| filesystem.device.as_str()).collect();
-            format!("more than one filesystem contains an install marker of this allocation: {}", devices.join(", "))
+            format!(
+                "more than one filesystem contains an install marker of this allocation: {devices}",
+                devices = devices.join(", ")
+            )
         }
     };
     Err(Error::new(Phase::Boot, message))

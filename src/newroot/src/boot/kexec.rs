@@ -36,7 +36,7 @@ pub fn load_kernel_files(name: &str, kernel: &File, initrd: Option<&File>, cmdli
     let cmdline = CString::new(cmdline).context(Phase::Boot, || format!("pass the command line to {name}"))?;
     drop_page_cache();
     kexec_file_load(kernel, initrd, &cmdline).map_err(|error| {
-        let what = format!("load {name} for kexec: {}", explain_error(error));
+        let what = format!("load {name} for kexec: {reason}", reason = explain_error(error));
         Error::with_source(Phase::Boot, what, error)
     })
 }
@@ -105,7 +105,7 @@ fn explain_error(error: Errno) -> &'static str {
             "the running kernel requires a trusted signature, but the signature of the new kernel is missing or not trusted"
         }
         Errno::EINVAL => {
-            "the running kernel refuses the new kernel, its initrd or its command line, which may be too long"
+            "the running kernel refuses the new kernel, its initrd or its command line; the command line may be too long"
         }
         _ => "the kernel refused the call",
     }

@@ -47,7 +47,7 @@ pub(crate) fn expose_groups(root: &NewRoot, groups: &[String], say: LogSink) -> 
     let groups = groups.join(", ");
     if root.path_exists(LVM_DEVICES) {
         root.remove(LVM_DEVICES)?;
-        say(&format!("removed {LVM_DEVICES}, which restricted LVM to the disks of another machine"));
+        say(&format!("removed {LVM_DEVICES} of the image, which restricted LVM to the disks of another machine"));
     }
     for path in LVM_CONFIGS {
         let settings = find_filters(&root.read_text(path).unwrap_or_default()).join(", ");

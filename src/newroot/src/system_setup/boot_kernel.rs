@@ -70,8 +70,8 @@ pub(crate) fn require_init(root: &NewRoot) -> Result<()> {
         return Ok(());
     }
     let what = format!(
-        "the image cannot boot, because it does not contain an init program; paths searched: {}",
-        INITS.join(", ")
+        "the image cannot boot, because it does not contain an init program; paths searched: {paths}",
+        paths = INITS.join(", ")
     );
     Err(Error::new(Phase::Target, what))
 }
@@ -97,9 +97,9 @@ pub(crate) fn find_kernel(root: &NewRoot, say: &dyn Fn(&str)) -> Result<BootKern
     if !found.is_empty() {
         let others: Vec<&str> = found.iter().map(|other| other.version.as_str()).collect();
         say(&format!(
-            "the image contains several kernels: {} will be booted, not {}",
-            newest.version,
-            others.join(", ")
+            "the image contains several kernels: {newest} will be booted, not {others}",
+            newest = newest.version,
+            others = others.join(", ")
         ));
     }
     let mut kernel = add_boot_entry(root, newest.into_kernel(root));

@@ -93,7 +93,10 @@ fn select_image_arguments(mut words: Vec<String>, wants: &BootRequirements, say:
         kept.retain(|word| !is_needless(word));
     }
     for (reason, words) in removed.into_iter().filter(|(reason, _)| reason.contains("another machine")) {
-        say(&format!("omitted the image's kernel arguments that {reason}: {}", words.join(" ")));
+        say(&format!(
+            "omitted kernel arguments of the image, because {reason}: {arguments}",
+            arguments = words.join(" ")
+        ));
     }
     kept
 }

@@ -135,7 +135,9 @@ fn detect_by_os_release(text: &str) -> Result<&'static DistributionFamily, Strin
         [family] => Ok(family),
         [] if id.is_empty() => Err("the image's os-release does not contain ID".to_owned()),
         [] => Err(format!("{id} is not a supported distribution")),
-        _ => Err(format!("{id} has ID_LIKE={like}, which refers to several families of distributions")),
+        _ => Err(format!(
+            "{id} cannot be assigned to a family of distributions: its ID_LIKE={like} lists several families"
+        )),
     }
 }
 
@@ -147,8 +149,8 @@ fn check_marker_files(
     let others = FAMILIES.iter().filter(|family| *family != said).flat_map(|family| family.markers);
     match others.into_iter().find(|marker| root.path_exists(marker)) {
         Some(marker) => Err(format!(
-            "the image's os-release indicates {}, but the file {marker} indicates another distribution",
-            said.name
+            "the image's os-release indicates {distribution}, but the file {marker} indicates another distribution",
+            distribution = said.name
         )),
         None => Ok(said),
     }

@@ -40,7 +40,7 @@ pub(super) fn require_filesystem_support(root: &NewRoot, fstab: &[FstabEntry], s
             Ok(Some(superblock)) => superblock,
             Ok(None) => continue,
             Err(error) => {
-                tracing::warn!("{}: cannot read the filesystem's features: {error}", entry.path);
+                tracing::warn!("{path}: cannot read the filesystem's features: {error}", path = entry.path);
                 continue;
             }
         };
@@ -54,7 +54,10 @@ pub(super) fn require_filesystem_support(root: &NewRoot, fstab: &[FstabEntry], s
             // systemd ignores the exit code 8 of e2fsck (src/fsck/fsck.c); other init systems stop at the prompt for
             // the password of root.
             Some(why) if SYSTEMD.iter().any(|path| root.path_exists(path)) => {
-                say(&format!("WARNING: {why}. The installed system mounts {} without running fsck", entry.path));
+                say(&format!(
+                    "WARNING: {why}. The installed system mounts {path} without running fsck",
+                    path = entry.path
+                ));
             }
             Some(why) => return Err(Error::new(Phase::Target, why)),
             None => {}

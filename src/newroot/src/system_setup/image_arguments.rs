@@ -16,17 +16,17 @@ pub(crate) const GRUB_DEFAULTS: [&str; 2] = ["/etc/default/grub", "/etc/default/
 const GRUB_VARIABLES: [&str; 2] = ["GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT"];
 
 /// Reason for omitting an `ip=` argument.
-pub(crate) const CONFIGURES_NIC: &str = "configure a NIC of another machine";
+pub(crate) const CONFIGURES_NIC: &str = "they configure a NIC of another machine";
 
 /// Parameters that are not taken from the image, with the reason. A name that ends with `*` matches all names with this
 /// prefix.
 const REMOVED: [(&str, &[&str]); 13] = [
-    ("set from the layout", &["root", "rootfstype", "rootflags", "ro", "rw", "real_root", "real_rootflags"]),
-    ("set by the boot loader", &["BOOT_IMAGE", "initrd", "systemd.machine_id"]),
-    ("refer to the boot device of another machine", &["boot", "bootdev"]),
-    ("set the hostname of another machine", &["hostname", "systemd.hostname"]),
+    ("they are set from the layout", &["root", "rootfstype", "rootflags", "ro", "rw", "real_root", "real_rootflags"]),
+    ("they are set by the boot loader", &["BOOT_IMAGE", "initrd", "systemd.machine_id"]),
+    ("they refer to the boot device of another machine", &["boot", "bootdev"]),
+    ("they set the hostname of another machine", &["hostname", "systemd.hostname"]),
     (
-        "control the installation of another machine",
+        "they control the installation of another machine",
         &[
             "ks",
             "ks.*",
@@ -41,12 +41,12 @@ const REMOVED: [(&str, &[&str]); 13] = [
         ],
     ),
     (
-        "refer to the hibernation data of another machine",
+        "they refer to the hibernation data of another machine",
         &["resume", "resume_offset", "resumeflags", "resumewait", "resumedelay", "real_resume"],
     ),
-    ("select arrays of another machine", &["md", "rd.md", "rd.md.*", "rd_MD_*", "rd_NO_MD*"]),
+    ("they select arrays of another machine", &["md", "rd.md", "rd.md.*", "rd_MD_*", "rd_NO_MD*"]),
     (
-        "select logical volumes or BIOS RAID sets of another machine",
+        "they select logical volumes or BIOS RAID sets of another machine",
         &[
             "rd.lvm",
             "rd.lvm.*",
@@ -60,9 +60,9 @@ const REMOVED: [(&str, &[&str]); 13] = [
             "nodmraid",
         ],
     ),
-    ("create device-mapper devices of another machine", &["dm", "dm-mod.create", "dm-mod.waitfor"]),
+    ("they create device-mapper devices of another machine", &["dm", "dm-mod.create", "dm-mod.waitfor"]),
     (
-        "refer to encrypted devices of another machine",
+        "they refer to encrypted devices of another machine",
         &[
             "cryptdevice",
             "cryptkey",
@@ -81,7 +81,7 @@ const REMOVED: [(&str, &[&str]); 13] = [
         ],
     ),
     (
-        "refer to filesystems or hash trees of another machine",
+        "they refer to filesystems or hash trees of another machine",
         &[
             "mount.usr",
             "mount.usrfstype",
@@ -103,7 +103,7 @@ const REMOVED: [(&str, &[&str]); 13] = [
         ],
     ),
     (
-        "configure the network of another machine",
+        "they configure the network of another machine",
         &[
             "ifname",
             "BOOTIF",
@@ -122,7 +122,7 @@ const REMOVED: [(&str, &[&str]); 13] = [
         ],
     ),
     (
-        "refer to network storage of another machine",
+        "they refer to network storage of another machine",
         &[
             "netroot",
             "nfsroot",
@@ -174,7 +174,7 @@ pub(crate) fn find_removal_reason(word: &str) -> Option<&'static str> {
     let value = parameter_value(word).unwrap_or_default();
     match name {
         "ip" => return (!is_automatic(&value)).then_some(CONFIGURES_NIC),
-        "ds" => return is_remote_seed(&value).then_some("refer to cloud-init data of another machine"),
+        "ds" => return is_remote_seed(&value).then_some("they refer to cloud-init data of another machine"),
         _ => {}
     }
     REMOVED.iter().find(|(_, patterns)| patterns.iter().any(&matches)).map(|(reason, _)| *reason)

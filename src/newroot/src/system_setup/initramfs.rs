@@ -163,7 +163,10 @@ pub(crate) fn ensure_initramfs(
     let before = read_stamp(root, &kernel.initrd);
     match rebuild_initramfs(root, wants, kernel, &needs, &why, run, say) {
         Err(error) if is_unreadable && read_stamp(root, &kernel.initrd) == before => {
-            say(&format!("WARNING: {why}; {} is used unchanged, because it cannot be rebuilt: {error}", kernel.initrd));
+            say(&format!(
+                "WARNING: {why}; {initrd} is used unchanged, because it cannot be rebuilt: {error}",
+                initrd = kernel.initrd
+            ));
             // The arguments for dracut have no effect on other initramfs images.
             Ok(true)
         }
@@ -190,8 +193,8 @@ fn rebuild_initramfs(
     let Some((maker, program)) = maker else {
         let tools = MAKERS.map(|maker| maker.program).join(", ");
         let what = format!(
-            "cannot build the initramfs {}: the image contains none of {tools}; the initramfs must be built because {why}",
-            kernel.initrd
+            "cannot build the initramfs {initrd}: the image does not contain any of the programs {tools}; the initramfs must be built because {why}",
+            initrd = kernel.initrd
         );
         return Err(Error::new(Phase::Target, what));
     };
@@ -205,23 +208,28 @@ fn rebuild_initramfs(
         return Err(Error::new(Phase::Target, what));
     }
     write_settings(root, &maker.settings, wants, needs)?;
-    say(&format!("{} builds the initramfs for kernel {}, because {why}", maker.name, kernel.version));
+    say(&format!(
+        "tool {tool} builds the initramfs for kernel {kernel}, because {why}",
+        tool = maker.name,
+        kernel = kernel.version
+    ));
     let began = Instant::now();
     let args = maker.fill_args(kernel, file_search::is_file(root, &kernel.initrd));
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let what = || format!("build the initramfs for kernel {} with {}", kernel.version, maker.name);
+    let what =
+        || format!("build the initramfs for kernel {kernel} with {tool}", kernel = kernel.version, tool = maker.name);
     run.run_program(&program, &args, DEADLINE).context(Phase::Target, what)?;
     say(&format!("{} took {:.1} s", maker.name, began.elapsed().as_secs_f32()));
     let content = match read_content(root, &kernel.initrd) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            say(&format!("WARNING: the contents of {} cannot be verified: {error}", kernel.initrd));
+            say(&format!("WARNING: the contents of {initrd} cannot be verified: {error}", initrd = kernel.initrd));
             return Ok(maker.name == "dracut");
         }
         content => content.context(Phase::Target, || format!("read {} again", kernel.initrd))?,
     };
     match describe_missing(needs, &content) {
         still if still.is_empty() => Ok(content.is_dracut),
-        still => Err(Error::new(Phase::Target, format!("the initramfs built by {} {still}", maker.name))),
+        still => Err(Error::new(Phase::Target, format!("the initramfs built by {tool} {still}", tool = maker.name))),
     }
 }
 

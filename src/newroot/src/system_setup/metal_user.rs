@@ -25,7 +25,10 @@ pub(crate) fn create_metal_user(root: &NewRoot, now: OffsetDateTime, say: &dyn F
         passwd.lines().find(|line| passwd_field(line, 0) == name || passwd_field(line, 2) == id.to_string())
     {
         if passwd_field(line, 0) != name {
-            say(&format!("WARNING: user {name} was not created: its UID {id} belongs to {}", passwd_field(line, 0)));
+            say(&format!(
+                "WARNING: user {name} was not created: its UID {id} belongs to {owner}",
+                owner = passwd_field(line, 0)
+            ));
         }
         return Ok(());
     }
@@ -33,8 +36,8 @@ pub(crate) fn create_metal_user(root: &NewRoot, now: OffsetDateTime, say: &dyn F
     let group = SUPERUSERS.iter().find_map(|group| groups.lines().find(|line| passwd_field(line, 0) == *group));
     let Some(group) = group else {
         say(&format!(
-            "WARNING: user {name} was not created: the image contains none of the groups {}",
-            SUPERUSERS.join(", ")
+            "WARNING: user {name} was not created: the image does not contain any of the groups {groups}",
+            groups = SUPERUSERS.join(", ")
         ));
         return Ok(());
     };
@@ -50,7 +53,7 @@ pub(crate) fn create_metal_user(root: &NewRoot, now: OffsetDateTime, say: &dyn F
         root.make_directory(&home)?;
         root.change_owner(&home, (id, passwd_field(group, 2).parse().unwrap_or(id)), 0o755)?;
     }
-    say(&format!("user {name} was created with group {}", passwd_field(group, 0)));
+    say(&format!("user {name} was created with group {group}", group = passwd_field(group, 0)));
     Ok(())
 }
 
@@ -93,7 +96,7 @@ mod tests {
     fn who_cannot_be_made_is_said() {
         for (passwd, group, says) in [
             ("ubuntu:x:1000:1000::/home/ubuntu:/bin/bash\n", "sudo:x:27:\n", "its UID 1000 belongs to ubuntu"),
-            (ROOT, "root:x:0:\n", "the image contains none of the groups sudo, wheel"),
+            (ROOT, "root:x:0:\n", "the image does not contain any of the groups sudo, wheel"),
         ] {
             let (files, lines) = made(passwd, group);
             assert!(files.starts_with(passwd) && !files.contains("metal"), "{files}");

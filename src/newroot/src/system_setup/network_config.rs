@@ -75,7 +75,7 @@ pub(crate) fn write_network_config(
     for RenderedFile { path, mode, content } in files.map(|file| file.for_systemd(systemd)) {
         root.write_file(&path, mode, content.as_bytes())?;
     }
-    say(&format!("the network is configured by {}", system.name()));
+    say(&format!("the network is configured by {system}", system = system.name()));
     let by_systemd = |unit| ("systemctl", vec!["enable", unit]);
     let by_openrc = || (system == NetworkBackend::Ifupdown).then(|| ("rc-update", vec!["add", "networking", "boot"]));
     Ok(match has_one_of(&SYSTEMCTL) {
@@ -92,7 +92,7 @@ fn refuse_unsupported(name: Option<&str>, wanted: &RequestedNetwork, say: &dyn F
         say(&format!("WARNING: the image does not contain a supported network manager ({SUPPORTED})"));
         return Ok(());
     };
-    let why = format!("the image configures its network with {name}, which drophammer cannot configure");
+    let why = format!("the image configures its network with {name}, which drophammer does not support");
     if matches!(wanted, RequestedNetwork::Described(_)) {
         let remedy = format!("use an image with {SUPPORTED}, or remove `network` from the allocation");
         return Err(Error::new(Phase::Target, format!("{why}: {remedy}")));

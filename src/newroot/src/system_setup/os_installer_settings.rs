@@ -79,7 +79,8 @@ impl OsInstallerSettings {
     /// Returns a message that lists the disabled tasks, if any.
     pub(crate) fn describe_disabled_tasks(&self) -> Option<String> {
         let out: Vec<&str> = task::ALL.into_iter().filter(|task| !self.is_task_enabled(task)).collect();
-        (!out.is_empty()).then(|| format!("the image's {SETTINGS} disables these tasks: {}", out.join(", ")))
+        (!out.is_empty())
+            .then(|| format!("the image's {SETTINGS} disables these tasks: {tasks}", tasks = out.join(", ")))
     }
 }
 

@@ -164,7 +164,7 @@ pub(crate) fn has_setfiles(root: &NewRoot, policy: &str) -> bool {
 pub(crate) fn request_relabeling(root: &NewRoot, why: &str, say: LogSink) -> Result<()> {
     root.write_file(RELABEL, 0o644, b"-F\n")?;
     say(&format!(
-        "SELinux: {why}; the first boot labels all files, takes longer than usual, and then reboots the machine once"
+        "SELinux: {why}; the first boot labels all files, which takes longer than usual, and then the machine reboots once"
     ));
     Ok(())
 }

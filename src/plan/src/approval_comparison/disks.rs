@@ -29,18 +29,22 @@ fn find_difference(then: &[&ApprovedDisk], now: &[&ApprovedDisk], has_begun: boo
     let pairs = || then.iter().copied().zip(now.iter().copied());
     let has_verdicts = pairs().all(|(then, now)| then.verdict == now.verdict || is_milder(then, now));
     if then.len() != now.len() || !has_verdicts {
-        return Some(format!("disk {name}: approved {}, found {}", describe_verdicts(then), describe_verdicts(now)));
+        return Some(format!(
+            "disk {name}: approved {approved}, found {actual}",
+            approved = describe_verdicts(then),
+            actual = describe_verdicts(now)
+        ));
     }
     if pairs().any(|(then, now)| then.partitions != now.partitions) {
         let partitions = |disks: &[&ApprovedDisk]| {
             disks.iter().map(|disk| disk.partitions.join(", ")).collect::<Vec<_>>().join(" and ")
         };
         return Some(format!(
-            "disk {name}: approved {} with partitions {:?}, found {} with {:?}",
-            describe_verdicts(then),
-            partitions(then),
-            describe_verdicts(now),
-            partitions(now)
+            "disk {name}: approved {approved} with partitions {approved_partitions:?}, found {actual} with {actual_partitions:?}",
+            approved = describe_verdicts(then),
+            approved_partitions = partitions(then),
+            actual = describe_verdicts(now),
+            actual_partitions = partitions(now)
         ));
     }
     pairs().find_map(|(then, now)| compare_disk(&name, then, now, has_begun))
@@ -49,7 +53,11 @@ fn find_difference(then: &[&ApprovedDisk], now: &[&ApprovedDisk], has_begun: boo
 /// Returns the difference in model or content between a disk and the approved disk.
 fn compare_disk(name: &str, then: &ApprovedDisk, now: &ApprovedDisk, has_begun: bool) -> Option<String> {
     if then.model != now.model {
-        return Some(format!("disk {name}: approved model {:?}, found {:?}", then.model, now.model));
+        return Some(format!(
+            "disk {name}: approved model {approved:?}, found {actual:?}",
+            approved = then.model,
+            actual = now.model
+        ));
     }
     let (Some(before), Some(after)) = (&then.contents, &now.contents) else { return None };
     // A started attempt may have erased the disks that the plan wipes, and created filesystems on preserved disks.
@@ -64,7 +72,13 @@ fn compare_disk(name: &str, then: &ApprovedDisk, now: &ApprovedDisk, has_begun: 
     let new: Vec<&str> = after.iter().filter(|line| !has_begun && !then.contains(*line)).map(String::as_str).collect();
     let listed = |lines: &[&str]| if lines.is_empty() { "nothing else".to_owned() } else { lines.join("; ") };
     let differs = !gone.is_empty() || !new.is_empty();
-    differs.then(|| format!("disk {name}: approved with {}, found with {}", listed(&gone), listed(&new)))
+    differs.then(|| {
+        format!(
+            "disk {name}: approved with {approved}, found with {actual}",
+            approved = listed(&gone),
+            actual = listed(&new)
+        )
+    })
 }
 
 fn describe_verdicts(disks: &[&ApprovedDisk]) -> String {

@@ -65,9 +65,9 @@ impl ApprovedDisk {
             .map(|(name, value)| format!(", {name} {value}"))
             .collect();
         format!(
-            "{device}{at}, {}{}, which has no serial number of its own",
-            format_bytes(*size_bytes),
-            reported.concat()
+            "{device}{at}, {size}{other_names}, which has no serial number of its own",
+            size = format_bytes(*size_bytes),
+            other_names = reported.concat()
         )
     }
 }
@@ -98,7 +98,9 @@ fn describe_contents(disk: &InventoryDisk) -> Vec<String> {
     }
     lines.extend(disk.signatures.iter().map(|is| format!("disk: {}", describe_signature(is))));
     lines.extend(
-        disk.unreadable.iter().map(|why| format!("not all can be read: {}", why.replace(disk.device.as_str(), "disk"))),
+        disk.unreadable
+            .iter()
+            .map(|why| format!("not all can be read: {reason}", reason = why.replace(disk.device.as_str(), "disk"))),
     );
     if lines.is_empty() {
         lines.push(format!("disk: {}", describe_unrecognized(disk.blank)));

@@ -10,7 +10,7 @@ const MAXIMUM_BYTES: usize = 160;
 pub(crate) fn write_firmware(f: &mut fmt::Formatter<'_>, plan: Option<&FirmwarePlan>) -> fmt::Result {
     let Some(plan) = plan else { return Ok(()) };
     if let Some(reason) = &plan.unreadable {
-        return writeln!(f, "firmware boot variables: cannot be read: {}\n", replace_hidden(reason));
+        return writeln!(f, "firmware boot variables: cannot be read: {reason}\n", reason = replace_hidden(reason));
     }
     let order: Vec<String> = plan.boot_order.iter().map(|number| format!("{number:04X}")).collect();
     let current = plan.boot_current.map(|number| format!(", booted from {number:04X}")).unwrap_or_default();

@@ -58,8 +58,8 @@ impl<'a> PlanDecider<'a> {
             };
             if !is_there(device) && !is_there(whole) {
                 let said = format!(
-                    "volume {} refers to {path}, but is kept on {device}, which has the UUID of the volume",
-                    volume.name
+                    "volume {volume} refers to {path}, but is kept on {device}, which has the UUID of the volume",
+                    volume = volume.name
                 );
                 self.warn(said);
             }
@@ -111,7 +111,10 @@ impl<'a> PlanDecider<'a> {
             true => format!(
                 "refers to {path}, which is neither a disk nor a device of the layout: list a blank disk, or an unused device of the layout"
             ),
-            false => format!("refers to {path}, which does not exist on given hardware: {}", list_disks(inventory)),
+            false => format!(
+                "refers to {path}, which does not exist on given hardware: {disks}",
+                disks = list_disks(inventory)
+            ),
         }))
     }
 
@@ -124,7 +127,7 @@ impl<'a> PlanDecider<'a> {
     ) -> Result<VolumeDecision, VolumeRefusal> {
         let refuse = |why: String| Err(Some(why));
         if self.verdicts.contains_key(&disk.name) {
-            return refuse(format!("refers to {}, which another volume uses", disk.device));
+            return refuse(format!("refers to {device}, which another volume uses", device = disk.device));
         }
         if let Some(other) = multipath::find_other_path(disk, self.inventory) {
             return refuse(format!("cannot use {}: {}", disk.device, multipath::describe_refusal(disk, other)));
@@ -134,17 +137,20 @@ impl<'a> PlanDecider<'a> {
         let is_used = !disk.uses.is_empty() || parts.into_iter().any(|part| !part.uses.is_empty());
         let is_taken = disk.table.is_some() || !disk.signatures.is_empty();
         if is_used {
-            return refuse(format!("refers to {}, which is in use", disk.device));
+            return refuse(format!("refers to {device}, which is in use", device = disk.device));
         }
         if let Some(why) = &disk.unreadable {
-            return refuse(format!("refers to {}, whose content cannot be read: {why}", disk.device));
+            return refuse(format!("refers to {device}, whose content cannot be read: {why}", device = disk.device));
         }
         if !cut_off && (is_taken || !disk.blank) {
             let there = content_text::describe_contents(disk);
-            return refuse(format!("refers to {}, which is not blank: it contains {there}", disk.device));
+            return refuse(format!(
+                "refers to {device}, which is not blank: it contains {there}",
+                device = disk.device
+            ));
         }
         if disk.read_only {
-            return refuse(format!("refers to {}, which is read-only", disk.device));
+            return refuse(format!("refers to {device}, which is read-only", device = disk.device));
         }
         if let Some(why) = explain_unsupported(disk) {
             return refuse(format!("cannot use {}: {why}", disk.device));
@@ -195,7 +201,7 @@ impl<'a> PlanDecider<'a> {
             Some(disk) => Ok(Some(disk)),
             None => {
                 let why = |disk: &InventoryDisk| match (self.verdicts.contains_key(&disk.name), self.is_free(disk)) {
-                    (true, _) => format!("{} (used by the layout or another volume)", disk.device),
+                    (true, _) => format!("{device} (used by the layout or another volume)", device = disk.device),
                     (_, false) => {
                         let there = || format!("not blank: {}", content_text::describe_contents(disk));
                         format!("{} ({})", disk.device, explain_unsupported(disk).unwrap_or_else(there))
@@ -203,7 +209,7 @@ impl<'a> PlanDecider<'a> {
                     (_, true) => format!("{} ({})", disk.device, hints::explain_differences(wanted, disk).join(", ")),
                 };
                 let disks: Vec<String> = inventory.disks.iter().map(why).collect();
-                Err(Some(format!("cannot find a blank disk that matches its hints: {}", disks.join("; "))))
+                Err(Some(format!("cannot find a blank disk that matches its hints: {disks}", disks = disks.join("; "))))
             }
         }
     }
@@ -307,8 +313,8 @@ impl<'a> PlanDecider<'a> {
             let Some((group, found)) = volumes.find(|(_, found)| found.name == listed.name) else { return Err(None) };
             if let Some(other) = self.volume_of_filesystem(device.content.as_deref().unwrap_or_default()) {
                 return Err(Some(format!(
-                    "refers to {}, which contains the filesystem of volume {other}",
-                    device.path
+                    "refers to {device}, which contains the filesystem of volume {other}",
+                    device = device.path
                 )));
             }
             return Ok(VolumeDecision {
@@ -334,7 +340,10 @@ impl<'a> PlanDecider<'a> {
                 format!("there is {}", found.join(" and "))
             }
         };
-        Err(Some(format!("must be kept on {}, which does not have the UUID of the volume: {there}", device.path)))
+        Err(Some(format!(
+            "must be kept on {device}, which does not have the UUID of the volume: {there}",
+            device = device.path
+        )))
     }
 
     /// Returns the UUID of a new array; `None` if the array was refused.
@@ -358,9 +367,7 @@ impl<'a> PlanDecider<'a> {
         if !wiped.is_empty() {
             let on = wiped.join(", ");
             self.warn(format!(
-                "volume {} is on {on}, which a reinstall wipes: as long as the volume is listed, reinstalls are refused",
-                volume.name
-            ));
+                "volume {volume} is on {on}, which a reinstall wipes: as long as the volume is listed, reinstalls are refused", volume = volume.name));
         }
     }
 

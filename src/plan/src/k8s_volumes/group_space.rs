@@ -60,8 +60,8 @@ fn check_free_space(name: &str, size_bytes: u64, free: u64, excluded: u64, added
     let excluded = match excluded {
         0 => String::new(),
         bytes => format!(
-            "; {} more are free on physical volumes that LVM may not allocate: allow their allocation in the installed system (pvchange --allocatable y)",
-            format::format_bytes(bytes)
+            "; {bytes} more are free on physical volumes that LVM may not allocate: allow their allocation in the installed system (pvchange --allocatable y)",
+            bytes = format::format_bytes(bytes)
         ),
     };
     Some(format!("needs {needed} in vg:{name}, which has {left} free{excluded}"))

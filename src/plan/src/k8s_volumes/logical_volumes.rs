@@ -79,8 +79,8 @@ impl<'a> PlanDecider<'a> {
             return Ok(None);
         };
         self.warn(format!(
-            "volume {} refers to {named}, but is kept on {device}, which has the UUID of the volume",
-            volume.name
+            "volume {volume} refers to {named}, but is kept on {device}, which has the UUID of the volume",
+            volume = volume.name
         ));
         Ok(Some(self.keep_raw(volume, None, device, unit)))
     }
@@ -104,8 +104,8 @@ impl<'a> PlanDecider<'a> {
             )));
         }
         self.warn(format!(
-            "volume {} refers to {named}, but is kept on {device}, which has the recorded LVM UUID",
-            volume.name
+            "volume {volume} refers to {named}, but is kept on {device}, which has the recorded LVM UUID",
+            volume = volume.name
         ));
         Ok(Some(VolumeDecision {
             device,
@@ -134,7 +134,10 @@ impl<'a> PlanDecider<'a> {
         let size_bytes = match room.transpose() {
             Ok(known) => known.unwrap_or(mib.saturating_mul(MIB).next_multiple_of(EXTENT_BYTES)),
             Err(CapacityShortage { required_mib, existing_mib }) => {
-                let why = format!("needs {required_mib} MiB in vg:{}, which has {existing_mib} MiB left", create.group);
+                let why = format!(
+                    "needs {required_mib} MiB in vg:{group}, which has {existing_mib} MiB left",
+                    group = create.group
+                );
                 return Err(Some(why));
             }
         };
@@ -161,7 +164,7 @@ impl<'a> PlanDecider<'a> {
         let disks: BTreeSet<KernelName> = kept.present_devices().flat_map(|device| self.disks_below(device)).collect();
         let mut beneath = self.inventory.disks.iter().filter(|disk| disks.contains(&disk.name));
         if let Some(disk) = beneath.find(|disk| disk.read_only) {
-            return Err(Some(format!("is new in vg:{group}, but {} is read-only", disk.device)));
+            return Err(Some(format!("is new in vg:{group}, but {disk} is read-only", disk = disk.device)));
         }
         let extent = kept.extent_bytes.max(1);
         let size_bytes = size_bytes.div_ceil(MIB).saturating_mul(MIB).div_ceil(extent).saturating_mul(extent);

@@ -36,8 +36,8 @@ impl<'a> PlanDecider<'a> {
         let device = &decision.device;
         if let Some((carrier, _)) = self.find_preserved(volume)? {
             return Err(Some(format!(
-                "cannot be prepared on {device}: a filesystem with the UUID {} of the volume is on {carrier}; remove that filesystem, or {REPLACE}",
-                volume.uid
+                "cannot be prepared on {device}: a filesystem with the UUID of the volume, {uid}, is on {carrier}; remove that filesystem, or {REPLACE}",
+                uid = volume.uid
             )));
         }
         if self.may_be_in_closed_carrier(volume) {
@@ -87,22 +87,23 @@ impl<'a> PlanDecider<'a> {
         let was = describe_preparation(record);
         if self.are_discarded(&record.disks) {
             self.warn(format!(
-                "volume {} {was}: those data will be discarded, as requested by the operator, and the volume is prepared again",
-                volume.name
-            ));
+                "volume {volume} {was}: the data of the volume will be discarded, as requested by the operator, and the volume is prepared again", volume = volume.name));
             return Ok(());
         }
         let serials: Vec<&str> = record.disks.iter().map(|disk| disk.serial.as_str()).collect();
         let are_usable = !serials.is_empty() && serials.iter().all(|serial| comparable_serial(serial).is_some());
         let can_give_up = self.request.mode == InstallMode::Reinstall && are_usable;
         let give_up = match can_give_up {
-            true => format!("order the reinstall again with --give-up {}, or ", serials.join(" --give-up ")),
+            true => format!(
+                "order the reinstall again with --give-up {serials}, or ",
+                serials = serials.join(" --give-up ")
+            ),
             false => String::new(),
         };
         Err(Some(format!(
-            "cannot be prepared on {}: the volume {was}, and no device of this machine has its {}; attach the device that contains the volume. If the data of the volume are lost, {give_up}{REPLACE}",
-            decision.device,
-            describe_identifier(volume),
+            "cannot be prepared on {device}: the volume {was}, and no device of this machine has its {identifier}; attach the device that contains the volume. If the data of the volume are lost, {give_up}{REPLACE}",
+            device = decision.device,
+            identifier = describe_identifier(volume)
         )))
     }
 
@@ -152,10 +153,10 @@ impl<'a> PlanDecider<'a> {
             begun_on.iter().filter(|disk| disk.making.iter().any(|making| making.uuid.as_ref() == Some(&uuid)));
         match on.find(|disk| !is_there(disk)) {
             Some(gone) => Err(Some(format!(
-                "cannot be prepared on {}: an interrupted attempt was preparing the volume on disk {} ({}), and this disk is absent; attach the disk, or {REPLACE}",
-                decision.device,
-                gone.device,
-                describe_record(gone)
+                "cannot be prepared on {device}: an interrupted attempt was preparing the volume on disk {disk} ({disk_identity}), which is absent; attach the disk, or {REPLACE}",
+                device = decision.device,
+                disk = gone.device,
+                disk_identity = describe_record(gone)
             ))),
             None => Ok(()),
         }
@@ -174,8 +175,8 @@ impl<'a> PlanDecider<'a> {
         }
         match self.find_unseen_object() {
             Some(what) => Err(Some(format!(
-                "cannot be prepared on {}: it is not recorded whether the volume was prepared before, and its content may be in {what}, which could not be inspected; make that object readable, or reinstall once without this volume in the list: the marker then records that the volume is new",
-                decision.device
+                "cannot be prepared on {device}: no record shows whether the volume was prepared before, and its content may be in {what}, which could not be inspected; make {what} readable, or reinstall once without this volume in the list: the marker then records that the volume is new",
+                device = decision.device
             ))),
             None => Ok(()),
         }
@@ -214,9 +215,9 @@ fn is_alike(record: &RecordedDisk, disk: &InventoryDisk) -> bool {
 fn describe_preparation(record: &RecordedVolume) -> String {
     let disks: Vec<String> = record.disks.iter().map(describe_record).collect();
     match (record.device.as_str(), disks.is_empty()) {
-        ("", _) => "is listed as Available by the control plane".to_owned(),
+        ("", _) => "was prepared before, according to the control plane".to_owned(),
         (device, true) => format!("was prepared on {device}"),
-        (device, false) => format!("was prepared on {device}, {}", disks.join(", ")),
+        (device, false) => format!("was prepared on {device}, {disks}", disks = disks.join(", ")),
     }
 }
 

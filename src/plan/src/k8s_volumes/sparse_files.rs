@@ -65,13 +65,13 @@ impl<'a> PlanDecider<'a> {
                 if self.request.mode == InstallMode::Reinstall =>
             {
                 let why = "which a reinstall recreates; put /var/lib/metalk8s on a filesystem that is kept";
-                return Err(Some(format!("is a file below {path}, {why}")));
+                return Err(Some(format!("has its backing file below {path}, {why}")));
             }
             FilesystemFate::Tmpfs => return Err(Some(format!("must not be a file below {path}, which is a tmpfs"))),
             FilesystemFate::Kept { .. } if self.is_unopened(wanted) => {
                 self.warn(format!(
-                    "volume {}: the machine will check for its backing file once {path} is unlocked",
-                    volume.name
+                    "volume {volume}: the machine will check for its backing file once {path} is unlocked",
+                    volume = volume.name
                 ));
                 PersistentVerdict::Extend
             }
@@ -139,11 +139,11 @@ impl<'a> PlanDecider<'a> {
             Some(file) if file.size_bytes == size_bytes => Ok(PersistentVerdict::Keep),
             Some(file) => {
                 let (is, wanted) = (format::format_bytes(file.size_bytes), format::format_bytes(size_bytes));
-                Err(Some(format!("is a file of {is} below {path}, but its size must be {wanted}")))
+                Err(Some(format!("has a backing file of {is} below {path}, but the file must have {wanted}")))
             }
-            None if wanted.is_read_only() => {
-                Err(Some(format!("is a new file below {path}, which is kept and mounted read-only")))
-            }
+            None if wanted.is_read_only() => Err(Some(format!(
+                "cannot be created as a file below {path}, because that filesystem is preserved and mounted read-only"
+            ))),
             None => Ok(PersistentVerdict::Extend),
         }
     }
@@ -161,14 +161,14 @@ impl<'a> PlanDecider<'a> {
         match failure {
             None if is_preview => {
                 self.warn(format!(
-                    "volume {}: the machine will check for its backing file once {path} is mounted",
-                    volume.name
+                    "volume {volume}: the machine will check for its backing file once {path} is mounted",
+                    volume = volume.name
                 ));
                 Ok(PersistentVerdict::Extend)
             }
             why => Err(Some(format!(
-                "cannot be located below {path}: {now} cannot be mounted: {}; repair that filesystem in the installed system",
-                why.unwrap_or("the filesystem was not inspected")
+                "cannot be located below {path}: {now} cannot be mounted: {reason}; repair that filesystem in the installed system",
+                reason = why.unwrap_or("the filesystem was not inspected")
             ))),
         }
     }
@@ -198,7 +198,8 @@ const EXT3_BYTES: u64 = 2_196_873_666_560;
 /// Returns why the filesystem does not support a file of that size.
 fn check_max_size(size_bytes: u64, path: &str, carrier: &FilesystemSpec) -> Option<String> {
     let most = largest_file_bytes(carrier).filter(|most| size_bytes > *most)?;
-    let has = format!("which is {} and supports at most {most} bytes", carrier.format);
+    let has =
+        format!("whose filesystem is {format} and supports files of at most {most} bytes", format = carrier.format);
     let put = "make the volume smaller, or put /var/lib/metalk8s on xfs";
     Some(format!("is a file of {size_bytes} bytes below {path}, {has}; {put}"))
 }

@@ -28,7 +28,7 @@ impl PlanDecider<'_> {
         }?;
         match self.find_unopened(volume).filter(|_| decision.verdict == PersistentVerdict::Leave) {
             Some(what) => Err(Some(format!(
-                "is marked for deletion, and its data may be in {what}, which is encrypted and will be recreated by this reinstall; remove the volume from the list once the volume is no longer used"
+                "is marked for deletion, and its data may be in {what}, which is encrypted and which this reinstall would recreate; remove the volume from the list once the volume is no longer used"
             ))),
             None => Ok(decision),
         }

@@ -52,9 +52,9 @@ impl<'a> PlanDecider<'a> {
         let copies: Vec<&str> = copies.map(|carrier| carrier.device.as_str()).collect();
         if copies.len() > 1 {
             return Err(format!(
-                "has its UUID {} on several devices: {}; disconnect the copy, or erase it with wipefs in the rescue shell",
-                volume.uid,
-                copies.join(", ")
+                "has its UUID {uid} on several devices: {devices}; disconnect the copy, or erase it with wipefs in the rescue shell",
+                uid = volume.uid,
+                devices = copies.join(", ")
             ));
         }
         if !one.is_plain {
@@ -65,8 +65,8 @@ impl<'a> PlanDecider<'a> {
         {
             let there = content_text::describe_signature(signature);
             return Err(format!(
-                "must be {format}, but {}, which has the UUID of the volume, contains {there}",
-                one.device
+                "must be {format}, but {device}, which has the UUID of the volume, contains {there}",
+                device = one.device
             ));
         }
         Ok(Some((one.device, one.unit)))
@@ -153,9 +153,9 @@ fn describe_ambiguity(volume: &K8sVolume, VolumeDevice { device, unit, .. }: &Vo
             stale = other.kind
         ),
         _ => format!(
-            "cannot be used as {}: its UUID {uuid} is on {device} in another mode: {}; list the volume in the mode in which it was prepared",
-            volume.content,
-            match signatures.is_empty() {
+            "cannot be used as {mode}: its UUID {uuid} is on {device} in another mode: {content}; list the volume in the mode in which it was prepared",
+            mode = volume.content,
+            content = match signatures.is_empty() {
                 true => "the device is a partition with that GUID".to_owned(),
                 false => format!("there is {}", signatures.join(" and ")),
             }

@@ -152,11 +152,11 @@ fn what_is_made_is_written_by_the_image_whatever_its_options_say() {
 #[test]
 fn a_group_that_lvm_gives_to_nobody_here_is_refused() {
     let mut before = stacked();
-    before.groups[0].closed = Some("it is exported: import it in the installed system with `vgimport`".to_owned());
+    before.groups[0].closed = Some("the volume group is exported: run `vgimport` in the installed system".to_owned());
     assert_eq!(
         reasons(make(&stacked_layout(), &before, InstallMode::Reinstall)),
         [
-            "volumegroups[0]: vg:vg00 must be kept, but it is exported: import it in the installed system with `vgimport`"
+            "volumegroups[0]: vg:vg00 must be kept, but the volume group is exported: run `vgimport` in the installed system"
         ]
     );
     let mut all = stacked_layout();

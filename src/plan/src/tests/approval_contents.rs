@@ -123,11 +123,11 @@ fn what_is_taken_apart_was_shown() {
     assert_eq!(torn.torn, ["raid1 \"customers\" of (serial S-sdb), (serial S-sdc)"]);
     assert_ne!(torn.digest(), approved.digest());
     let said = refused(&layout(), &inventory, InstallMode::Install, approval(&approved)).join("\n");
-    assert!(said.contains("objects that lose members: raid1 \"customers\""), "{said}");
+    assert!(said.contains("only the present plan removes members from an object: raid1 \"customers\""), "{said}");
     assert!(with_ids(&layout(), &inventory, request(InstallMode::Install, Some(approval(&torn))), 9).is_ok());
     inventory.arrays.clear();
     let said = refused(&layout(), &inventory, InstallMode::Install, approval(&torn)).join("\n");
-    assert!(said.contains("objects that lose members: raid1"), "{said}");
+    assert!(said.contains("only the approved plan removes members from an object: raid1"), "{said}");
 }
 
 /// After an interrupted attempt, the content of the wiped disks may differ from the approved content.

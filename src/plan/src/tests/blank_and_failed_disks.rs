@@ -102,7 +102,7 @@ fn a_blank_kept_disk_is_made_and_said() {
     replace(&mut inventory, "sdb");
     let plan = make(&super::layout(), &inventory, InstallMode::Reinstall).unwrap();
     assert_eq!(plan.disks[1].verdict, DiskVerdict::Make);
-    let said = "/dev/sdb must be kept, but is blank, possibly because it was replaced; it will be recreated";
+    let said = "/dev/sdb must be kept, but the disk is blank, possibly because the old disk was replaced; its contents will be recreated";
     assert_eq!(plan.warnings[0], said);
     let wipes = operations(&plan, StageName::StorageWipe);
     let Operation::Device(DeviceOp::WipeDisk(wipe)) = &wipes[1] else { panic!("{wipes:?}") };
@@ -177,7 +177,7 @@ fn one_blank_disk_among_kept_members_is_refused() {
     assert_eq!(
         reasons(make(&layout(), &inventory, InstallMode::Reinstall)),
         [
-            "raid[2].devices: /dev/md/data must be kept and spans /dev/sdc, /dev/sde and /dev/sdd, but /dev/sdd is blank. Attach the old disk; or boot the installed system and add the new disk to /dev/md/data; or remove the new disk, if /dev/md/data works without it"
+            "raid[2].devices: /dev/md/data must be kept and spans /dev/sdc, /dev/sde and /dev/sdd, but /dev/sdd is blank. Attach the old disk; or boot the installed system and add the new disk to /dev/md/data; or, if /dev/md/data works without the new disk, remove the new disk"
         ]
     );
 }
@@ -273,7 +273,7 @@ fn two_legs(kind: LvmType) -> (Layout, Inventory) {
 fn a_group_goes_on_without_a_disk_while_all_data_are_there() {
     let (layout, mut inventory) = two_legs(LvmType::Raid1);
     let plan = make(&layout, &inventory, InstallMode::Reinstall).unwrap();
-    let said = "vg:vg00 is kept DEGRADED: varlib, srv without redundancy (vg:vg00 on /dev/sdc, a missing device (volumes: varlib, srv))";
+    let said = "vg:vg00 is kept DEGRADED: without redundancy for varlib, srv (vg:vg00 on /dev/sdc, a missing device (volumes: varlib, srv))";
     assert!(plan.warnings.iter().any(|warning| warning == said), "{:#?}", plan.warnings);
     let activate = Operation::Device(DeviceOp::ActivateGroup(ActivateGroup {
         name: "vg00".to_owned(),

@@ -15,7 +15,7 @@ fn unmountable(device: &str) -> FailedAttempt {
 
 type Case = (&'static str, fn(&mut Layout, &mut Inventory));
 
-const BROKEN: &str = "filesystems[0]: /dev/sdb1 must be kept with ext4 \"srv\", mounted at /srv, but it cannot be mounted even read-only: Structure needs cleaning (os error 117)";
+const BROKEN: &str = "filesystems[0]: /dev/sdb1 must be kept with ext4 \"srv\", mounted at /srv, but the filesystem cannot be mounted even read-only: Structure needs cleaning (os error 117)";
 
 #[test]
 fn a_kept_filesystem_that_cannot_be_mounted_is_refused() {

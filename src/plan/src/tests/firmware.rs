@@ -134,7 +134,7 @@ fn by_default_entries_of_destroyed_partitions_are_removed_and_all_others_are_nam
     for line in [
         "firmware boot variables: boot order 0001,0002,0003",
         "  Boot0000      firmware  firmware program: UiApp  path",
-        "  Boot0001      REMOVE    starts /dev/sda1, which is destroyed: debian  path",
+        "  Boot0001      REMOVE    starts from /dev/sda1, whose contents are destroyed: debian  path",
         "  Boot0002      keep      starts /dev/sdb1: other  path",
         "  Boot0004      foreign   starts a URI: UEFI PXEv4  path",
         "  Boot0010",
@@ -230,7 +230,7 @@ fn a_partition_that_a_preserved_disk_has_too_or_may_have_is_preserved() {
     let plan = reinstall(&clean(), &unread).unwrap();
     let removed = removed(&plan);
     assert!(!names(&removed).contains(&"Boot0007") && !names(&removed).contains(&"Boot0009"), "{removed:?}");
-    assert!(plan.to_string().contains("may start a partition of /dev/sdc, which cannot be read"));
+    assert!(plan.to_string().contains("may start from a partition of /dev/sdc, which cannot be read"));
     let mut mbr = hostile();
     mbr.disks[2].table = Some(DiskTable { kind: "dos".into(), ..DiskTable::default() });
     let plan = reinstall(&clean(), &mbr).unwrap();
@@ -245,7 +245,7 @@ fn variables_that_cannot_be_read_are_not_absent() {
     let too_many = || Some(FirmwareVariables { omitted: 9, ..FirmwareVariables::default() });
     for (variables, words) in [
         (unreadable(), "not mounted; mount efivarfs"),
-        (too_many(), "9 variables exceed the limit"),
+        (too_many(), "the firmware has 9 boot variables more than are supported"),
         (None, "the inventory does not contain the boot variables"),
     ] {
         let refused = reasons(reinstall(&clean(), &with(variables)));

@@ -73,7 +73,7 @@ fn the_disk_of_another_machine_in_a_kept_place_is_refused() {
             assert_eq!(plan.unwrap().disks[1].verdict, DiskVerdict::Keep);
             continue;
         }
-        let expected = "disks: /dev/sdb1 on sdb, which will be kept, contains the installation of machine m-9, allocation a-0, but this run is the reinstall of machine m-1, allocation a-1: attach the disk of this machine, or erase the present disk if its data are not needed";
+        let expected = "disks: /dev/sdb1 on sdb, which will be kept, contains the installation of machine m-9, allocation a-0, but this run is the reinstall of machine m-1, allocation a-1: attach the disk of this machine, or erase this disk if its data are not needed";
         assert_eq!(reasons(plan), [expected]);
     }
 }

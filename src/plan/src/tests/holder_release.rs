@@ -171,7 +171,7 @@ fn a_name_that_another_keeps_is_refused() {
     assert_eq!(
         reasons(make(&super::arrays_and_groups::layout(), &inventory, InstallMode::Install)),
         [
-            "volumegroups[0].name: vg:vg00 is also the name of another group on /dev/sdf, which is not wiped; choose another name"
+            "volumegroups[0].name: vg:vg00 is also the name of another volume group on /dev/sdf, which is not wiped; choose another name"
         ]
     );
 }

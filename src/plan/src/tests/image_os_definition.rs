@@ -185,7 +185,7 @@ fn a_create_gets_the_disks_that_are_made_and_no_others() {
     }
     let text = plan.to_string();
     for said in [
-        "check for the programs that `create` of web+small needs: /bin/bash, sfdisk, mkfs.ext4",
+        "check that the ramdisk contains the programs that `create` of web+small needs: /bin/bash, sfdisk, mkfs.ext4",
         "image.burn          `create` of web+small onto sda, grow sda2",
         "the program may write sda, sdb; other disks are not visible to it",
         "sda2 must be ext4 \"root\"",

@@ -122,7 +122,7 @@ fn a_reinstall_of_other_disks_is_refused_with_both_sides() {
         (
             "marker on another disk",
             |inventory, _| inventory.filesystems[0].device = "/dev/sdb1".into(),
-            "filesystems[3]: / will be recreated on sda, but this installation is on other disks of the machine: /dev/sdb1 on sdb. The names or hints in the layout no longer match the same disks as at installation. Put the disks back in their slots, or reboot so that they get their names back",
+            "filesystems[3]: / will be recreated on sda, but this installation is on other disks of the machine: /dev/sdb1 on sdb. The names or hints in the layout now match other disks than at installation. Put the disks back in their slots, or reboot so that they get their names back",
         ),
         (
             "another allocation",

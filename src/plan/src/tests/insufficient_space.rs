@@ -42,7 +42,7 @@ fn what_does_not_fit_is_refused_with_numbers() {
                 layout.disks[0].partitions[0].size = 200.into();
                 layout.filesystems[1].createoptions = vec!["-F".to_owned(), "32".to_owned()];
             },
-            "filesystems[1]: device:/dev/md/efi is not big enough required:260MiB, existing:199MiB (vfat: with sectors of 4096 bytes, firmware does not boot from a smaller FAT32 filesystem)",
+            "filesystems[1]: device:/dev/md/efi is not big enough required:260MiB, existing:199MiB (vfat: firmware does not boot from a smaller FAT32 filesystem if the sectors have 4096 bytes)",
         ),
         (
             |layout, inventory| {

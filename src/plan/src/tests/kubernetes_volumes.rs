@@ -240,7 +240,7 @@ fn a_group_without_volumes_of_the_layout_is_extended_too() {
     let words: Vec<String> = plan.to_string().lines().map(|line| line.trim().to_owned()).collect();
     for expected in [
         "sdb writable again",
-        "stop arrays and mappings on sdb that were assembled for inspection",
+        "stop the arrays and mappings on sdb that were started for inspection",
         "volume pvc: csi/pvc in free space of sdb, ext4",
         "deactivate csi",
     ] {

@@ -60,7 +60,7 @@ fn while_a_kept_thing_misses_a_part_nothing_opaque_is_wiped() {
         (
             "LUKS",
             |inventory| hide(inventory, "crypto_LUKS", "crypto"),
-            "the content of crypto_LUKS on /dev/sda3 (it is encrypted and not open) could not be inspected",
+            "the content of crypto_LUKS on /dev/sda3 (the container is encrypted and not open) could not be inspected",
         ),
         ("DRBD", |inventory| hide(inventory, "drbd", "raid"), "drbd on /dev/sda3 ("),
         ("firmware's RAID", |inventory| hide(inventory, "nvidia_raid_member", "raid"), "nvidia_raid_member on"),
@@ -131,9 +131,9 @@ fn parts_are_counted_where_they_say_how_many_there_are() {
         ),
         (
             several("zfs_member", &["/dev/sdb1", "/dev/sdb2"], ComponentRole::Peer),
-            "its number of components is unknown",
+            "the number of its components is unknown",
         ),
-        (several("stratis", &["/dev/sdb1"], ComponentRole::Peer), "its number of components is unknown"),
+        (several("stratis", &["/dev/sdb1"], ComponentRole::Peer), "the number of its components is unknown"),
         (several("jbd", &["/dev/sdb1"], ComponentRole::Serves), ""),
         // The component is on a disk that is not ours.
         (
@@ -141,7 +141,7 @@ fn parts_are_counted_where_they_say_how_many_there_are() {
             "is on a disk that the layout does not list, and only 1 of its 2 devices are present",
         ),
         (several("btrfs", &["/dev/sdc"], ComponentRole::OneOf(1)), ""),
-        (several("zfs_member", &["/dev/sdc"], ComponentRole::Peer), "its number of components is unknown"),
+        (several("zfs_member", &["/dev/sdc"], ComponentRole::Peer), "the number of its components is unknown"),
     ] {
         let mut inventory = Inventory { parts, ..marked() };
         let parts = &mut inventory.disks[1].table.as_mut().unwrap().partitions;
@@ -194,7 +194,7 @@ fn a_group_and_an_array_that_miss_a_member_are_such_things() {
     }
 }
 
-const SYSTEM_ID: &str = "it belongs to the host with the system ID \"x\": take that off";
+const SYSTEM_ID: &str = "the volume group belongs to the host with the system ID \"x\": take that off";
 
 /// A component of an object whose number of components is unknown, and a group on the wiped disk that could not be
 /// inspected.
@@ -206,7 +206,7 @@ fn a_group_or_volume_that_is_not_active_may_hold_the_missing_component() {
     };
     for (kind, closed) in [
         ("linear", Some(SYSTEM_ID)),
-        ("linear", Some("it is exported: import it")),
+        ("linear", Some("the volume group is exported: run `vgimport`")),
         ("snapshot", None),
         ("thin", None),
         ("cache", None),
@@ -224,7 +224,7 @@ fn a_group_or_volume_that_is_not_active_may_hold_the_missing_component() {
             uninspected_objects::group(&mut inventory, &["/dev/sda3"], kind, closed);
             let reasons = reasons(reinstall(&layout(), &inventory, claim()));
             let [reason] = &reasons[..] else { panic!("{kind} {closed:?}: {reasons:#?}") };
-            let words = format!("ceph_bluestore on {device} {fate}, and its number of components is unknown");
+            let words = format!("ceph_bluestore on {device} {fate}, and the number of its components is unknown");
             assert!(reason.contains(&words) && reason.ends_with("--give-up A0"), "{kind} {closed:?}: {reason}");
             let name = if closed.is_some() { "volume group vg00 (root)" } else { "logical volume vg00/root" };
             assert!(reason.contains(&format!("the content of {name}")), "{reason}");

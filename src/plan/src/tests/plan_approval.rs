@@ -239,7 +239,7 @@ fn what_cannot_be_compared_is_refused() {
     for (approved, words) in [
         (
             ApprovedPlan { sha256: "sha256:0".to_owned(), ..good.clone() },
-            "the approval is corrupt: its hash is sha256:0, but",
+            "the approval is corrupt: it records the hash sha256:0, but",
         ),
         (with("image", "other".into()), "the approval is corrupt"),
         (with("version", 1.into()), "the approval has version 1, but this drophammer requires version 2"),

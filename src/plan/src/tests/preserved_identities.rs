@@ -43,7 +43,7 @@ fn renamed(inventory: &Inventory) -> Inventory {
 fn a_kept_filesystem_without_a_uuid_is_refused_where_fstab_has_to_name_it() {
     let (mut wanted, mut inventory) = (layout(), super::installed());
     inventory.disks[1].table.as_mut().unwrap().partitions[0].signatures[0].uuid.clear();
-    let expected = "filesystems[0]: /dev/sdb1 must be kept with ext4 \"srv\", but it lacks a UUID, which /etc/fstab needs; set a UUID in the installed system";
+    let expected = "filesystems[0]: /dev/sdb1 must be kept with ext4 \"srv\", but the filesystem does not have a UUID, which /etc/fstab needs; set a UUID in the installed system";
     assert_eq!(reasons(make(&wanted, &inventory, InstallMode::Reinstall)), [expected]);
     wanted.filesystems[0].path = None;
     let plan = make(&wanted, &inventory, InstallMode::Reinstall).unwrap();

@@ -108,7 +108,11 @@ fn a_seed_has_a_partition_where_the_layout_names_one() {
     // Of the partitions of the image, only the one for the seed may be listed without a mount point.
     let mut other = own.clone();
     other.filesystems.last_mut().unwrap().label = Some("data".to_owned());
-    assert!(model::layout::validate_layout(&other)[0].message.contains("list only partitions that are mounted"));
+    assert!(
+        model::layout::validate_layout(&other)[0]
+            .message
+            .contains("only mounted partitions of the image can be listed")
+    );
 }
 
 #[test]

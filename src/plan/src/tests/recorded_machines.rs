@@ -114,7 +114,7 @@ fn groups_of_the_same_name_on_foreign_disks_are_none_of_our_business() {
     assert_eq!(
         reasons(make(&layout, &recorded("twin-groups"), InstallMode::Install)),
         [
-            "volumegroups[0].name: vg:vg00 is also the name of another group on /dev/sdb, which is not wiped; choose another name"
+            "volumegroups[0].name: vg:vg00 is also the name of another volume group on /dev/sdb, which is not wiped; choose another name"
         ]
     );
 }

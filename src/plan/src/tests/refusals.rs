@@ -39,17 +39,17 @@ fn a_kept_disk_that_differs_is_refused_with_both_sides() {
         (
             "other filesystem",
             |inventory| srv(inventory).signatures[0].kind = "xfs".to_owned(),
-            "filesystems[0]: /dev/sdb1 must be kept with ext4 \"srv\", but it contains xfs \"srv\"",
+            "filesystems[0]: /dev/sdb1 must be kept with ext4 \"srv\", but the device contains xfs \"srv\"",
         ),
         (
             "other label",
             |inventory| srv(inventory).signatures[0].label = "backup".to_owned(),
-            "filesystems[0]: /dev/sdb1 must be kept with ext4 \"srv\", but it contains ext4 \"backup\"",
+            "filesystems[0]: /dev/sdb1 must be kept with ext4 \"srv\", but the device contains ext4 \"backup\"",
         ),
         (
             "no filesystem",
             |inventory| srv(inventory).signatures.clear(),
-            "filesystems[0]: /dev/sdb1 must be kept with ext4 \"srv\", but it contains 8.39 GB of unrecognized data",
+            "filesystems[0]: /dev/sdb1 must be kept with ext4 \"srv\", but the device contains 8.39 GB of unrecognized data",
         ),
         (
             "two signatures",
@@ -57,7 +57,7 @@ fn a_kept_disk_that_differs_is_refused_with_both_sides() {
                 let second = DeviceSignature { kind: "linux_raid_member".to_owned(), ..DeviceSignature::default() };
                 srv(inventory).signatures.push(second);
             },
-            "filesystems[0]: /dev/sdb1 must be kept with ext4 \"srv\", but it has several signatures: ext4 \"srv\" and RAID member",
+            "filesystems[0]: /dev/sdb1 must be kept with ext4 \"srv\", but the device has several signatures: ext4 \"srv\" and RAID member",
         ),
         (
             "disk gone",

@@ -60,12 +60,19 @@ fn array(inventory: &mut Inventory, device: &str) {
 const ON_SDA: [(&str, Change, &str); 17] = [
     (
         "system ID",
-        |it| group(it, &["/dev/sda2"], "raid5", Some("it belongs to the host with the system ID \"x\": take that off")),
-        "cannot inspect the content of volume group vg00 (root) on /dev/sda2: it belongs to",
+        |it| {
+            group(
+                it,
+                &["/dev/sda2"],
+                "raid5",
+                Some("the volume group belongs to the host with the system ID \"x\": take that off"),
+            )
+        },
+        "cannot inspect the content of volume group vg00 (root) on /dev/sda2: the volume group belongs to",
     ),
     (
         "exported",
-        |it| group(it, &["/dev/sda2"], "thin", Some("it is exported: import it")),
+        |it| group(it, &["/dev/sda2"], "thin", Some("the volume group is exported: run `vgimport`")),
         "volume group vg00 (root) on /dev/sda2",
     ),
     ("snapshot", |it| group(it, &["/dev/sda2"], "snapshot", None), "logical volume vg00/root (snapshot) on /dev/sda2"),
@@ -191,7 +198,11 @@ fn what_was_seen_is_no_reason() {
 fn what_nobody_has_tried_is_said_on_a_desk_and_not_refused() {
     for (name, change, words) in [
         ("linear", (|it| group(it, &["/dev/sda2"], "linear", None)) as Change, "vg00/root (linear) on /dev/sda2"),
-        ("exported", |it| group(it, &["/dev/sda2"], "linear", Some("it is exported: import it")), "volume group vg00"),
+        (
+            "exported",
+            |it| group(it, &["/dev/sda2"], "linear", Some("the volume group is exported: run `vgimport`")),
+            "volume group vg00",
+        ),
     ] {
         let mut inventory = Inventory { explored: false, ..explored() };
         change(&mut inventory);

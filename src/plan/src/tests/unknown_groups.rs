@@ -22,7 +22,7 @@ fn a_reinstall_is_refused_while_a_disk_of_the_layout_has_a_part_of_something_unk
     ] {
         let reasons = reasons(make(&layout(), &with(devices, installed()), InstallMode::Reinstall));
         let expected = format!(
-            "disks: the array or group of {named} is unknown, and may span other disks: {SAID}; repair the array or group, or erase its members if it is not needed"
+            "disks: the array or volume group of {named} is unknown, and may span other disks: {SAID}; repair the array or group, or erase its members if it is not needed"
         );
         assert_eq!(reasons, [expected]);
     }
@@ -35,14 +35,17 @@ fn what_an_attempt_that_has_begun_left_half_made_is_its_own() {
         reinstall(&layout(), &with(&[device], installed()), claim)
     };
     begun("/dev/sda2").unwrap();
-    assert!(reasons(begun("/dev/sdb1"))[0].contains("the array or group of /dev/sdb1 is unknown"));
+    assert!(reasons(begun("/dev/sdb1"))[0].contains("the array or volume group of /dev/sdb1 is unknown"));
 }
 
 #[test]
 fn on_an_array_of_its_disks_too() {
     let inventory = with(&["/dev/md125"], arrays_and_groups::installed());
     let reasons = reasons(make(&arrays_and_groups::layout(), &inventory, InstallMode::Reinstall));
-    assert!(reasons.iter().any(|reason| reason.contains("the array or group of /dev/md125 is unknown")), "{reasons:?}");
+    assert!(
+        reasons.iter().any(|reason| reason.contains("the array or volume group of /dev/md125 is unknown")),
+        "{reasons:?}"
+    );
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn a_disk_of_a_cluster_is_wiped_only_if_its_serial_number_or_wwn_selects_it() {
     for (name, inventory) in &contents {
         for layout in [layout(), hinted("name", "/dev/sdb"), hinted("serial", "<in> B")] {
             let refused = reasons(make(&layout, inventory, InstallMode::Install));
-            let words = format!("/dev/sdb contains {name}, which other machines may use too");
+            let words = format!("/dev/sdb contains {name}, and other machines may use the same data");
             assert!(refused.iter().any(|reason| reason.contains(&words)), "{name}: {refused:?}");
         }
         for layout in
@@ -111,7 +111,8 @@ fn a_cluster_that_uses_logical_volumes_protects_the_disks_below_them() {
         inventory.stacked.push(volume(kind));
         let refused = make(&layout(), &inventory, InstallMode::Install).err().map(|refusal| refusal.problems);
         let refused: Vec<String> = refused.iter().flatten().map(ToString::to_string).collect();
-        let words = content.map(|content| format!("/dev/sdb contains {content}, which other machines may use too"));
+        let words =
+            content.map(|content| format!("/dev/sdb contains {content}, and other machines may use the same data"));
         assert_eq!(refused.len(), usize::from(content.is_some()), "{refused:?}");
         assert!(words.is_none_or(|words| refused[0].contains(&words)), "{refused:?}");
         make(&hinted("serial", "B0"), &inventory, InstallMode::Install).unwrap_or_else(|refusal| panic!("{refusal}"));

@@ -171,7 +171,7 @@ async fn links_are_followed_within_their_directory_only() {
         assert_eq!(answer.status, status, "{path}: {}", answer.text());
         assert!(!answer.text().contains("not served"), "{path}");
     }
-    server.heard("out.tar: it is a symbolic link to a file outside of ").await;
+    server.heard("out.tar: the symbolic link points to a file outside of ").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -190,7 +190,7 @@ async fn a_machine_with_encrypted_filesystems_loads_what_opens_them() {
     let base = format!("http://{}", server.address);
     let script = async || server.boot(&format!("uuid={ONE}")).await.text();
     assert!(script().await.contains(&format!("initrd --name initrd {base}/boot/initrd ||")), "it is not there");
-    server.heard("initrd-luks is missing: the agent will refuse").await;
+    server.heard("initrd-luks is missing, so the agent will refuse").await;
     server.write("boot/initrd-luks", "both");
     assert!(script().await.contains(&format!("initrd --name initrd {base}/boot/initrd-luks ||")));
     assert_eq!(server.ask("GET", "/boot/initrd-luks", &[], "").await.text(), "both");

@@ -75,7 +75,7 @@ async fn a_running_installation_is_ended_by_nobody_at_another_address() {
     assert_eq!(server.register_from(ATTACKER, ONE, &token).await, 503);
     server
         .heard(&format!(
-            "one: request from {ATTACKER} refused: its token belongs to the boot that registered from {MACHINE}"
+            "one: request from {ATTACKER} refused: the token of the request belongs to the boot that registered from {MACHINE}"
         ))
         .await;
     let body = json!({ "allocationuuid": "a1", "order": "", "disks": [] }).to_string();
@@ -258,7 +258,7 @@ async fn reports_are_kept_for_what_the_machine_was_given() {
         |allocation: &str, success: bool| json!({ "success": success, "message": "m", "allocationuuid": allocation });
     let foreign = server.call(&token, "POST", &path, &report("nobodys", true)).await;
     assert_eq!(foreign.status, 409);
-    assert!(foreign.text().contains("this machine never had allocation"), "{}", foreign.text());
+    assert!(foreign.text().contains("never belonged to this machine"), "{}", foreign.text());
     assert_eq!(server.call(&token, "POST", &path, &report("nobodys", false)).await.status, 200);
     let stranger = server.token(STRANGER).await;
     let path = format!("/v1/machine/{STRANGER}/report");

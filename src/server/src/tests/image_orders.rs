@@ -42,7 +42,7 @@ async fn what_the_manifest_tells_of_the_tree_is_given_on() {
         |digest: &str| json!({"version": 1, "digest": digest, "contents": {"init": "/sbin/init"}}).to_string();
     server.write(file, &manifest("sha256:0a"));
     server
-        .heard("debian 12.tar.zst.manifest is not used: the manifest is for an image with the digest sha256:0a")
+        .heard("debian 12.tar.zst.manifest is not used: the manifest is for another image: its digest is sha256:0a")
         .await;
     server.write(file, &manifest(&image.digest.unwrap()));
     // After the next scan, a request gets the new manifest.
@@ -73,7 +73,7 @@ async fn who_misses_an_image_is_not_told_to_take_the_order_back() {
     server.allocated(ONE, &token).await;
     assert_eq!(server.begin(&token, &order).await, 200);
     std::fs::remove_file(&image).unwrap();
-    server.heard("the reinstall has started, so put the image back").await;
+    server.heard("put the image back, because the reinstall has already started").await;
     assert!(!server.heard.text().contains("--cancel"), "{}", server.heard.text());
 }
 

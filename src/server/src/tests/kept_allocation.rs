@@ -177,7 +177,10 @@ async fn the_page_lists_the_differences_and_notices_new_ones() {
     edit(&server, "other", "").await;
     let browser = server.browser().await;
     let page = browser.text(&format!("/machines/{ONE}")).await;
-    assert!(page.contains("hostname: stays &quot;h&quot;; the file's value is ignored: &quot;other&quot;"), "{page}");
+    assert!(
+        page.contains("hostname: stays &quot;h&quot;; the value in the machine file is ignored: &quot;other&quot;"),
+        "{page}"
+    );
     let path = format!("/machines/{ONE}/reinstall");
     let page = browser.text(&format!("{path}?image=debian-13&apply_allocation=yes")).await;
     assert!(page.contains("hostname: &quot;h&quot; becomes &quot;other&quot;"), "{page}");
@@ -215,7 +218,7 @@ async fn plan_and_reinstall_print_the_differences() {
     let arguments = ["--machine", "one", "--reinstall", "--without-marker", "--inventory", inventory, "--json"];
     let (text, _) = server.plan(&arguments).await.unwrap();
     let kept = "the machine file differs from the installed allocation; --apply-allocation applies the whole file: \
-                hostname: stays \\\"h\\\"; the file's value is ignored: \\\"other\\\"";
+                hostname: stays \\\"h\\\"; the value in the machine file is ignored: \\\"other\\\"";
     assert!(text.contains(kept), "{text}");
     assert!(server.machine(&["reinstall", "one", "--image", "debian-13", "--apply-allocation"]).await.is_ok());
     assert_eq!(server.listed().await["order"]["apply_allocation"], true);

@@ -53,7 +53,7 @@ async fn the_layout_for_size_and_image_is_given_and_kept() {
     // Another image in the same allocation does not select another layout, even if it is ordered, or the server is
     // restarted.
     server.write("machines/one.yaml", &without_layout("a1", "debian-13"));
-    server.heard("the file specifies debian-13, but the machine runs debian-12").await;
+    server.heard("the file specifies image debian-13, but image debian-12 is installed").await;
     server.order("debian-13").await;
     let token = server.token(ONE).await;
     assert_eq!(layout_of(&server, &token).await.as_deref(), Some("old"));

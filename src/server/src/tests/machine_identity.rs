@@ -79,7 +79,7 @@ async fn a_default_uuid_identifies_no_machine() {
         for query in [format!("uuid={default}"), format!("uuid={default}&mac=52:54:00:00:00:ff")] {
             let answer = server.boot(&query).await;
             assert!(
-                answer.status == 400 && answer.text().contains("the `uuid` is not usable"),
+                answer.status == 400 && answer.text().contains("its `uuid` is not usable"),
                 "{query}: {}",
                 answer.text()
             );
@@ -104,7 +104,7 @@ async fn a_file_with_a_default_uuid_is_refused_and_its_installation_can_be_renam
     assert!(answer.status == 400 && answer.text().contains("choose a new UUID"), "{}", answer.text());
     // A machine that an earlier version installed under a default UUID can be renamed.
     let answer = operator(&server, "POST", &format!("/v1/machine/{DEFAULT}/rename"), json!({ "id": STRANGER })).await;
-    assert!(answer.status == 409 && answer.text().contains("is not on record"), "{}", answer.text());
+    assert!(answer.status == 409 && answer.text().contains("the server has no record of machine"), "{}", answer.text());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

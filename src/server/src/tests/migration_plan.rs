@@ -126,7 +126,7 @@ async fn the_plan_of_who_receives_is_seen_and_approved_before() {
     assert!(one["reasons"][0].as_str().unwrap().contains("is migrated to two (ordered)"), "{one}");
     assert!(two["reasons"][0].as_str().unwrap().contains(words), "{two}");
     assert!(server.preview(TWO).await.withheld.unwrap().contains(words));
-    assert!(server.preview(ONE).await.withheld.unwrap().contains("disks are only read"));
+    assert!(server.preview(ONE).await.withheld.unwrap().contains("are only read"));
 
     let (token_of_one, token) = (server.ramdisk(ONE).await, server.ramdisk(TWO).await);
     let body = json!({ "order": order, "certificate": certificate(ONE), "carried": carried() });
@@ -154,7 +154,7 @@ async fn the_plan_of_who_receives_is_seen_and_approved_before() {
     assert_eq!(compared(&plan).as_deref(), Some(sha256.as_str()));
     assert_eq!(server.stands(TWO, &token, &order).await.status, 200);
     server.looks(&token_of_one).await;
-    for (approved, words) in [(None, "has an earlier version"), (Some("sha256:0"), "is now in force")] {
+    for (approved, words) in [(None, "is too old to compare plans"), (Some("sha256:0"), "is now in force")] {
         let answer = server.begins_with(&token, approved).await;
         assert!(answer.status == 409 && answer.text().contains(words), "{}", answer.text());
     }

@@ -120,7 +120,7 @@ async fn a_machine_carries_out_the_approved_plan_or_none() {
     assert!(refusal.contains(&format!("disk serial {was}: approved wiped, found not written")), "{refusal}");
 
     // An agent that has not compared its plan, or compared it with another approval, may not erase anything.
-    for (approved, words) in [(None, "has an earlier version"), (Some("sha256:0"), "is now in force")] {
+    for (approved, words) in [(None, "is too old to compare plans"), (Some("sha256:0"), "is now in force")] {
         let answer = server.begins(&token, "", approved).await;
         assert!(answer.status == 409 && answer.text().contains(words), "{}", answer.text());
     }

@@ -147,7 +147,7 @@ async fn a_machine_without_an_allocation_is_planned_with_a_layout_of_ones_own() 
     let server = Running::start().await;
     for id in [TWO, STRANGER] {
         server.registered(id).await;
-        server.refused(&["--machine", id], "has nothing to install").await;
+        server.refused(&["--machine", id], "nothing would be installed").await;
         let layout = server.dir.path().join("layouts/default.yaml").display().to_string();
         let (text, outcome) = server.plan(&["--machine", id, "--layout", &layout]).await.unwrap();
         assert!(outcome == CommandOutcome::Good && text.contains("the inventory is as of 20"), "{text}");

@@ -31,9 +31,9 @@ async fn a_mac_and_a_name_of_another_project_are_refused_without_naming_the_mach
         (
             "52:54:00:00:00:01",
             "52:54:00:00:00:02",
-            "the file of a machine that you may not see already lists 52:54:00:00:00:02",
+            "the file of a machine of another project already lists 52:54:00:00:00:02",
         ),
-        ("name: one", "name: two", "a machine that you may not see already has the name &quot;two&quot;"),
+        ("name: one", "name: two", "a machine of another project already has the name &quot;two&quot;"),
     ] {
         let page = browser.text(&path).await;
         let field = |name: &str| {
@@ -68,10 +68,7 @@ async fn a_migration_between_projects_is_handled_only_by_operators_of_both() {
             let answer = server.call(token, method, &path, &body).await;
             let text = answer.text();
             assert_eq!(answer.status, 403, "{method} {path}: {text}");
-            assert!(
-                text.contains("a migration with a machine that you may not see") && !text.contains(other),
-                "{text}"
-            );
+            assert!(text.contains("a migration with a machine of another project") && !text.contains(other), "{text}");
         }
         let browser = server.browser_with(token).await;
         let mut all = vec![browser.text("/").await, browser.text(&format!("/machines/{own}")).await];

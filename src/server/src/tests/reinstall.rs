@@ -87,7 +87,7 @@ async fn from_the_button_to_the_report() {
     server.heard("\"reinstall\":\"ordered: image debian-13\"").await;
     let server = server.restarted().await;
     let token = server.token(ONE).await;
-    server.heard("attempt 1 of 3 of the reinstall with image debian-13").await;
+    server.heard("attempt 1 of 3 to reinstall image debian-13").await;
     let given = server.allocated(ONE, &token).await.allocation.unwrap();
     assert!(given.reinstall && given.succeeded);
     assert_eq!(given.image.id, "debian-13");
@@ -125,7 +125,7 @@ async fn from_the_button_to_the_report() {
     let over = server.call(&token, "GET", &format!("/v1/machine/{ONE}"), &Value::Null).await;
     assert_eq!(over.status, 401, "{}", over.text());
     server
-        .heard("one.yaml:8:10: the file specifies debian-12, but the machine runs debian-13; `drophammer machine reinstall`")
+        .heard("one.yaml:8:10: the file specifies image debian-12, but image debian-13 is installed; `drophammer machine reinstall`")
         .await;
 }
 
@@ -141,7 +141,7 @@ async fn failures_before_and_after_the_point_of_no_return() {
     let listed = server.listed().await;
     assert_eq!((&listed["order"], &listed["image"]), (&Value::Null, &json!("debian-12")));
     assert_eq!(listed["outcome"]["message"], "image.burn: why");
-    server.heard("abandoned: no disk was changed").await;
+    server.heard("abandoned: the disks are unchanged").await;
     assert!(server.boots_disk().await);
 
     let order = server.order("debian-13").await;
@@ -183,7 +183,7 @@ async fn what_was_announced_and_never_begun_is_given_up_by_the_next_attempt() {
     assert!(server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap().begun);
     assert!(!server.report_of(&token, failure(&order, true)).await);
     assert_eq!(server.listed().await["order"], Value::Null);
-    server.heard("abandoned: no disk was changed").await;
+    server.heard("abandoned: the disks are unchanged").await;
     assert!(server.boots_disk().await);
     server.order("debian-13").await;
     assert!(!server.listed().await["order"]["begun"].as_bool().unwrap());
@@ -373,7 +373,7 @@ async fn without_the_firmware() {
     );
     assert_eq!(server.register(ONE, &token).await.status, 200);
     assert_eq!(server.allocated(ONE, &token).await.allocation.unwrap().order.unwrap().attempt, 1);
-    server.heard("attempt 1 of 3 of the reinstall with image debian-13, bypassing the firmware").await;
+    server.heard("attempt 1 of 3 to reinstall image debian-13 by kexec, without the firmware").await;
     // Boots with and without firmware count as attempts for the same order.
     server.token(ONE).await;
     assert_eq!(json(&by_uuid).await.status, 200);

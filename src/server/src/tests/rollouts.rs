@@ -139,7 +139,7 @@ async fn a_failure_stops_a_rollout_until_it_is_resumed() {
     server.fails_member(4).await;
     let stopped = server.until_states(&path, &["failed", "ordered", "waiting", "waiting"]).await;
     assert!(stopped["members"][0]["reason"].as_str().unwrap().contains("no such disk"), "{stopped}");
-    server.heard("rollout 1 is stopped: 1 member has failed or was skipped, so no further one is started").await;
+    server.heard("rollout 1 is stopped: 1 member has failed or was skipped, so no further members are started").await;
     assert_eq!(server.rollout_command(&["show", "1"]).await, CommandOutcome::Good);
     server.installs_member(3).await;
     let stopped = server.until_states(&path, &["failed", "done", "waiting", "waiting"]).await;
@@ -203,7 +203,7 @@ async fn a_rollout_that_cannot_be_carried_out_is_refused_as_a_whole() {
     for (numbers, more, status, words) in [
         (&[1, 2][..], json!({}), 409, "nothing was ordered: m2: "),
         (&[1, 1], json!({}), 400, "is listed twice"),
-        (&[], json!({}), 400, "the rollout has no machines"),
+        (&[], json!({}), 400, "the list of machines is empty"),
         (&[1], json!({ "at_most": 0 }), 400, "must be at least 1"),
         (&[1], json!({ "stop_after": 0 }), 400, "must be at least 1"),
         (&[1], json!({ "start": "2020-01-01T00:00Z" }), 400, "start: 2020-01-01T00:00Z has passed"),

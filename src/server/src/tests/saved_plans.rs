@@ -179,8 +179,8 @@ async fn a_started_reinstall_retains_its_approval() {
 }
 
 const CHANGED: [(&str, &str); 2] = [
-    ("user_data of the allocation has changed", "  user_data: other\n"),
-    ("kernel_arguments of the allocation has changed", "  kernel_arguments: [quiet]\n"),
+    ("the allocation\'s field user_data has changed", "  user_data: other\n"),
+    ("the allocation\'s field kernel_arguments has changed", "  kernel_arguments: [quiet]\n"),
 ];
 
 /// Fields that the responses to operators omit are compared too.

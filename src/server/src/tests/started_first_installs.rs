@@ -87,7 +87,7 @@ async fn an_installation_does_not_begin_when_something_has_changed_meanwhile() {
     assert_eq!(begins(&token, "was issued before the machine last booted").await, (401, true));
     let file = |allocation: &str| machine_file(ONE, "one", "52:54:00:00:00:01", allocation, "");
     for (text, words) in [
-        (file("a2"), "the machine's allocation is now a2, not a1"),
+        (file("a2"), "the machine's current allocation is a2, not a1"),
         (format!("id: {ONE}\n"), "the machine file no longer contains allocation"),
     ] {
         server.write("machines/one.yaml", &text);

@@ -159,7 +159,7 @@ async fn requested_traits_change_the_steps_and_what_cannot_be_is_said_before_a_m
         (
             "b.yaml",
             "name: CUSTOM_B\nsteps:\n- {interface: deploy, step: burn_image, args: {}, priority: 79}\n",
-            "deploy.burn_image is a core step: its priority must be 80, or 0 to disable it; found 79",
+            "deploy.burn_image is a core step: its priority must be 80, or 0 to disable the step; found 79",
         ),
         (
             "b.yaml",

@@ -23,8 +23,8 @@ pub(crate) fn explain_broken_promise(
     Some(format_at(
         &allocation.id,
         &format!(
-            "{why}: the machine cannot be reinstalled until this problem is solved; {}",
-            wipe_policy_check::contradiction_remedy(&machine.id)
+            "{why}: the machine cannot be reinstalled until this problem is solved; {remedy}",
+            remedy = wipe_policy_check::contradiction_remedy(&machine.id)
         ),
     ))
 }
@@ -38,7 +38,7 @@ pub fn find_differences(machine: &MachineSpec, standing: &InstallState, known: &
     if let Some(runs) = standing.image.as_ref().filter(says_other).filter(|_| standing.order.is_none()) {
         let says = &**allocation.image;
         let message = format!(
-            "the file specifies {says}, but the machine runs {runs}; `drophammer machine reinstall` installs the specified image"
+            "the file specifies image {says}, but image {runs} is installed; `drophammer machine reinstall` installs the specified image"
         );
         notes.push(format_at(&allocation.image, &message));
     }
@@ -86,9 +86,7 @@ fn find_version_change(allocation: &AllocationSpec, standing: &InstallState) -> 
     let [said_before, said_now] = [before, now].map(|version| version.map_or("none".to_owned(), replace_hidden));
     (is_same && before != now).then(|| {
         let message = format!(
-            "the machine was installed with another os_version of {}: {said_before}, now {said_now}; a reinstall uses the current definition",
-            chosen.name
-        );
+            "os_version of {os} was {said_before} when the machine was installed, and is {said_now} now; a reinstall uses the current definition", os = chosen.name);
         format_at(os, &message)
     })
 }

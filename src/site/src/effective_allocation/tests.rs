@@ -155,15 +155,15 @@ fn differences_are_described_without_secrets() {
     assert_eq!(
         lines,
         [
-            format!("name: stays \"x\"; the file's value is ignored: \"{}…", "y".repeat(59)),
-            "ssh_pub_keys: stays [\"ssh-rsa AAAA\"]; the file's value is ignored: not set".to_owned(),
-            "console_password: remains unset; the file's value is ignored".to_owned(),
+            format!("name: stays \"x\"; the value in the machine file is ignored: \"{}…", "y".repeat(59)),
+            "ssh_pub_keys: stays [\"ssh-rsa AAAA\"]; the value in the machine file is ignored: not set".to_owned(),
+            "console_password: stays unset; the value in the machine file is ignored".to_owned(),
             "user_data: differs from the installed value, which cannot be kept".to_owned(),
         ]
     );
     let standing = InstallState { order: order(true), ..standing };
     let all = find_allocation_differences(&file, &standing);
     assert_eq!(all[1].to_string(), "ssh_pub_keys: [\"ssh-rsa AAAA\"] becomes not set");
-    assert_eq!(all[3].to_string(), "user_data: is replaced by the value in the machine file");
+    assert_eq!(all[3].to_string(), "user_data: the value in the machine file replaces the installed value");
     assert!(!json!(all).to_string().contains("hunter"));
 }

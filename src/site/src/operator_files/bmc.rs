@@ -41,8 +41,8 @@ impl RawBmc {
     pub(crate) fn validate(self, given: &Node) -> Result<Bmc, String> {
         let Some(url) = &self.url else {
             return Err(format!(
-                "{}`bmc` requires the field `url`: https://HOST or ipmi://HOST",
-                format_position(given.span().start())
+                "{position}`bmc` requires the field `url`: https://HOST or ipmi://HOST",
+                position = format_position(given.span().start())
             ));
         };
         let address = BmcAddress::parse(url).map_err(|why| format_at(url, &why))?;

@@ -133,8 +133,8 @@ fn check_allocation(
     }
     if let Some(order) = &allocation.reinstall {
         let message = format!(
-            "reinstalls can no longer be ordered in a file: remove this line, and use `drophammer machine reinstall {} --image IMAGE`",
-            id
+            "reinstalls can no longer be ordered in a file: remove this line, and use `drophammer machine reinstall {machine} --image IMAGE`",
+            machine = id
         );
         check(order, Err(ErrorCode::ReinstallInFile.annotate(message)));
     }
@@ -240,7 +240,7 @@ fn parse_lock_reason(given: &str) -> Result<Option<String>, String> {
 fn check_disk_identifier(word: &str) -> Result<(), String> {
     let is_placeholder = word.trim().is_empty() || (is_placeholder_serial(word) && is_placeholder_wwn(word));
     match is_placeholder {
-        true => Err(format!("{word:?} is a placeholder that many disks report: it identifies none of them")),
+        true => Err(format!("{word:?} does not identify a disk: it is a placeholder that many disks report")),
         false => Ok(()),
     }
 }

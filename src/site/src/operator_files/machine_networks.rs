@@ -13,14 +13,21 @@ pub(super) fn parse_networks(node: &Node) -> Result<Vec<Value>, Vec<String>> {
     let networks = match to_json(node) {
         Value::Null => return Ok(Vec::new()),
         Value::Array(networks) => networks,
-        _ => return Err(vec![format!("{}`networks` must be a list", format_position(node.span().start()))]),
+        _ => {
+            return Err(vec![format!(
+                "{position}`networks` must be a list",
+                position = format_position(node.span().start())
+            )]);
+        }
     };
     let ids: Vec<Option<&str>> = networks.iter().map(network_id).collect();
     let items = node.as_sequence().into_iter().flat_map(|items| items.iter());
     let find_problem = |(index, item): (usize, &Node)| {
         let why = match ids.get(index).copied().flatten() {
             None => "requires a `networkid`, which must be a string".to_owned(),
-            Some(id) if ids[..index].contains(&Some(id)) => format!("repeats the `networkid` {id:?}"),
+            Some(id) if ids[..index].contains(&Some(id)) => {
+                format!("has the same `networkid` {id:?} as an earlier network")
+            }
             Some(_) => return None,
         };
         Some(format!("{}networks[{index}] {why}", format_position(item.span().start())))
@@ -57,7 +64,10 @@ mod tests {
             ("[internet]", "2:12: networks[0] requires a `networkid`, which must be a string"),
             ("[{networkid: a}, {networkid: ''}]", "2:28: networks[1] requires a `networkid`, which must be a string"),
             ("[{networkid: 7}]", "2:12: networks[0] requires a `networkid`, which must be a string"),
-            ("[{networkid: a}, {networkid: a}]", "2:28: networks[1] repeats the `networkid` \"a\""),
+            (
+                "[{networkid: a}, {networkid: a}]",
+                "2:28: networks[1] has the same `networkid` \"a\" as an earlier network",
+            ),
         ] {
             assert_eq!(read(networks).unwrap_err(), why, "{networks}");
         }

@@ -38,8 +38,8 @@ pub(crate) fn encode_argument(name: &str, node: &Node) -> Result<String, Vec<Str
     let text = to_json(node).to_string();
     if text.len() > LONGEST_BYTES {
         let what = format!(
-            "is {} bytes long as JSON, but only {LONGEST_BYTES} bytes fit on a kernel command line: configure only what the ramdisk needs",
-            text.len()
+            "is {bytes} bytes long as JSON, but only {LONGEST_BYTES} bytes fit on a kernel command line: configure only what the ramdisk needs",
+            bytes = text.len()
         );
         return Err(vec![format!("{}{name}: {what}", format_position(node.span().start()))]);
     }

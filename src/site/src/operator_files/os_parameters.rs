@@ -41,7 +41,10 @@ pub(crate) fn parse_changes(given: &[Spanned<String>]) -> (Vec<SpannedChange>, V
         match ParameterChange::parse(one) {
             Err(why) => wrong.push(format_at(one, &why)),
             Ok(change) if said.iter().any(|other| other.is_about_the_same(&change)) => {
-                wrong.push(format_at(one, &format!("{:?} is in this list twice", change.key())));
+                wrong.push(format_at(
+                    one,
+                    &format!("{parameter:?} is listed twice for this definition", parameter = change.key()),
+                ));
             }
             Ok(change) => said.push(Spanned::new(*one.span(), change)),
         }
@@ -85,8 +88,8 @@ mod tests {
                 "6:19: `os_parameters` require an `os`, which the allocation does not specify",
             ),
             ("  os: web\n  os_parameters: [a=b, c]", "6:24: \"c\" is neither KEY=VALUE nor -KEY"),
-            ("  os: web\n  os_parameters: [a-b=1, A_B=2]", "6:26: \"A_B\" is in this list twice"),
-            ("  os: web\n  os_parameters: [a=1, -a]", "6:24: \"a\" is in this list twice"),
+            ("  os: web\n  os_parameters: [a-b=1, A_B=2]", "6:26: \"A_B\" is listed twice for this definition"),
+            ("  os: web\n  os_parameters: [a=1, -a]", "6:24: \"a\" is listed twice for this definition"),
             ("  os: web\n  os_parameters: {a: b}", "6:18: "),
             ("  os: web\n  os_parameters: a=b", "6:18: "),
             ("  os: web\n  os_parameters:\n    - \"a b=c\"", "7:7: \"a b\" is not a valid parameter name"),

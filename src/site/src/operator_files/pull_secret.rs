@@ -43,8 +43,8 @@ pub(crate) fn reject_scalar(given: &Node) -> Result<(), String> {
     match given.as_mapping() {
         Some(_) => Ok(()),
         None => Err(format!(
-            "{}a `pull_secret` must have `username` and `password`, or an `identitytoken`",
-            format_position(given.span().start())
+            "{position}a `pull_secret` must have `username` and `password`, or an `identitytoken`",
+            position = format_position(given.span().start())
         )),
     }
 }

@@ -138,7 +138,7 @@ fn values_that_the_installed_system_could_not_use_are_refused_with_their_positio
     let lines: Vec<&str> = error.lines().collect();
     let expected = [
         "4:13: a hostname must consist of",
-        "8:5: this is a private key",
+        "8:5: the text is a private key",
         "9:16: dns_servers[1]: must be an IP address",
         "10:16: ntp_servers: must be a list",
     ];

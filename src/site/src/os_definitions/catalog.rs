@@ -103,7 +103,7 @@ impl DefinitionCatalog {
         let os = OsSelector::parse(named).map_err(here)?;
         let Some(definition) = self.definitions.get(&os.name) else {
             let others = suggest_name(&os.name, self.definitions.keys().map(String::as_str));
-            return Err(here(format!("OS definition {:?} not found in os/{others}", os.name)));
+            return Err(here(format!("OS definition {os:?} not found in os/{others}", os = os.name)));
         };
         let path = self.folder.join(&os.name);
         let definition = definition.as_ref();

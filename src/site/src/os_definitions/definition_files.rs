@@ -77,7 +77,8 @@ fn walk_files(
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str());
-        let name = name.ok_or_else(|| io::Error::other(format!("the name of {} is not UTF-8", path.display())))?;
+        let name =
+            name.ok_or_else(|| io::Error::other(format!("the name of {path} is not UTF-8", path = path.display())))?;
         if name.starts_with('.') {
             continue;
         }

@@ -25,7 +25,10 @@ impl SiteParameters {
             for (name, os, said) in file {
                 match site.get(&os) {
                     Some((first, _)) => {
-                        let why = format!("{os} is already configured in {}, which takes precedence", first.display());
+                        let why = format!(
+                            "OS definition {os} is already configured in {first_file}, which takes precedence",
+                            first_file = first.display()
+                        );
                         problems.push(format_problem(&path, &format_at(&name, &why), false));
                     }
                     None => drop(site.insert(os, (path.clone(), said))),

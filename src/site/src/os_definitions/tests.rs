@@ -235,7 +235,9 @@ fn the_operator_hears_a_no_at_the_desk() {
     }
     let why = desk.bad("  os: web\n  os_parameters: [track=sid]");
     assert!(
-        why.starts_with("5:7: the verify program of web+small refuses these parameters: it exited with 1, saying: "),
+        why.starts_with(
+            "5:7: the verify program of web+small refuses these parameters: the program exited with 1, saying: "
+        ),
         "{why}"
     );
     assert!(why.contains("no track 'sid'"), "{why}");

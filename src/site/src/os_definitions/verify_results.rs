@@ -31,7 +31,7 @@ pub fn verify_now(chosen: &SelectedDefinition) -> Result<(), String> {
     }
     match run_verify(chosen, DEADLINE) {
         VerifyVerdict::Refused(why) => {
-            Err(format!("the verify program of {} refuses these parameters: {why}", chosen.selector()))
+            Err(format!("the verify program of {os} refuses these parameters: {why}", os = chosen.selector()))
         }
         VerifyVerdict::Good | VerifyVerdict::NotRun(_) => Ok(()),
     }

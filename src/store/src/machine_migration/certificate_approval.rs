@@ -32,7 +32,7 @@ impl CertificateTrust {
         match self {
             CertificateTrust::Unapproved => "not approved",
             CertificateTrust::Operator => "approved",
-            CertificateTrust::Secret => "verified by the other machine, whose ramdisk contains the shared secret",
+            CertificateTrust::Secret => "verified by the other machine by means of the shared secret in the ramdisks",
             CertificateTrust::Order => "not verified: the migration was ordered with --allow-unapproved",
         }
     }
@@ -134,7 +134,7 @@ impl Migration {
     /// matches neither of the two current certificates.
     pub(crate) fn approve_certificates(&self, fingerprints: &[String], now: CurrentBoots) -> Result<Migration, String> {
         if !matches!(self.state, MigrationState::Ordered | MigrationState::Planned | MigrationState::Copying) {
-            return Err(format!("the migration is {}: its certificates are no longer used", self.state));
+            return Err(format!("the migration is {state}: its certificates are no longer used", state = self.state));
         }
         if fingerprints.is_empty() {
             return Err("no fingerprint is specified: use `--approve FINGERPRINT`".to_owned());
@@ -166,9 +166,9 @@ impl Migration {
         };
         let given = common::format::replace_hidden(common::format::truncate_bytes(given, PREFIX.len() + DIGITS));
         format!(
-            "{given} is not the fingerprint of a current certificate: {}, {}. A machine creates a new certificate in each boot: compare the fingerprint with the machine's console again",
-            shown(MigrationSide::Send, &self.a),
-            shown(MigrationSide::Receive, &self.b)
+            "{given} is not the fingerprint of a current certificate; current certificates: {source_certificate}, {target_certificate}. A machine creates a new certificate in each boot: compare the fingerprint with the machine's console again",
+            source_certificate = shown(MigrationSide::Send, &self.a),
+            target_certificate = shown(MigrationSide::Receive, &self.b)
         )
     }
 }

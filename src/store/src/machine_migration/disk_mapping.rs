@@ -22,7 +22,7 @@ pub fn map_disks(
 ) -> Result<Vec<RecordedDisk>, Vec<String>> {
     let names: BTreeSet<&str> = layout.disks.iter().map(|disk| disk.device.as_str()).collect();
     let unknown = said.keys().filter(|name| !names.contains(name.as_str()));
-    let unknown = unknown.map(|name| format!("layout {} does not list disk {name}", layout.id));
+    let unknown = unknown.map(|name| format!("layout {layout} does not list disk {name}", layout = layout.id));
     let mut problems: Vec<String> = unknown.collect();
     let by_rule = if said.is_empty() { map_by_rule(&layout.disks, found) } else { BTreeMap::new() };
     let mut pairs: Vec<(&str, &Found)> = Vec::new();
@@ -40,7 +40,7 @@ pub fn map_disks(
     let mut taken: BTreeMap<&str, &str> = BTreeMap::new();
     for (name, disk) in &pairs {
         if let Some(other) = taken.insert(disk.device.as_str(), name) {
-            problems.push(format!("{} cannot be assigned to both {other} and {name}", disk.device.as_str()));
+            problems.push(format!("{disk} cannot be assigned to both {other} and {name}", disk = disk.device.as_str()));
         }
         let hints = layout.disks.iter().find(|listed| listed.device.as_str() == *name).map(|listed| &listed.hints);
         let hints = hints.filter(|hints| !hints.is_empty());
@@ -48,9 +48,7 @@ pub fn map_disks(
         if !differs.is_empty() {
             let device = disk.device.as_str();
             problems.push(format!(
-                "the layout identifies {name} by hints, which {device} does not match ({}): every later reinstall would be refused",
-                differs.join(", ")
-            ));
+                "the layout identifies {name} by hints, which {device} does not match ({differences}): every later reinstall would be refused", differences = differs.join(", ")));
         }
         if disk.read_only {
             problems.push(format!("{} is read-only", disk.device.as_str()));
@@ -129,9 +127,9 @@ fn list_choices(layout: &Layout, found: &[Found]) -> String {
     let has = has.collect::<Vec<_>>().join(", ");
     let flags = layout.disks.iter().map(|disk| format!("--disk {}=DISK", disk.device.as_str()));
     format!(
-        "the machine has these disks: {}. Assign them with: {}",
-        if has.is_empty() { "none" } else { &has },
-        flags.collect::<Vec<_>>().join(" ")
+        "the machine has these disks: {disks}. Assign them with: {options}",
+        disks = if has.is_empty() { "none" } else { &has },
+        options = flags.collect::<Vec<_>>().join(" ")
     )
 }
 
@@ -142,11 +140,7 @@ pub(crate) fn explain_other_disk(then: &[RecordedDisk], now: &[RecordedDisk]) ->
         then.is_different_disk(now).then(|| {
             let words = |disk: &RecordedDisk| format!("serial {:?}, {}", disk.serial, format_bytes(disk.size_bytes));
             format!(
-                "{} must be the disk with {}, but is now the disk with {}: put the disk back, or cancel the migration and order it again",
-                now.device,
-                words(then),
-                words(now)
-            )
+                "{device} must be the disk with {planned}, but is now the disk with {actual}: put the disk back, or cancel the migration and order it again", device = now.device, planned = words(then), actual = words(now))
         })
     })
 }

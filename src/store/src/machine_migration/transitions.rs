@@ -63,8 +63,9 @@ impl Migration {
                 )?;
                 if carried.marker.allocation != self.allocation {
                     return Err(format!(
-                        "the install marker on the source machine's disks is of allocation {:?}, but allocation {:?} is migrated",
-                        carried.marker.allocation, self.allocation
+                        "the install marker on the source machine's disks is of allocation {marker_allocation:?}, but allocation {allocation:?} is migrated",
+                        marker_allocation = carried.marker.allocation,
+                        allocation = self.allocation
                     ));
                 }
                 next.carried = Some(carried.clone());
@@ -128,8 +129,8 @@ impl Migration {
         match (part, self.state) {
             (MigrationSide::Receive, MigrationState::Copying) if has_begun && !self.is_source_unchanged(from, now) => {
                 Err(format!(
-                    "source machine {} has booted again since all data was received, and its own system may have written data since then: the data must be received again",
-                    self.a
+                    "source machine {source} has booted again since all data was received, and its own system may have written data since then: the data must be received again",
+                    source = self.a
                 ))
             }
             (MigrationSide::Receive, MigrationState::Copying) if has_begun => {
@@ -146,8 +147,8 @@ impl Migration {
                 Ok(Migration { left: Some(boot), ..self.clone() })
             }
             (MigrationSide::Send, state) => Err(format!(
-                "the system of this machine is being migrated to machine {}: the migration is {state}",
-                self.b
+                "the system of this machine is being migrated to machine {target}: the migration is {state}",
+                target = self.b
             )),
             (MigrationSide::Receive, state) => {
                 Err(format!("the migration is {state}: this machine has not received a system to boot"))

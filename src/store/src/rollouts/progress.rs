@@ -95,9 +95,10 @@ pub(super) fn observe_member(connection: &Connection, member: &RolloutMember) ->
     let standing = read_install_state(connection, machine, &record.allocation)?;
     if let Some(order) = standing.order.as_ref().filter(|order| order.id == record.order) {
         return Ok(match (order.given_up, order.begun || order.attempts > 0) {
-            (true, _) => {
-                (MemberState::Failed, format!("abandoned after its point of no return{}", last_message(&standing)))
-            }
+            (true, _) => (
+                MemberState::Failed,
+                format!("abandoned after its point of no return{reason}", reason = last_message(&standing)),
+            ),
             (false, true) => (MemberState::Installing, String::new()),
             (false, false) => (MemberState::Ordered, String::new()),
         });

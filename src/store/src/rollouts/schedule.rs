@@ -41,7 +41,7 @@ pub(crate) fn resulting_state(rollout: &Rollout) -> (RolloutState, String) {
         _ if waiting == 0 && rollout.count(MemberState::is_in_progress) == 0 => (RolloutState::Finished, String::new()),
         RolloutState::Running if waiting > 0 && has_failed(rollout) => {
             let members = if failures == 1 { "member has" } else { "members have" };
-            let why = format!("{failures} {members} failed or were skipped, so no further one is started");
+            let why = format!("{failures} {members} failed or were skipped, so no further members are started");
             (RolloutState::Stopped, why.replace("has failed or were", "has failed or was"))
         }
         state => (state, rollout.record.reason.clone()),

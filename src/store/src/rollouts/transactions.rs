@@ -163,7 +163,9 @@ impl ServerState {
             let machine = member.machine.clone();
             let open = read_install_state(transaction, &machine, &allocation)?.order;
             let refused = match open.filter(|open| !open.given_up) {
-                Some(open) => format!("another reinstall of the machine is ordered, with image {}", open.image),
+                Some(open) => {
+                    format!("another reinstall of the machine is ordered, with image {image}", image = open.image)
+                }
                 None => match insert_order(transaction, &machine, &allocation, &member.record.image, overrides)? {
                     OrderOutcome::Placed(order) => {
                         member.state = MemberState::Ordered;
@@ -175,7 +177,9 @@ impl ServerState {
                         return Ok(MemberOrderOutcome::Ordered(Box::new(order)));
                     }
                     OrderOutcome::NotInstalled => format!("allocation {allocation} is not installed"),
-                    OrderOutcome::Started(open) => format!("the reinstall with image {} has started", open.image),
+                    OrderOutcome::Started(open) => {
+                        format!("the reinstall with image {image} has started", image = open.image)
+                    }
                     OrderOutcome::Blocked(why) => why,
                 },
             };

@@ -14,7 +14,10 @@ impl Row {
     /// Returns an error if the row has no such column, or the value has another type.
     pub fn get<I: ColumnIndex, T: FromValue>(&self, column: I) -> Result<T> {
         let column = column.to_index();
-        let value = self.0.get(column).ok_or_else(|| Error::conversion(column, "the query has no such column"))?;
+        let value = self
+            .0
+            .get(column)
+            .ok_or_else(|| Error::conversion(column, "internal error: the query does not return this column"))?;
         T::from_value(value).ok_or_else(|| Error::unexpected_type(column, T::KIND))
     }
 }

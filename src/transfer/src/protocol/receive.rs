@@ -42,7 +42,7 @@ pub(crate) fn receive_disk(
         ));
     };
     let found = disks.iter().find(|disk| disk.name == hello.name);
-    let found = found.ok_or_else(|| format!("disk {:?} is not expected here", hello.name));
+    let found = found.ok_or_else(|| format!("disk {disk:?} is not expected here", disk = hello.name));
     match found.and_then(|disk| disk.check_offer(&hello).map(|()| disk)) {
         Err(why) => {
             frames::write_frame(link, &ProtocolFrame::Answer(HelloAnswer::Refused(why.clone())))?;
@@ -63,7 +63,7 @@ pub(crate) fn receive_disk(
             // While this thread waited for the state, a newer connection may have completed the disk, or all disks may be complete.
             if !disk.is_current(number) {
                 return Err(ConnectionEnd::Interrupted(io::Error::other(
-                    "this connection was superseded by another connection, or the receiver has finished",
+                    "another connection has replaced this connection, or the receiver has finished",
                 )));
             }
             let sender = TransferSender { certificate: from.clone(), run: hello.run.clone() };
@@ -126,7 +126,10 @@ fn accept_hello(
             (state.hello, state.from) = (Some(hello.clone()), Some(from));
         }
         Some(before) if !before.is_same_disk(hello) => {
-            let why = format!("the disk offered as {} differs from the disk of the previous connection", disk.name);
+            let why = format!(
+                "the disk offered as {disk} differs from the disk of the previous connection",
+                disk = disk.name
+            );
             frames::write_frame(link, &ProtocolFrame::Answer(HelloAnswer::Refused(why.clone())))?;
             return Err(ConnectionEnd::Failed(why));
         }

@@ -229,7 +229,7 @@ impl ReceivedDisk {
     /// Restarts the transfer for another run, or another boot, of the sender. The sender's disk may have been modified
     /// between the runs, so data that was received before the restart is accepted only if its digest matches.
     pub(crate) fn restart_transfer(&self, state: &mut ReceiveState, from: TransferSender) -> io::Result<()> {
-        tracing::warn!("{}: sender restarted; comparing all data from the beginning", self.name);
+        tracing::warn!("{disk}: sender restarted; comparing all data from the beginning", disk = self.name);
         (state.position, state.compare, state.is_whole) = (0, true, false);
         self.placed.store(0, Ordering::Relaxed);
         // Reopen the destination, because it may be closed, and has buffered the first MiB of the previous run.
@@ -245,22 +245,27 @@ impl ReceivedDisk {
         let (own, sector) = (self.own_bytes, self.sector_bytes);
         let needed = hello.size_bytes.checked_next_multiple_of(u64::from(sector));
         if hello.magic != self.magic {
-            return Err("magic mismatch: this is not the expected disk".to_owned());
+            return Err("magic mismatch: the peer transfers another disk than expected".to_owned());
         }
         if let Some(size) = self.size.filter(|size| *size != hello.size_bytes) {
-            return Err(format!("{} has {} bytes, expected {size}", self.name, hello.size_bytes));
+            return Err(format!(
+                "{disk} has {actual} bytes, expected {size}",
+                disk = self.name,
+                actual = hello.size_bytes
+            ));
         }
         if needed.is_none_or(|needed| needed > own) {
             return Err(format!(
-                "{} has {} bytes, but the destination has only {own} bytes",
-                self.name, hello.size_bytes
+                "{disk} has {actual} bytes, but the destination has only {own} bytes",
+                disk = self.name,
+                actual = hello.size_bytes
             ));
         }
         if hello.has_table && hello.sector_bytes != sector {
             let theirs = hello.sector_bytes;
             return Err(format!(
-                "{} has a partition table for sectors of {theirs} bytes, but the destination has sectors of {sector} bytes",
-                self.name
+                "{disk} has a partition table for sectors of {theirs} bytes, but the destination has sectors of {sector} bytes",
+                disk = self.name
             ));
         }
         Ok(())

@@ -217,7 +217,10 @@ fn loop_a_disk_with_a_table_goes_onto_a_larger_one() {
     let before = fs::read(&a).unwrap();
     let (from, onto) = (Loop::new(&a), Loop::new(&b));
     let refused = TransferReceiver::from_options(&room.receive(&[path(&b)])).map(drop).unwrap_err();
-    assert!(refused.is_refusal() && refused.to_string().contains("the file is the backing file of loop"), "{refused}");
+    assert!(
+        refused.is_refusal() && refused.to_string().contains("the file is in use as the backing file of loop"),
+        "{refused}"
+    );
     let (sent, received) = room.moved(room.send(&[&from.0]), &room.receive(&[&onto.0]));
     received.unwrap();
     assert_eq!(sent.unwrap(), CommandOutcome::Good);

@@ -162,7 +162,7 @@ fn swap_has_nothing_that_is_kept_unless_a_system_sleeps_in_it() {
     let used = used_of(&image);
     assert_eq!((&*used.what, bytes(&used)), ("swap", 2 * MIB));
     File::options().write(true).open(&image).unwrap().write_all_at(b"S1SUSPEND\0", 4096 - 10).unwrap();
-    assert_eq!(used_of(&image).what, "swap (all of it)");
+    assert_eq!(used_of(&image).what, "swap (the whole disk)");
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn a_disk_of_nobody_is_used_whole() {
     run("mkfs.ext4", &["-q", "-F", image.to_str().unwrap()]);
     let file = File::options().write(true).open(&image).unwrap();
     file.write_all_at(b"SWAPSPACE2", 4096 - 10).unwrap();
-    assert_eq!(used_of(&image).what, "two filesystems (all of it)");
+    assert_eq!(used_of(&image).what, "two filesystems (the whole disk)");
 }
 
 #[test]

@@ -44,7 +44,7 @@ pub(crate) fn read_in_worker(disk: &File, size: u64, sector: u64) -> UsedBlocks 
         let why = replace_hidden(truncate_bytes(&why, NAME_BYTES));
         // An unread disk may contain a partition table.
         UsedBlocks {
-            what: format!("all of it, because the filesystems of this disk cannot be read: {why}"),
+            what: format!("the whole disk, because its filesystems cannot be read: {why}"),
             has_table: true,
             ..mark_all_used(size)
         }
@@ -126,7 +126,7 @@ impl DeadlineSocket<'_> {
 }
 
 fn timeout_error() -> io::Error {
-    io::Error::new(ErrorKind::TimedOut, format!("timed out after {} minutes", PATIENCE.as_secs() / 60))
+    io::Error::new(ErrorKind::TimedOut, format!("timed out after {minutes} minutes", minutes = PATIENCE.as_secs() / 60))
 }
 
 fn map_timeout<T>(done: io::Result<T>) -> io::Result<T> {

@@ -169,7 +169,10 @@ fn what_a_create_needs_is_looked_for_before_anything_is_written() {
     session.trust.keys = image::SignatureKeys(vec![key]);
     let error = session.run_session_op(&find(&[])).unwrap_err();
     assert!(
-        error.is_refusal() && error.to_string().contains("the output of the create program of raw cannot be signed"),
+        error.is_refusal()
+            && error
+                .to_string()
+                .contains("the create program of raw cannot be run: this ramdisk installs only images that are signed"),
         "{error}"
     );
 }

@@ -16,8 +16,7 @@ use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
-const NO_LOADER: &str =
-    "the boot loader can only be installed together with an image, but no image was installed in this boot";
+const NO_LOADER: &str = "the boot loader cannot be installed, because no image was installed since this machine booted";
 
 /// Partition name by which a config drive is found.
 const CONFIG_DRIVE: &str = "config-2";
@@ -115,7 +114,7 @@ impl StepRunner {
     pub(super) fn inject_files(&self, node: &IronicNode, args: &Map<String, Value>) -> Result<Value> {
         if !self.is_whole() {
             return Err(step_refusal(
-                "files can be written only to a complete installation, but the deployment has not reached the step `finish`",
+                "files cannot be written yet, because the installation is incomplete: run the step `finish` first",
             ));
         }
         let files = inject_files::read_files(node, args, &|url| self.hands.fetch_file(url))?;

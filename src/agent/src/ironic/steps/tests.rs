@@ -136,7 +136,10 @@ fn a_step_that_is_out_of_turn_is_refused() {
     }
     bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
     let error = bench.run("finish", json!({})).unwrap_err();
-    assert!(error.contains("must follow deploy.prepare_boot") && error.contains("is deploy.apply_layout"), "{error}");
+    assert!(
+        error.contains("must follow the step deploy.prepare_boot") && error.contains("is deploy.apply_layout"),
+        "{error}"
+    );
     // A refused step does not discard the started deploy.
     assert!(bench.run("burn_image", json!({"image": 7})).is_err());
     bench.ran();
@@ -270,7 +273,7 @@ fn files_go_into_what_is_whole() {
     assert_eq!(bench.run("inject_files", files.clone()).unwrap(), json!({"filesystems": 1}));
     assert!(bench.ran().contains(&StageName::TargetFiles));
     for (place, why) in
-        [(json!(null), "specify the partition of each file"), (json!(9), "is not a disk, disk partition")]
+        [(json!(null), "specify `partition` for each file"), (json!(9), "is not a disk, disk partition")]
     {
         let file = json!({"path": "/etc/motd", "partition": place, "content": ""});
         let error = bench.run("inject_files", json!({"files": [file]})).unwrap_err();
@@ -278,7 +281,7 @@ fn files_go_into_what_is_whole() {
     }
     bench.run("apply_layout", json!({"layout": one_disk()})).unwrap();
     bench.ran();
-    assert!(bench.run("inject_files", files).unwrap_err().contains("has not reached the step `finish`"));
+    assert!(bench.run("inject_files", files).unwrap_err().contains("run the step `finish` first"));
     assert_eq!(bench.ran(), []);
 }
 

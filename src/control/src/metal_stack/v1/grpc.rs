@@ -114,7 +114,11 @@ impl GrpcClient {
                 StreamEvent::Message(message) => answer = message,
                 StreamEvent::End => return Ok(answer),
                 StreamEvent::Silence => {
-                    let message = format!("{method}: no answer from {} in {} s", self.address, patience.as_secs());
+                    let message = format!(
+                        "{method}: no answer from {server} in {seconds} s",
+                        server = self.address,
+                        seconds = patience.as_secs()
+                    );
                     return Err(GrpcFailure::Passing(Error::new(Phase::Control, message)));
                 }
             }
@@ -137,7 +141,7 @@ impl GrpcClient {
         let mut connection = match connected {
             Ok(connection) => connection?,
             Err(_) => {
-                let message = format!("{method}: no connection to {}", self.address);
+                let message = format!("{method}: no connection to {server}", server = self.address);
                 return Err(GrpcFailure::Passing(Error::new(Phase::Control, message)));
             }
         };
@@ -170,7 +174,7 @@ impl GrpcClient {
         let connected = TlsConnector::from(self.tls.clone()).connect(self.name.clone(), stream).await;
         let stream = connected.map_err(|error| match is_untrusted_certificate(&error) {
             true => {
-                let who = "has a certificate from a CA that is not in pixie's configuration, or a certificate for another host";
+                let who = "the server has a certificate from a CA that is not in pixie's configuration, or a certificate for another host";
                 self.certificate_failure(method, who, error)
             }
             false => self.broken_connection_failure(method, &error),
@@ -185,12 +189,16 @@ impl GrpcClient {
     }
 
     fn connection_failure(&self, method: &str, error: &(dyn StdError + 'static)) -> GrpcFailure {
-        let message = format!("{method}: no connection to {}: {error}", self.address);
+        let message = format!("{method}: no connection to {server}: {error}", server = self.address);
         GrpcFailure::Passing(Error::new(Phase::Control, message))
     }
 
     fn certificate_failure(&self, method: &str, who: &str, error: std::io::Error) -> GrpcFailure {
-        GrpcFailure::Certificate(Error::with_source(Phase::Control, format!("{method}: {} {who}", self.address), error))
+        GrpcFailure::Certificate(Error::with_source(
+            Phase::Control,
+            format!("{method}: {}: {who}", self.address),
+            error,
+        ))
     }
 
     fn broken_connection_failure(&self, method: &str, error: &(dyn StdError + 'static)) -> GrpcFailure {
@@ -245,8 +253,10 @@ impl GrpcCall {
             Some(Ok(ReceivedFrame::Message(message))) => Ok(StreamEvent::Message(message)),
             Some(Ok(ReceivedFrame::Status(headers))) => self.check_status(&headers).map(|()| StreamEvent::End),
             Some(Ok(ReceivedFrame::Http(status))) => {
-                let passing =
-                    Error::new(Phase::Control, self.describe_server(&format!("answered {status}, which is not gRPC")));
+                let passing = Error::new(
+                    Phase::Control,
+                    self.describe_server(&format!("the server answered {status}, which is not gRPC")),
+                );
                 Err(GrpcFailure::Passing(passing))
             }
             Some(Ok(ReceivedFrame::Garbled(why))) => {
@@ -256,7 +266,7 @@ impl GrpcCall {
                 Err(broken_connection_failure(&self.method, &self.address, &error))
             }
             Some(Err(error)) => {
-                let message = self.describe_server("closed the stream");
+                let message = self.describe_server("the server closed the stream");
                 Err(GrpcFailure::Passing(Error::with_source(Phase::Control, message, error)))
             }
         }
@@ -279,7 +289,7 @@ impl GrpcCall {
             }
             *body = Some(stream);
         }
-        let Some(body) = body else { return Ok(ReceivedFrame::Garbled("has already ended the stream")) };
+        let Some(body) = body else { return Ok(ReceivedFrame::Garbled("the server has already ended the stream")) };
         loop {
             match take_message(rest) {
                 Ok(Some(message)) => return Ok(ReceivedFrame::Message(message)),
@@ -293,7 +303,7 @@ impl GrpcCall {
                     rest.extend_from_slice(&bytes);
                 }
                 None if !rest.is_empty() => {
-                    return Ok(ReceivedFrame::Garbled("closed the stream in the middle of a message"));
+                    return Ok(ReceivedFrame::Garbled("the server closed the stream in the middle of a message"));
                 }
                 None => return Ok(ReceivedFrame::Status(body.trailers().await?.unwrap_or_default())),
             }
@@ -306,26 +316,27 @@ impl GrpcCall {
         match text("grpc-status").as_deref() {
             Some("0") => Ok(()),
             // The server deliberately uses only these two codes.
-            Some("12") => {
-                Err(GrpcFailure::Unknown(Error::new(Phase::Control, self.describe_server("does not have this method"))))
-            }
+            Some("12") => Err(GrpcFailure::Unknown(Error::new(
+                Phase::Control,
+                self.describe_server("the server does not have this method"),
+            ))),
             Some("14") => Err(GrpcFailure::Passing(Error::new(
                 Phase::Control,
-                self.describe_server(&format!("is not available: {message}")),
+                self.describe_server(&format!("the server is not available: {message}")),
             ))),
             Some(status) => {
-                let said = self.describe_server(&format!("answered: {message} (gRPC status {status})"));
+                let said = self.describe_server(&format!("the server answered: {message} (gRPC status {status})"));
                 Err(GrpcFailure::Passing(Error::new(Phase::Control, said)))
             }
             None => Err(GrpcFailure::Passing(Error::new(
                 Phase::Control,
-                self.describe_server("closed the stream without a status"),
+                self.describe_server("the server closed the stream without a status"),
             ))),
         }
     }
 
     fn describe_server(&self, what: &str) -> String {
-        format!("{}: {} {what}", self.method, self.address)
+        format!("{method}: {server}: {what}", method = self.method, server = self.address)
     }
 }
 

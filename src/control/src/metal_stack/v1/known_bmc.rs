@@ -17,7 +17,10 @@ impl MetalApiV1 {
         let found = self.request_with_retries(|rest| optional(rest.fetch_bmc(&self.machine, parse_record)))?;
         if let Some((id, record)) = found {
             if !id.eq_ignore_ascii_case(&self.machine) {
-                let message = format!("the response is for machine {id}, but this is machine {}", self.machine);
+                let message = format!(
+                    "the response is for machine {id}, but this is machine {own_machine}",
+                    own_machine = self.machine
+                );
                 return Err(Error::refusal(Phase::Control, message));
             }
             return Ok(KnownBmc::Record(Box::new(record)));

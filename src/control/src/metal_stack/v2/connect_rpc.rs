@@ -222,18 +222,20 @@ impl ConnectClient {
 
     fn connection_failure(&self, method: &str, error: reqwest::Error) -> ConnectFailure {
         if http::is_untrusted_certificate(&error) {
-            let message =
-                format!("{method}: {} has a certificate from a CA that is not in pixie's configuration", self.url);
+            let message = format!(
+                "{method}: {server} has a certificate from a CA that is not in pixie's configuration",
+                server = self.url
+            );
             return ConnectFailure::Certificate(Error::with_source(Phase::Control, message, error.without_url()));
         }
-        let message = format!("{method}: no answer from {}", self.url);
+        let message = format!("{method}: no answer from {server}", server = self.url);
         ConnectFailure::Passing(Error::with_source(Phase::Control, message, error.without_url()))
     }
 
     fn truncated_failure(&self, method: &str, error: io::Error) -> ConnectFailure {
         ConnectFailure::Passing(Error::with_source(
             Phase::Control,
-            format!("{method}: the response of {} is truncated", self.url),
+            format!("{method}: the response of {server} is truncated", server = self.url),
             error,
         ))
     }
@@ -241,7 +243,7 @@ impl ConnectClient {
     fn parse_failure(&self, method: &str, why: &str) -> ConnectFailure {
         ConnectFailure::Lasting(Error::new(
             Phase::Control,
-            format!("{method}: cannot parse the response of {}: {why}", self.url),
+            format!("{method}: cannot parse the response of {server}: {why}", server = self.url),
         ))
     }
 }

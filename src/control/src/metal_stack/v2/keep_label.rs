@@ -23,8 +23,8 @@ pub(crate) fn mark_preserved_disks(allocation: &Value, layout: &mut Value) -> Re
     if named.is_empty() || !unknown.is_empty() {
         let unknown = if named.is_empty() { "no disk" } else { &unknown.join(", ") };
         let message = format!(
-            "{KEEP} lists {unknown}, but the disks of the layout are {}; list disks by their names in the layout, separated by commas",
-            listed.join(", ")
+            "{KEEP} lists {unknown}, but the layout has the disks {disks}; list disks by their names in the layout, separated by commas",
+            disks = listed.join(", ")
         );
         return Err(Error::refusal(Phase::Layout, message));
     }
@@ -82,7 +82,7 @@ mod tests {
             let error = mark_preserved_disks(&labelled(value), &mut layout("")).unwrap_err();
             assert!(
                 error.is_refusal()
-                    && error.to_string().contains("the disks of the layout are /dev/sda, /dev/sdb, /dev/sdc"),
+                    && error.to_string().contains("the layout has the disks /dev/sda, /dev/sdb, /dev/sdc"),
                 "{error}"
             );
         }

@@ -44,8 +44,8 @@ pub(super) fn fix_files(files: &[TextFile], write: bool) -> Result<(String, Comm
     let layouts: Vec<&TextFile> = files.iter().filter(|file| describe_other_type(file).is_none()).collect();
     let [file] = layouts[..] else {
         let what = format!(
-            "--fix prints exactly one layout, but {} are specified: specify one file, or add --write",
-            layouts.len()
+            "--fix prints exactly one layout, but {count} are specified: specify one file, or add --write",
+            count = layouts.len()
         );
         return Err(Error::new(Phase::Settings, what));
     };
@@ -61,7 +61,11 @@ pub(super) fn fix_files(files: &[TextFile], write: bool) -> Result<(String, Comm
 /// Returns a message about a file that is not a layout; `None` for a layout.
 fn describe_other_type(file: &TextFile) -> Option<String> {
     let document_type = DocumentType::recognize(file.text.as_ref().ok()?)?;
-    Some(format!("{}: {}, unchanged: --fix rewrites layouts\n", file.path.display(), document_type.with_article()))
+    Some(format!(
+        "{file}: {document}, unchanged: --fix rewrites only layouts\n",
+        file = file.path.display(),
+        document = document_type.with_article()
+    ))
 }
 
 /// Rewrites a file if it is valid and not yet canonical. Returns a message for the operator, and whether the file is
@@ -81,9 +85,10 @@ fn fix_file(file: &TextFile) -> Result<(String, bool)> {
             replace_file(&file.path, &text)?;
             (format!("{name}: regenerated in the canonical form, without its comments\n"), true)
         }
-        CanonicalizedFile::NotValid(problems) => {
-            (format!("{}{name}: not valid, unchanged\n", problem_lines(&file.path, &problems)), false)
-        }
+        CanonicalizedFile::NotValid(problems) => (
+            format!("{problems}{name}: not valid, unchanged\n", problems = problem_lines(&file.path, &problems)),
+            false,
+        ),
         CanonicalizedFile::ByHand => (several_layouts_message(file), false),
     })
 }
@@ -91,7 +96,7 @@ fn fix_file(file: &TextFile) -> Result<(String, bool)> {
 fn several_layouts_message(file: &TextFile) -> String {
     let name = file.path.display();
     format!(
-        "{name}: contains several layouts and cannot be edited in place: edit the file manually; the notes of `drophammer check` describe the changes\n"
+        "{name}: cannot be edited in place, because it contains several layouts: edit the file manually; `drophammer check` prints the necessary changes as notes\n"
     )
 }
 
@@ -134,5 +139,5 @@ fn replace_file(file: &Path, text: &str) -> Result<()> {
         let beside = file.with_file_name(name);
         atomic_file::replace_file(&file, &beside, text.as_bytes(), fs::metadata(&file)?.permissions())
     };
-    replace().context(Phase::Settings, || format!("write {}; the file is unchanged", file.display()))
+    replace().context(Phase::Settings, || format!("write {file}; the file is unchanged", file = file.display()))
 }

@@ -18,7 +18,7 @@ pub(super) fn add_suggestions(text: &str, problems: &mut [Diagnostic]) {
 fn suggest_size(problem: &Diagnostic) -> Option<String> {
     let value = problem.message.rsplit_once("but is \"")?.1.trim_end_matches('"').to_lowercase();
     let is_rest = ["100%", "max", "rest", "all", "*", "100%free"].contains(&value.as_str());
-    (problem.place.ends_with(".size") && is_rest).then(|| "; use 0 for all remaining space".to_owned())
+    (problem.place.ends_with(".size") && is_rest).then(|| "; use size 0 for all remaining space".to_owned())
 }
 
 /// Suggests `1` in place of `raid1`.
@@ -78,7 +78,10 @@ mod tests {
     #[test]
     fn valid_values_are_suggested() {
         for (text, expected) in [
-            (layout("/dev/nvme0n1", "100%", "1", "/dev/nvme0n1p1"), "but is \"100%\"; use 0 for all remaining space"),
+            (
+                layout("/dev/nvme0n1", "100%", "1", "/dev/nvme0n1p1"),
+                "but is \"100%\"; use size 0 for all remaining space",
+            ),
             (
                 layout("/dev/nvme0n1", "500", "raid1", "/dev/nvme0n1p1"),
                 "given raidlevel:raid1 is not supported, but:0,1,5,6,10; use 1",

@@ -10,11 +10,11 @@ use site::approved_inputs::describe_changed_input;
 pub(super) fn compare_machines(planned: &AssignedMachine, present: &PlanInput) -> Vec<String> {
     let Some(now) = &present.machine.allocation else {
         let why = present.withheld.as_deref().unwrap_or("the server offers no allocation");
-        return vec![format!("the machine has nothing to install: {why}")];
+        return vec![format!("nothing would be installed on the machine: {why}")];
     };
     let mut lines = Vec::new();
     if (&planned.name, &planned.size) != (&present.machine.name, &present.machine.size) {
-        lines.push("the name or the size of the machine has changed".to_owned());
+        lines.push("the machine's name or size has changed".to_owned());
     }
     let mut then = planned.allocation.clone().unwrap_or_default();
     let mut now = now.clone();
@@ -42,10 +42,16 @@ pub(super) fn compare_inventories(
         );
     }
     if planned.outdated && !now.outdated {
-        return Some(format!("the machine has registered again, at {}", now.time));
+        return Some(format!("the machine has registered again, at {time}", time = now.time));
     }
     let fields = differing_fields(&planned.inventory, &now.inventory);
-    (!fields.is_empty()).then(|| format!("the inventory has changed, as of {}: {}", now.time, fields.join(", ")))
+    (!fields.is_empty()).then(|| {
+        format!(
+            "the inventory of {time} differs from the inventory of the plan: {fields}",
+            time = now.time,
+            fields = fields.join(", ")
+        )
+    })
 }
 
 /// Returns the names of the fields that differ.
@@ -90,12 +96,15 @@ mod tests {
             ["image debian-13 has changed"]
         );
         assert_eq!(changes(input(|now| now.filesystemlayout["disks"] = json!([]))), ["the layout has changed"]);
-        assert_eq!(changes(input(|now| now.hostname = "other".to_owned())), ["hostname of the allocation has changed"]);
+        assert_eq!(
+            changes(input(|now| now.hostname = "other".to_owned())),
+            ["the allocation's field hostname has changed"]
+        );
         let mut renamed = input(|_| {});
         renamed.machine.name = "other".to_owned();
-        assert_eq!(changes(renamed), ["the name or the size of the machine has changed"]);
+        assert_eq!(changes(renamed), ["the machine's name or size has changed"]);
         let withheld = PlanInput { withheld: Some("locked".to_owned()), ..PlanInput::default() };
-        assert_eq!(changes(withheld), ["the machine has nothing to install: locked"]);
+        assert_eq!(changes(withheld), ["nothing would be installed on the machine: locked"]);
     }
 
     #[test]
@@ -113,7 +122,10 @@ mod tests {
         let mut inventory = Inventory::default();
         inventory.system.uuid = Some("4c".to_owned());
         let present = RegisteredInventory { inventory, time: "2026-11-22T10:00:00Z".to_owned(), ..planned.clone() };
-        assert_eq!(changed(&present), "the inventory has changed, as of 2026-11-22T10:00:00Z: system");
+        assert_eq!(
+            changed(&present),
+            "the inventory of 2026-11-22T10:00:00Z differs from the inventory of the plan: system"
+        );
         assert!(compare_inventories(&planned, None).unwrap().contains("no longer"));
     }
 }

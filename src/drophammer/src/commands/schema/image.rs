@@ -70,9 +70,9 @@ fn pull_secret_schema() -> Value {
             "password": word("Password, or a token that the registry accepts instead."),
             "token_service": {
                 "type": "string",
-                "description": "Host of the registry's token service, if that host differs from the host in `url`, such as gitlab.example.org. Append the port if it is not 443: gitlab.example.org:8443.",
+                "description": "Host of the registry's token service, such as gitlab.example.org; required if this host differs from the host in `url`. Append the port if it is not 443: gitlab.example.org:8443.",
             },
-            "identitytoken": word("Identity token that `docker login` stores if the registry issues one instead of the password."),
+            "identitytoken": word("Identity token, which some registries issue to `docker login` instead of storing the password."),
         },
         "anyOf": [
             {"required": ["username", "password"]},

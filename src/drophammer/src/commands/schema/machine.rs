@@ -43,7 +43,7 @@ fn image_properties() -> Value {
         "id": {
             "type": "string",
             "pattern": r"\S",
-            "description": "Id of this installation. A new id starts a new installation, which wipes every listed disk.",
+            "description": "Id of this installation. If the id changes, the machine is installed again, and every disk of the layout is wiped.",
             "examples": ["storage-7-2026-11"],
         },
         "hostname": {"type": "string", "description": "Host name of the installed system.", "examples": ["storage-7"]},
@@ -61,7 +61,7 @@ fn image_properties() -> Value {
         "os_parameters": {
             "type": ["array", "null"],
             "items": {"type": "string", "pattern": "^([A-Za-z0-9_][A-Za-z0-9_-]*=|-[A-Za-z0-9_][A-Za-z0-9_-]*$)"},
-            "description": "Parameters of the OS definition: KEY=VALUE, or -KEY to omit a parameter that is set for all machines.",
+            "description": "Parameters of the OS definition: KEY=VALUE sets a parameter; -KEY omits a parameter that is set for all machines.",
             "examples": [["track=testing", "-proxy"]],
         },
         "filesystemlayout": text(
@@ -103,7 +103,7 @@ fn system_properties() -> Value {
         "boot_order": {
             "enum": ["pxe", "disk", "keep", null],
             "default": "pxe",
-            "description": "Position of the installed system in the boot order of EFI firmware: pxe (after the network), disk (first), keep (the order is unchanged).",
+            "description": "Position of the installed system in the boot order of EFI firmware: pxe (the network first, then the installed system), disk (the installed system first), keep (the boot order is unchanged).",
         },
         "volumes": {
             "type": ["array", "null"],
@@ -124,7 +124,7 @@ fn macs_schema() -> Value {
     json!({
         "type": ["array", "null"],
         "items": {"type": "string", "pattern": "^[0-9a-fA-F]{2}([:-][0-9a-fA-F]{2}){5}$"},
-        "description": "MAC addresses of the machine's NICs. If they are listed, a machine with this id but another MAC is refused.",
+        "description": "MAC addresses of the machine's NICs. If the list is not empty, a machine that has this id, but none of these MAC addresses, is refused.",
         "examples": [["52:54:00:aa:00:01"]],
     })
 }
@@ -182,13 +182,13 @@ pub(crate) fn machine_schema() -> Value {
             },
             "ramdisk_network": {
                 "oneOf": [network_schema(), {"type": "null"}],
-                "description": "Network configuration of the ramdisk if DHCP does not provide it, in version 2 of netplan's format.",
+                "description": "Network configuration of the ramdisk for networks without DHCP, in version 2 of netplan's format.",
             },
             "networks": metal_networks_schema(),
             "traits": list("Traits that installations can request: CUSTOM_ with capital letters, digits and _, or a trait of os-traits."),
             "locked": {
                 "type": ["boolean", "string", "null"],
-                "description": "If this is true or a string (the reason), the machine is locked, and reinstalls are refused.",
+                "description": "Lock of the machine: true, or a string with the reason. Reinstalls of a locked machine are refused.",
             },
             "bmc": bmc_schema(),
             "allocation": allocation_schema(),

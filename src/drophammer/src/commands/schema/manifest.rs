@@ -11,7 +11,7 @@ pub(crate) fn manifest_schema() -> Value {
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Manifest",
-        "description": "IMAGE.manifest, which is stored next to an image. The field `contents` describes the unpacked tree; all other fields describe the image as downloaded, before decompression.",
+        "description": "Manifest of an image, stored next to the image as IMAGE.manifest. The field `contents` describes the unpacked tree; all other fields describe the image as downloaded, before decompression.",
         "type": "object",
         "required": ["version", "size_bytes", "digest", "chunk_bytes", "chunks"],
         "properties": {

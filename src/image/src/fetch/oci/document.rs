@@ -177,9 +177,12 @@ impl OciIndex {
         let others: Vec<String> = platforms.take(20).map(|names| format_platform(&names)).collect();
         Err(match others.as_slice() {
             [] => format!(
-                "the index does not list an image for linux/{ARCHITECTURE}: its entries do not declare their platforms"
+                "cannot select an image for linux/{ARCHITECTURE}: the entries of the index do not declare their platforms"
             ),
-            others => format!("found no image for linux/{ARCHITECTURE}, only images for: {}", others.join(", ")),
+            others => format!(
+                "found no image for linux/{ARCHITECTURE}, only images for: {others}",
+                others = others.join(", ")
+            ),
         })
     }
 }
@@ -201,9 +204,10 @@ pub(crate) fn check_config_platform(config: &[u8]) -> Result<(), String> {
     match platform.names() {
         // A different variant is accepted here, because the operator selected this image explicitly instead of an
         // index.
-        Some(names) if names[..2] != ["linux", ARCHITECTURE] => {
-            Err(format!("found no image for linux/{ARCHITECTURE}, only images for: {}", format_platform(&names)))
-        }
+        Some(names) if names[..2] != ["linux", ARCHITECTURE] => Err(format!(
+            "found no image for linux/{ARCHITECTURE}, only images for: {others}",
+            others = format_platform(&names)
+        )),
         _ => Ok(()),
     }
 }
@@ -223,12 +227,15 @@ impl OciLayers {
     /// Returns an error if there are no layers or too many, or if the type of a layer is not supported.
     pub(crate) fn checked_layers(&self) -> Result<&[OciDescriptor], String> {
         if self.layers.is_empty() || self.layers.len() > MOST_LAYERS {
-            return Err(format!("the manifest lists {} layers; 1 to {MOST_LAYERS} are supported", self.layers.len()));
+            return Err(format!(
+                "the manifest lists {layers} layers; 1 to {MOST_LAYERS} are supported",
+                layers = self.layers.len()
+            ));
         }
         for OciDescriptor { media_type, digest, .. } in &self.layers {
             if media_type.contains("nondistributable") || media_type.contains("foreign") {
                 return Err(format!(
-                    "layers of this type cannot be fetched from a registry: {digest:.80}, type {media_type:.100}"
+                    "the layer {digest:.80} cannot be fetched from a registry: its type is `{media_type:.100}`"
                 ));
             }
             if !LAYERS.contains(&media_type.as_str()) {

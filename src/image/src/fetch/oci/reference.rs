@@ -26,7 +26,7 @@ impl ImageReference {
             Some(rest) => (rest, true),
             None => (url.strip_prefix("oci://")?, false),
         };
-        Some(parse_reference(url, rest, plain).map_err(|why| format!("the image URL `{url}` {why}")))
+        Some(parse_reference(url, rest, plain).map_err(|why| format!("the image URL `{url}`: {why}")))
     }
 
     /// Returns the identifier with which the manifest is requested from the registry: the digest or, if the reference
@@ -52,17 +52,17 @@ impl ImageReference {
 }
 
 fn parse_reference(url: &str, rest: &str, plain: bool) -> Result<ImageReference, String> {
-    let (host, path) = rest.split_once('/').ok_or("lacks a repository; use oci://HOST/REPOSITORY:TAG")?;
+    let (host, path) = rest.split_once('/').ok_or("the repository is missing; use oci://HOST/REPOSITORY:TAG")?;
     let (path, digest) = match path.split_once('@') {
         Some((path, digest)) => (path, Some(digest.parse::<Digest>()?)),
         None => (path, None),
     };
     if digest.as_ref().is_some_and(|digest| digest.kind == DigestKind::Md5) {
-        return Err("contains an md5 digest, but registries use sha256".to_owned());
+        return Err("md5 digests are not supported, because registries use sha256".to_owned());
     }
     let (repository, tag) = path.rsplit_once(':').unwrap_or((path, ""));
     if tag.is_empty() && digest.is_none() {
-        return Err("lacks a tag or digest; use oci://HOST/REPOSITORY:TAG".to_owned());
+        return Err("the tag or digest is missing; use oci://HOST/REPOSITORY:TAG".to_owned());
     }
     let is_word = |word: &str, more: &str| {
         word.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '_')
@@ -70,22 +70,22 @@ fn parse_reference(url: &str, rest: &str, plain: bool) -> Result<ImageReference,
     };
     if !repository.split('/').all(|word| is_word(word, "._-") && !word.contains(char::is_uppercase)) {
         return Err(format!(
-            "has an invalid repository name `{repository}`; use lower-case letters, digits, . _ - \
+            "the repository name `{repository}` is invalid; use lower-case letters, digits, . _ - \
                             and /"
         ));
     }
     if !tag.is_empty() && (tag.len() > 128 || !is_word(tag, "._-")) {
-        return Err(format!("has an invalid tag `{tag}`; use letters, digits, . _ and -"));
+        return Err(format!("the tag `{tag}` is invalid; use letters, digits, . _ and -"));
     }
     let scheme = if plain || is_loopback(host) { "http" } else { "https" };
     let address = if host == DOCKER.0 { DOCKER.1 } else { host };
     let base = format!("{scheme}://{address}/v2/{repository}");
-    let parsed = Url::parse(&base).map_err(|why| format!("has an invalid host `{host}`: {why}"))?;
+    let parsed = Url::parse(&base).map_err(|why| format!("the host `{host}` is invalid: {why}"))?;
     if !parsed.username().is_empty() || parsed.password().is_some() {
-        return Err("contains a user name; put the credentials into a pull secret".to_owned());
+        return Err("a user name in the URL is not supported; put the credentials into a pull secret".to_owned());
     }
     if parsed.path() != format!("/v2/{repository}") {
-        return Err(format!("has an invalid host `{host}`"));
+        return Err(format!("the host `{host}` is invalid"));
     }
     let (repository, tag) = (repository.to_owned(), tag.to_owned());
     Ok(ImageReference { url: url.to_owned(), base, repository, tag, digest })
@@ -132,21 +132,21 @@ mod tests {
     #[test]
     fn what_is_no_reference_is_refused() {
         for (url, says) in [
-            ("oci://r.example", "lacks a repository"),
-            ("oci://r.example/debian", "lacks a tag or digest"),
-            ("oci://r.example/debian:", "lacks a tag or digest"),
-            ("oci:///debian:12", "invalid host ``"),
-            ("oci://r.example?x=/debian:12", "invalid host `r.example?x=`"),
-            ("oci://r.example:70000/debian:12", "invalid host `r.example:70000`"),
-            ("oci://me:secret@r.example/debian:12", "contains a user"),
-            ("oci://r.example/Debian:12", "invalid repository name"),
-            ("oci://r.example/../debian:12", "invalid repository name"),
-            ("oci://r.example//debian:12", "invalid repository name"),
-            ("oci://r.example/debian?x=:12", "invalid repository name"),
-            ("oci://r.example/debian:1/2", "invalid tag"),
-            ("oci://r.example/debian:1%2f", "invalid tag"),
+            ("oci://r.example", "the repository is missing"),
+            ("oci://r.example/debian", "the tag or digest is missing"),
+            ("oci://r.example/debian:", "the tag or digest is missing"),
+            ("oci:///debian:12", "the host `` is invalid"),
+            ("oci://r.example?x=/debian:12", "the host `r.example?x=` is invalid"),
+            ("oci://r.example:70000/debian:12", "the host `r.example:70000` is invalid"),
+            ("oci://me:secret@r.example/debian:12", "a user name in the URL is not supported"),
+            ("oci://r.example/Debian:12", "` is invalid; use lower-case letters"),
+            ("oci://r.example/../debian:12", "` is invalid; use lower-case letters"),
+            ("oci://r.example//debian:12", "` is invalid; use lower-case letters"),
+            ("oci://r.example/debian?x=:12", "` is invalid; use lower-case letters"),
+            ("oci://r.example/debian:1/2", "` is invalid; use letters, digits, . _ and -"),
+            ("oci://r.example/debian:1%2f", "` is invalid; use letters, digits, . _ and -"),
             ("oci://r.example/debian@sha256:12", "has 2 digits"),
-            ("oci://r.example/debian@md5:0123456789abcdef0123456789abcdef", "contains an md5"),
+            ("oci://r.example/debian@md5:0123456789abcdef0123456789abcdef", "md5 digests are not supported"),
         ] {
             let error = ImageReference::parse(url).unwrap().unwrap_err();
             assert!(error.contains(says) && error.contains(url), "{url}: {error}");

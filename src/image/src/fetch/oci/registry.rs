@@ -94,7 +94,9 @@ impl<'a> RegistryRepository<'a> {
 
     fn describe_rejection(&self, status: StatusCode) -> String {
         let hint = match (status, self.secret) {
-            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, None) => "; no pull secret matches the registry",
+            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, None) => {
+                "; none of the pull secrets is for this registry"
+            }
             (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, Some(_)) => {
                 "; the registry does not accept the pull secret"
             }
@@ -158,7 +160,10 @@ fn verify_document(
     size: Option<u64>,
 ) -> Result<FetchedManifest> {
     if let Some(size) = size.filter(|size| *size != bytes.len() as u64) {
-        return Err(fetch_error(what, format!("has {} bytes, but {size} bytes are expected", bytes.len())));
+        return Err(fetch_error(
+            what,
+            format!("has {bytes} bytes, but {size} bytes are expected", bytes = bytes.len()),
+        ));
     }
     let mut digesting = DigestReader::new(&bytes[..], expected.map_or(DigestKind::Sha256, |expected| expected.kind));
     io::copy(&mut digesting, &mut io::sink()).context(Phase::Image, || "compute the digest of a manifest")?;

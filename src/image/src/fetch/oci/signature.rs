@@ -44,7 +44,7 @@ pub fn verify_signature(
             let Some(key) = keys.iter().find(|key| key.verifies(&payload, &signature.over_payload)) else { continue };
             match check_payload(source, &payload, digests) {
                 Ok(named) => return Ok(Some(VerifiedSignature { by: key.id.clone(), named })),
-                Err(why) => reasons.push(format!("{tag}, signed by {}: {why}", key.id)),
+                Err(why) => reasons.push(format!("{tag}, signed by {key}: {why}", key = key.id)),
             }
         }
         if reasons.is_empty() {

@@ -166,7 +166,7 @@ fn of_an_index_the_image_for_this_machine_is_taken() {
         assert_eq!(reach_at(url(&server, &by_digest), None).unwrap().digest.to_string(), ours["digest"]);
         let error = reach_at(url(&server, ":12"), Some(sha256(b"x"))).unwrap_err().to_string();
         let said = format!(
-            "the image's manifest has the digest {}, and its index has the digest {}",
+            "the image's manifest has the digest {} (the index has the digest {})",
             word(&ours["digest"]),
             word(&index["digest"])
         );
@@ -245,7 +245,10 @@ fn what_is_not_what_its_digest_says_is_refused() {
     let (path, blob) = (path.clone(), blob.clone());
     contents.0.insert(path.clone(), blob[1..].to_vec());
     let error = refusal(contents.clone());
-    assert!(error.contains(&format!("has {} bytes, but the manifest lists {}", blob.len() - 1, blob.len())), "{error}");
+    assert!(
+        error.contains(&format!("has {} bytes, but the manifest specifies {}", blob.len() - 1, blob.len())),
+        "{error}"
+    );
 
     let forge =
         |number: u32| compress("zstd", &Tar::new().file("etc/hostname", format!("{number:06x}").as_bytes()).end());

@@ -39,7 +39,7 @@ pub(crate) fn answer_challenge(
     secret: Option<&PullSecret>,
     pace: &FetchRetryPolicy,
 ) -> Result<SecretText> {
-    let fail = |why: &str| Error::new(Phase::Image, format!("the registry at {} {why}", refusal.url()));
+    let fail = |why: &str| Error::new(Phase::Image, format!("the registry at {url}: {why}", url = refusal.url()));
     let challenges = refusal.headers().get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
     let (bearer, others): (Vec<&str>, Vec<&str>) =
         challenges.partition(|one| split_scheme(one).0.eq_ignore_ascii_case("bearer"));
@@ -50,11 +50,11 @@ pub(crate) fn answer_challenge(
         }
         let kind = others.first().map_or("none that is supported", |one| split_scheme(one).0);
         return Err(fail(&format!(
-            "requires authentication with user and password (scheme: {kind:.40}); configure a pull secret for this registry"
+            "the registry requires authentication with user and password (scheme: {kind:.40}); configure a pull secret for this registry"
         )));
     };
     let Some(realm) = TokenService::parse_challenge(challenge, repository) else {
-        return Err(fail(&format!("does not specify a valid token service in `{challenge:.200}`")));
+        return Err(fail(&format!("the response does not specify a valid token service: `{challenge:.200}`")));
     };
     let Some(secret) = secret else { return realm.request_token(pace, |url| client.get(url)) };
     if !may_receive_password(&realm.url, refusal.url(), secret) {
@@ -64,7 +64,7 @@ pub(crate) fn answer_challenge(
              password is not sent to it. If {host} is right, add `token_service: {host}` to the pull_secret, or \
              \"token_service\" to the registry's entry in config.json"
         );
-        return Err(fail(&format!("refers to the token service {}, {why}", realm.url)));
+        return Err(fail(&format!("the registry refers to the token service {}, {why}", realm.url)));
     }
     // A server that receives a secret must not redirect it to another host.
     let client = http::new_login_client()?;
@@ -111,7 +111,7 @@ fn fetch_token(what: &str, pace: &FetchRetryPolicy, request: impl Fn() -> Reques
     let bytes = match pace.read_document(what, ANSWER_BYTES, request)? {
         DocumentAnswer::Document(bytes) => bytes,
         DocumentAnswer::Other(response) => {
-            return Err(failed(format!("the server responded with {}", response.status())));
+            return Err(failed(format!("the server responded with {status}", status = response.status())));
         }
     };
     // The parser's own message could contain the token.

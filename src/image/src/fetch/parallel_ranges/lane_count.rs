@@ -99,11 +99,11 @@ fn log_decision(before: &LaneTrial, after: &LaneTrial, bytes_per_second: f64) {
     let named = |lanes| if lanes == 1 { "one stream".to_owned() } else { format!("{lanes} parallel range requests") };
     let (was, is, rate) = (named(before.lanes), named(after.lanes), bytes_per_second / 1e6);
     if after.lanes > before.lanes {
-        tracing::info!("image: {was}: {rate:.1} MB/s, limited by the network; trying {is}");
+        tracing::info!("image: {rate:.1} MB/s with {was}, limited by the network; trying {is}");
     } else if let Some(fewer) = before.fewer_brought.filter(|_| after.settled) {
         let fewer = fewer / 1e6;
         let stays = if after.lanes < before.lanes { "going back to" } else { "staying with" };
-        tracing::info!("image: {was}: {rate:.1} MB/s; half as many: {fewer:.1} MB/s; {stays} {is}");
+        tracing::info!("image: {rate:.1} MB/s with {was}, {fewer:.1} MB/s with half as many; {stays} {is}");
     }
 }
 

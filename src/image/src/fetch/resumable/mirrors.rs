@@ -91,10 +91,10 @@ impl MirrorList {
     pub(crate) fn final_error(&self, why: &str, position: u64) -> io::Error {
         if let [place] = &self.all[..] {
             let proxy = describe_proxy(&place.url, ProxyScope::All);
-            return io::Error::other(format!("fetch {}{proxy}: {why}, at byte {position}", place.url));
+            return io::Error::other(format!("fetch {url}{proxy}: {why}, at byte {position}", url = place.url));
         }
         let all: Vec<String> = self.all.iter().map(|place| format!("{}: {}", place.url, place.why)).collect();
-        io::Error::other(format!("all mirrors have failed, at byte {position}: {}", all.join("; ")))
+        io::Error::other(format!("all mirrors have failed, at byte {position}: {reasons}", reasons = all.join("; ")))
     }
 }
 

@@ -67,8 +67,8 @@ impl ResumableDownload {
     /// Continues with one stream after an error of a lane. The error is not counted as a failure of the mirror.
     pub(super) fn fall_back_to_stream(&mut self, error: &io::Error) {
         tracing::warn!(
-            "image: a parallel range request failed: {error}; continuing with one stream at byte {}",
-            self.position
+            "image: a parallel range request failed: {error}; continuing with one stream at byte {position}",
+            position = self.position
         );
         self.stream = None;
         self.resumed += 1;

@@ -88,5 +88,5 @@ fn root_a_qcow2_becomes_the_raw_disk_that_it_is() {
     assert!(zstd::decode_all(File::open(&image).unwrap()).unwrap() == fs::read(&raw).unwrap());
     assert_eq!(fs::read_dir(out.path()).unwrap().count(), 3);
     let error = pack_image(&options(&directory.path().join("over.qcow2"), &image)).unwrap_err().to_string();
-    assert!(error.contains("refers to another file"), "{error}");
+    assert!(error.contains("depends on another file"), "{error}");
 }

@@ -39,7 +39,7 @@ impl EmptyInputLimit {
         let text =
             "the file is not a valid image, or was crafted so that its decompression never ends; recreate the image";
         Err(damaged_error(format!(
-            "more than {limit} MiB of consecutive compressed data yield almost no output: {text}"
+            "more than {limit} MiB of consecutive compressed data decompress to almost nothing: {text}"
         )))
     }
 

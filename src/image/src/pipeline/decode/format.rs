@@ -96,9 +96,9 @@ fn sum_header(header: &[u8]) -> u32 {
 pub(crate) fn unknown_format(start: &[u8]) -> io::Error {
     let foreign = ForeignFormat::detect(start).map(|foreign| format!("{}: ", foreign.refusal()));
     damaged_error(format!(
-        "{}unknown compression: the image begins with {}; supported formats: zstd, lz4 (frame format), gzip, xz and uncompressed tar",
-        foreign.unwrap_or_default(),
-        format_hex(start)
+        "{hint}unknown compression: the image begins with {start}; supported formats: zstd, lz4 (frame format), gzip, xz and uncompressed tar",
+        hint = foreign.unwrap_or_default(),
+        start = format_hex(start)
     ))
 }
 

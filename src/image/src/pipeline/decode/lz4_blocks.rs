@@ -56,7 +56,7 @@ impl Lz4Frame {
         }
         if dictionary {
             return Err(DecodeError::Damaged(
-                "the frame requires a dictionary, which is not supported; compress without a dictionary".to_owned(),
+                "the frame requires a dictionary, but dictionaries are not supported; compress the image without a dictionary".to_owned(),
             ));
         }
         let block_bytes = match block >> 4 {
@@ -93,8 +93,8 @@ impl Lz4Frame {
         }
         if size > self.block_bytes {
             return Err(DecodeError::Damaged(format!(
-                "a block has {size} bytes, but the frame allows {} bytes per block",
-                self.block_bytes
+                "a block has {size} bytes, but the frame allows {limit} bytes per block",
+                limit = self.block_bytes
             )));
         }
         input.cut_off(4)?;
@@ -184,8 +184,8 @@ impl ContentSum {
     pub(crate) fn check(&self, promise: &ContentTrailer) -> DecodeResult<()> {
         if let Some(bytes) = promise.bytes.filter(|bytes| *bytes != self.bytes) {
             return Err(DecodeError::Damaged(format!(
-                "a frame declares {bytes} bytes of content, but contains {} bytes",
-                self.bytes
+                "a frame declares {bytes} bytes of content, but contains {expected} bytes",
+                expected = self.bytes
             )));
         }
         let found = self.hasher.as_ref().map(|hasher| hasher.finish() as u32);

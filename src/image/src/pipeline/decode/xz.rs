@@ -55,7 +55,7 @@ fn describe_error(error: Error) -> DecodeError {
     DecodeError::Damaged(match error {
         Error::Data => "the compressed data, a checksum or the index is invalid".to_owned(),
         Error::MemLimit => {
-            "the dictionary is larger than the supported 128 MiB; compress with -9 or a lower level".to_owned()
+            "the dictionary is larger than 128 MiB, the supported maximum; compress with level -9 or lower".to_owned()
         }
         Error::UnsupportedCheck => "the type of the integrity check is not supported".to_owned(),
         other => other.to_string(),

@@ -136,9 +136,9 @@ fn it_cannot_say_more_than_there_may_be() {
         .member(file(0), 1536, 9)
         .last(2000, 10);
     for (longest, blocks, says) in [
-        (511, 9, "the tar archive is longer than 511 bytes"),
-        (515, 9, "the tar archive is longer than 515 bytes"),
-        (1999, 99, "the tar archive is longer than 1999 bytes"),
+        (511, 9, "the tar archive has more than 511 bytes"),
+        (515, 9, "the tar archive has more than 515 bytes"),
+        (1999, 99, "the tar archive has more than 1999 bytes"),
         (9999, 8, "the tar archive has more than 8 header blocks"),
     ] {
         let mut members = said.heard();

@@ -98,7 +98,7 @@ impl TarParser<'_> {
         }
         if !is_plain_number(&gnu.realsize) {
             return Err(self.malformed_error(
-                "the length of the sparse file is a number that not all tar readers parse in the same way",
+                "the length of the sparse file is ambiguous: tar readers parse this number in different ways",
             ));
         }
         SparseMap::new(segments, parse_number(&gnu.realsize)?, size).map(MemberKind::Sparse)

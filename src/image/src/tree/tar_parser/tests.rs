@@ -130,7 +130,7 @@ fn what_is_malformed_is_refused() {
         (Tar::new().raw("a", b'2', b"content", |_| ()), "not a regular file, but has 7 bytes"),
         (Tar::new().raw("a", b'1', b"content", |_| ()), "not a regular file, but has 7 bytes"),
         (Tar::new().raw("a", b'5', b"content", |_| ()), "not a regular file, but has 7 bytes"),
-        (Tar::new().raw("a", b'0', b"", |header| header.as_old_mut().mode = *b"rw-r--r-"), "parse in the same way"),
+        (Tar::new().raw("a", b'0', b"", |header| header.as_old_mut().mode = *b"rw-r--r-"), "in different ways"),
     ];
     for (tar, says) in cases {
         match list(&tar.end()) {
@@ -192,5 +192,5 @@ fn empty_numbers_are_zero() {
     assert!(matches!(device[0].1, MemberKind::CharacterDevice { major: 0, minor: 0 }));
     // Readers differ in how they parse a size field of blanks.
     let blank_size = Tar::new().raw("a", b'0', b"", |header| header.as_old_mut().size = [b' '; 12]).end();
-    assert!(error(&blank_size).contains("parse in the same way"), "{}", error(&blank_size));
+    assert!(error(&blank_size).contains("in different ways"), "{}", error(&blank_size));
 }

@@ -100,7 +100,8 @@ fn root_an_archive_is_bounded_by_what_it_is_unpacked_to() {
     // Copies of one file that replace each other fit. The limit of 72 MiB is twice the filesystem and the margin for
     // headers.
     assert_eq!(in_little_room(&several(60, true).end(), MsFlags::empty()).0, "");
-    let bound = "the tar archive is longer than 75497472 bytes, the limit for target filesystems of this size";
+    let bound =
+        "the tar archive has more than 75497472 bytes, which exceeds the limit for target filesystems of this size";
     let padded = [several(1, true).end(), vec![0; 73 << 20]].concat();
     let globals = (0..80_000).fold(Tar::new(), |tar, _| tar.pax(b'g', &[b"comment=x"]));
     for tar in [several(75, true).end(), padded, globals.end()] {
@@ -163,7 +164,10 @@ fn root_hard_links_that_become_copies_count_as_the_tar_does() {
     assert_eq!(beside_another(memory("size=4m"), links(2 << 20, 30), length), (String::new(), 2 << 20));
     let (error, _) = beside_another(memory("size=4m"), links(2 << 20, 40), length);
     let text = "srv/x: hard link to big: the tar archive, including the copies that replace hard links across filesystems, is longer";
-    assert_eq!(error, format!("{text} than 83886080 bytes, the limit for target filesystems of this size"));
+    assert_eq!(
+        error,
+        format!("{text} than 83886080 bytes, which exceeds the limit for target filesystems of this size")
+    );
     // Later members are included in the length.
     let more = noise(1 << 20);
     let last = links(2 << 20, 38).file("more", &more).file("more", &more).file("last", b"");
@@ -206,6 +210,6 @@ fn vm_image_a_hard_link_becomes_a_copy_on_fat() {
     let read = |root: &Path| ["a", "b"].map(|name| fs::read_to_string(root.join("srv").join(name)).unwrap_or_default());
     assert_eq!(beside_another(fat, tar, read), (String::new(), ["content", "content"].map(str::to_owned)));
     let tar = Tar::new().directory("srv/a").hard_link("srv/b", "srv/a");
-    let error = "srv/b: hard link to srv/a: no hard link to the file can be created at this path, and the file cannot be copied instead, because it is neither a regular file nor a symlink";
+    let error = "srv/b: hard link to srv/a: a hard link cannot be created at this path, and the target of the link cannot be copied instead, because the target is neither a regular file nor a symlink";
     assert_eq!(beside_another(fat, tar, |_| ()).0, error);
 }

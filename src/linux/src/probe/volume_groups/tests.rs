@@ -63,9 +63,9 @@ fn groups_that_lvm_gives_to_nobody_here_say_so() {
     };
     let why = |exported: &str, owner: &str| group(exported, owner).unwrap();
     assert_eq!(group("", ""), None);
-    assert!(why("exported", "").starts_with("it is exported: "));
-    assert!(why("exported", "node-1").starts_with("it is exported: "));
-    assert!(why("", "node-1").starts_with("it belongs to the host with the system ID \"node-1\""));
+    assert!(why("exported", "").starts_with("the volume group is exported: "));
+    assert!(why("exported", "node-1").starts_with("the volume group is exported: "));
+    assert!(why("", "node-1").starts_with("the volume group belongs to the host with the system ID \"node-1\""));
     assert!(recorded("lvm-fullreport.json", &|_, _| (2, 2)).iter().all(|group| group.closed.is_none()));
 }
 
@@ -248,8 +248,8 @@ fn volumes_that_are_not_activated_alone() {
         let volume = serde_json::json!({"lv_uuid": "v", "lv_name": "v", "lv_size": "1", "lv_attr": attr, "lv_role": role, "lv_allocation_locked": locked});
         find_entanglement(&serde_json::from_value(volume).unwrap())
     };
-    const MERGE: &str = "is part of a snapshot merge, which would continue if the volume was activated";
-    const MOVE: &str = "is being moved, and the move would continue if the volume was activated";
+    const MERGE: &str = "is part of a snapshot merge, and LVM would continue the merge if the volume was activated";
+    const MOVE: &str = "is being moved, and LVM would continue the move if the volume was activated";
     for (attr, role, locked, expected) in [
         ("", "", "", None),
         ("-wi-------", "public", "", None),

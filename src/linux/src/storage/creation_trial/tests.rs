@@ -155,7 +155,7 @@ fn root_what_takes_more_memory_than_there_is_is_tried_smaller_and_said() {
     let large = TryFilesystem { size_bytes: 8 << 40, ..trial(FilesystemFormat::Xfs, "-m reflink=0", None) };
     let said = try_filesystem_within(&large, 96 * MIB).unwrap().unwrap();
     assert!(
-        said.starts_with("the creation of xfs on /dev/sdx2 was not tried with the full size: the trial requires more than 96 MiB of memory"),
+        said.starts_with("the creation of xfs on /dev/sdx2 was not tested with the full size: the test requires more than 96 MiB of memory"),
         "{said}"
     );
     // A wrong option is distinguished from a lack of memory.

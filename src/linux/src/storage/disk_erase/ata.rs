@@ -73,8 +73,8 @@ fn erase_disk(
     let left = deadline.time_left()?;
     if let Some(minutes) = minutes.filter(|minutes| Duration::from_secs(60 * u64::from(*minutes)) > left) {
         return Err(format!(
-            "the disk needs {minutes} min for the erase, but only {} min are left",
-            left.as_secs() / 60
+            "the erase takes {minutes} min according to the disk, but only {left} min are left",
+            left = left.as_secs() / 60
         )
         .into());
     }
@@ -86,7 +86,10 @@ fn erase_disk(
         _ => clear_password(disk, device)?,
     }
     done?;
-    Ok(format!("the disk reports that the {}security erase has completed", if enhanced { "enhanced " } else { "" }))
+    Ok(format!(
+        "the disk reports that the {mode}security erase has completed",
+        mode = if enhanced { "enhanced " } else { "" }
+    ))
 }
 
 fn clear_password(disk: &dyn AtaDisk, device: &DevicePath) -> Result<(), EraseFailure> {
@@ -181,7 +184,7 @@ mod tests {
             (|security| security.supported = false, "the disk does not support ATA security"),
             (
                 |security| security.erase_minutes = Some(90),
-                "the disk needs 90 min for the erase, but only 59 min are left",
+                "the erase takes 90 min according to the disk, but only 59 min are left",
             ),
         ];
         for (change, expected) in cases {

@@ -71,9 +71,9 @@ fn sanitize_subsystem(device: &File, action: u32, deadline: EraseDeadline) -> Re
     let (needed, left) = (parse_estimate(&read_sanitize_status(device)?, action), deadline.time_left()?);
     if let Some(needed) = needed.filter(|needed| *needed > left) {
         return Err(format!(
-            "the controller needs {} s for the sanitize operation, but only {} s are left",
-            needed.as_secs(),
-            left.as_secs()
+            "the controller needs {needed} s for the sanitize operation, but only {left} s are left",
+            needed = needed.as_secs(),
+            left = left.as_secs()
         ));
     }
     start_sanitize(device, action).map_err(|error| format!("Sanitize: {error}"))?;

@@ -18,7 +18,7 @@ pub(super) const PIECE_BYTES: u64 = 4096;
 /// # Errors
 /// Returns a message with the offset of a byte that is not zero.
 pub(crate) fn verify_zeros(file: &File, size: u64) -> Result<String, String> {
-    block_device::flush_buffers(file).map_err(|error| format!("drop the page cache: {}", error.desc()))?;
+    block_device::flush_buffers(file).map_err(|error| format!("drop the page cache: {error}", error = error.desc()))?;
     verify_samples(file, size)
 }
 
@@ -64,7 +64,8 @@ impl ContentSamples {
     /// # Errors
     /// Returns a message with the offset of an unchanged sample.
     pub(crate) fn verify_overwritten(&self, file: &File) -> Result<String, String> {
-        block_device::flush_buffers(file).map_err(|error| format!("drop the page cache: {}", error.desc()))?;
+        block_device::flush_buffers(file)
+            .map_err(|error| format!("drop the page cache: {error}", error = error.desc()))?;
         self.verify_changed(file)
     }
 

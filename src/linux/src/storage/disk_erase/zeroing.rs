@@ -102,7 +102,7 @@ pub(super) fn zero_disk(file: &File, device: &DevicePath, size: u64, deadline: E
         if told.elapsed() > PROGRESS_EVERY {
             told = Instant::now();
             let (done, seconds) = (start + length, began.elapsed().as_secs());
-            tracing::info!("{device}: {} % zeroed after {seconds} s", done * 100 / size);
+            tracing::info!("{device}: {percent} % zeroed after {seconds} s", percent = done * 100 / size);
         }
         Ok(())
     })?;
@@ -118,12 +118,14 @@ fn process_chunks(
 ) -> Result<(), String> {
     let began = Instant::now();
     for start in (0..size).step_by(chunk as usize) {
-        let left = deadline.time_left().map_err(|error| format!("{error}, at {} % of the disk", start * 100 / size))?;
+        let left = deadline
+            .time_left()
+            .map_err(|error| format!("{error}, at {percent} % of the disk", percent = start * 100 / size))?;
         if let Some(needed) = estimate_excessive_time(began.elapsed(), start, size, left) {
             return Err(format!(
-                "the operation needs about {} more minutes, but only {} min are left",
-                to_minutes(needed),
-                to_minutes(left)
+                "the operation needs about {needed} more minutes, but only {left} min are left",
+                needed = to_minutes(needed),
+                left = to_minutes(left)
             ));
         }
         work(start, chunk.min(size - start)).map_err(|error| format!("at byte {start}: {}", error.desc()))?;

@@ -39,7 +39,7 @@ fn what_the_plan_knows_must_be_so_still() {
 fn another_disk_of_the_same_kind_has_another_number() {
     let numbered =
         |diskseq: u64, serial: &str| DiskIdentity { diskseq: NonZeroU64::new(diskseq), ..disk(serial, "", 9) };
-    let other: &[&str] = &["the kernel's disk number 7 is now 8"];
+    let other: &[&str] = &["the disk's sequence number (diskseq) was 7, and is now 8"];
     for (plan, now, expected) in [
         (numbered(7, ""), numbered(7, ""), &[][..]),
         (numbered(7, ""), numbered(8, ""), other),
@@ -56,7 +56,7 @@ fn another_disk_of_the_same_kind_has_another_number() {
 fn a_disk_that_is_gone_is_refused() {
     let plan = DiskIdentity { device: "/dev/no-such-disk".into(), ..disk("S1", "", 9) };
     let error = open_identified_disk(&plan).unwrap_err().to_string();
-    assert!(error.starts_with("find the planned disk /dev/no-such-disk (nothing was written): "), "{error}");
+    assert!(error.starts_with("find the disk /dev/no-such-disk of the plan (nothing was written): "), "{error}");
     let plan = DiskIdentity { device: "/dev/null".into(), ..plan };
     assert!(open_identified_disk(&plan).unwrap_err().to_string().contains("not a block device"));
 }
@@ -104,7 +104,10 @@ fn loop_another_disk_that_has_taken_the_name_is_not_written() {
         (partition_table::write_partition_table(&table), "; the disk was not changed"),
     ] {
         let error = error.unwrap_err().to_string();
-        assert!(error.contains("is not the disk for which the plan was made: the kernel's disk number "), "{error}");
+        assert!(
+            error.contains("is not the disk for which the plan was made: the disk's sequence number (diskseq) was "),
+            "{error}"
+        );
         assert!(error.ends_with(end), "{error}");
     }
     assert!(before == fs::read(disk.image()).unwrap(), "the disk has changed");

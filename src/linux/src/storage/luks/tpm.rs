@@ -88,8 +88,8 @@ pub fn open_with_tpm(OpenContainer { container, read_only }: &OpenContainer, dev
         .arg("--token-only")
         .arg(device)
         .arg(super::mapping_name(&container.mapping));
-    let only = "only the TPM that sealed the key can unseal it, and only if this TPM was not cleared";
-    let what = || format!("open {} with this machine's TPM ({only})", container.device);
+    let only = "the key can be unsealed only by the TPM that sealed it, and only if this TPM was not cleared";
+    let what = || format!("open {device} with this machine's TPM ({only})", device = container.device);
     open.run().map(drop).context(Phase::Storage, what)
 }
 

@@ -56,12 +56,24 @@ pub(super) fn report_volumes(group: &LvmVolumeGroup, failed: &[FailedAttempt]) -
     let shown = group.volumes.iter().filter(|volume| volume.running.is_some());
     let shown: Vec<&str> = shown.map(|volume| volume.name.as_str()).collect();
     if !shown.is_empty() {
-        tracing::info!("volume group {}: assembled read-only for inspection: {}", group.name, shown.join(", "));
+        tracing::info!(
+            "volume group {group}: assembled read-only for inspection: {objects}",
+            group = group.name,
+            objects = shown.join(", ")
+        );
     }
     let (groups, failed) = (vec![group.clone()], failed.to_vec());
     let alone = Inventory { groups, failed, explored: true, ..Inventory::default() };
     let hidden = alone.find_opaque_objects().into_iter();
-    hidden.map(|object| format!("volume group {}: cannot assemble {object}: {}", group.name, object.reason)).collect()
+    hidden
+        .map(|object| {
+            format!(
+                "volume group {group}: cannot assemble {object}: {reason}",
+                group = group.name,
+                reason = object.reason
+            )
+        })
+        .collect()
 }
 
 fn record_failure(volume: &LvmLogicalVolume, why: &str) -> FailedAttempt {
@@ -113,7 +125,7 @@ pub(super) fn format_table(pieces: &[DeviceRange]) -> String {
     let line = |piece: &DeviceRange| {
         let sectors = |bytes: u64| bytes / block_device::SYSFS_SECTOR_BYTES;
         let (length, offset) = (sectors(piece.size_bytes), sectors(piece.start_bytes));
-        let line = format!("{start} {length} linear {} {offset}", piece.device);
+        let line = format!("{start} {length} linear {device} {offset}", device = piece.device);
         start += length;
         line
     };

@@ -17,7 +17,10 @@ const LONGEST_DESCRIPTION: usize = 255;
 /// Returns all problems of a template. Fields in `more` are allowed in addition to those that clients can set.
 pub fn check_template(document: &Value, more: &[&str]) -> Vec<Diagnostic> {
     let Some(fields) = document.as_object() else {
-        return vec![Diagnostic::new("", format!("a template must be a JSON object, found {}", type_name(document)))];
+        return vec![Diagnostic::new(
+            "",
+            format!("a template must be a JSON object, found {actual}", actual = type_name(document)),
+        )];
     };
     let mut found = ProblemList::default();
     let known: Vec<&str> = FIELDS.iter().chain(more).copied().collect();
@@ -59,14 +62,14 @@ impl ProblemList {
     }
 
     fn add_type_problem(&mut self, place: &str, wanted: &str, found: &Value) {
-        self.add_problem(place, format!("must be {wanted}, found {}", type_name(found)));
+        self.add_problem(place, format!("must be {wanted}, found {actual}", actual = type_name(found)));
     }
 
     fn check_unknown(&mut self, place: &str, fields: &Map<String, Value>, known: &[&str]) {
         for name in fields.keys().filter(|name| !known.contains(&name.as_str())) {
             self.add_problem(
                 &child_path(place, name),
-                format!("unknown field {name:?}; supported fields: {}", known.join(", ")),
+                format!("unknown field {name:?}; supported fields: {known_fields}", known_fields = known.join(", ")),
             );
         }
     }
@@ -108,9 +111,10 @@ impl ProblemList {
             let at = child_path(place, name);
             match (name.as_str(), value) {
                 ("interface", Value::String(text)) if INTERFACES.contains(&text.as_str()) => {}
-                ("interface", other) => {
-                    self.add_problem(&at, format!("must be one of {}, found {other}", INTERFACES.join(", ")))
-                }
+                ("interface", other) => self.add_problem(
+                    &at,
+                    format!("must be one of {interfaces}, found {other}", interfaces = INTERFACES.join(", ")),
+                ),
                 ("step", Value::String(text)) if text.is_empty() => {
                     self.add_problem(&at, "the name of a step must not be empty")
                 }

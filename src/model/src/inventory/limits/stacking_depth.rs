@@ -100,7 +100,7 @@ impl StackingLevels {
             let cyclic = (0..self.names.len()).find(|number| self.waits_for[*number] > 0);
             let name = cyclic.map(|number| self.names[number].as_str()).unwrap_or_default();
             return Some(format!(
-                "the inventory is inconsistent: {name} is part of a cycle of stacked devices, or is stacked on such a cycle; read the inventory again on the machine"
+                "the inventory is inconsistent: the devices below {name} form a cycle; read the inventory again on the machine"
             ));
         }
         let highest = level.into_iter().max().unwrap_or_default();

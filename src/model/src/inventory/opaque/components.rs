@@ -65,7 +65,7 @@ fn reason_and_remedy(kind: OpaqueKind, found: &DeviceSignature, failure: Option<
         (OpaqueKind::Encrypted, _) => {
             let why = failure.map(|why| format!(": {why}")).unwrap_or_default();
             (
-                format!("it is encrypted and not open{why}"),
+                format!("the container is encrypted and not open{why}"),
                 "provide the key of the container, or back up the needed data in the system that opens the container",
             )
         }

@@ -22,7 +22,7 @@ impl DeviceIndex<'_> {
     fn describe_closed_group(&self, group: &LvmVolumeGroup, why: &str, idle: &[&LvmLogicalVolume]) -> OpaqueObject {
         // `why` consists of reason and remedy, separated by a colon.
         let (reason, remedy) =
-            why.rsplit_once(": ").unwrap_or((why, "open the group in the system that uses the group"));
+            why.rsplit_once(": ").unwrap_or((why, "open the volume group in the system that uses it"));
         let volumes: Vec<&str> = idle.iter().map(|volume| volume.name.as_str()).collect();
         OpaqueObject {
             kind: OpaqueKind::VolumeGroup,
@@ -45,9 +45,10 @@ impl DeviceIndex<'_> {
                 "none of the volume's copies is known to be complete and current".to_owned(),
                 elsewhere(&format!("connect the missing disk, or repair the volume (lvconvert --repair {path})")),
             ),
-            (VolumeHealth::Lost, ..) => {
-                ("part of the data is on a missing physical volume".to_owned(), "connect the missing disk".to_owned())
-            }
+            (VolumeHealth::Lost, ..) => (
+                "part of the volume's data is on a physical volume that is missing".to_owned(),
+                "connect the missing disk".to_owned(),
+            ),
             _ if untried => {
                 ("the volume was not active when the inventory was read".to_owned(), activation_remedy(&path))
             }

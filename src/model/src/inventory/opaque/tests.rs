@@ -8,9 +8,8 @@ use crate::inventory::{
 };
 use uuid::Uuid;
 
-const EXPORTED: &str = "it is exported: import it in the installed system with `vgimport`";
-const FOREIGN: &str =
-    "it belongs to the host with the system ID \"node: 1\": remove the ID with `vgchange --systemid \"\"`";
+const EXPORTED: &str = "the volume group is exported: run `vgimport` in the installed system";
+const FOREIGN: &str = "the volume group belongs to the host with the system ID \"node: 1\": remove the system ID with `vgchange --systemid \"\"`";
 
 fn signature(kind: &str, usage: &str) -> DeviceSignature {
     DeviceSignature { kind: kind.to_owned(), usage: usage.to_owned(), ..DeviceSignature::default() }
@@ -91,14 +90,14 @@ fn the_reason_of_a_volume_is_the_nearest_one() {
     for (volume, words) in [
         (
             entangled(HAS_SNAPSHOT),
-            "the volume has a snapshot, which would be activated together with the volume; remove the snapshot",
+            "the volume has a snapshot, and LVM would activate the snapshot together with the volume; remove the snapshot",
         ),
         (
-            entangled("is being moved, and the move would continue if the volume was activated"),
-            "the volume is being moved, and the move would continue if the volume was activated; ",
+            entangled("is being moved, and LVM would continue the move if the volume was activated"),
+            "the volume is being moved, and LVM would continue the move if the volume was activated; ",
         ),
-        (lost("linear"), "part of the data is on a missing physical volume; connect the missing disk"),
-        (lost("thin-pool"), "part of the data is on a missing physical volume"),
+        (lost("linear"), "part of the volume's data is on a physical volume that is missing; connect the missing disk"),
+        (lost("thin-pool"), "part of the volume's data is on a physical volume that is missing"),
         (
             lost("raid1"),
             "none of the volume's copies is known to be complete and current; connect the missing disk, or repair the volume",
@@ -116,11 +115,11 @@ fn the_reason_of_a_volume_is_the_nearest_one() {
 #[test]
 fn a_closed_group_is_one_object_until_all_of_it_is_shown() {
     for (why, reason, remedy) in [
-        (EXPORTED, "it is exported", "import it in the installed system with `vgimport`"),
+        (EXPORTED, "the volume group is exported", "run `vgimport` in the installed system"),
         (
             FOREIGN,
-            "it belongs to the host with the system ID \"node: 1\"",
-            "remove the ID with `vgchange --systemid \"\"`",
+            "the volume group belongs to the host with the system ID \"node: 1\"",
+            "remove the system ID with `vgchange --systemid \"\"`",
         ),
     ] {
         let shown = LvmLogicalVolume { running: Some("dm-0".into()), ..volume("linear") };
@@ -176,9 +175,9 @@ fn arrays_are_opaque_unless_they_run() {
 fn containers_and_components_are_opaque_unless_what_they_hold_runs() {
     use StackedDeviceKind::{Array, Bcache, Crypt, Other, Volume};
     for (kind, usage, opened_by, words) in [
-        ("crypto_LUKS", "crypto", Some(Crypt), "it is encrypted and not open; provide the key"),
-        ("BitLocker", "crypto", Some(Crypt), "it is encrypted and not open"),
-        ("cs_fvault2", "crypto", Some(Crypt), "it is encrypted and not open"),
+        ("crypto_LUKS", "crypto", Some(Crypt), "the container is encrypted and not open; provide the key"),
+        ("BitLocker", "crypto", Some(Crypt), "the container is encrypted and not open"),
+        ("cs_fvault2", "crypto", Some(Crypt), "the container is encrypted and not open"),
         ("bcache", "other", Some(Bcache), "the bcache device that uses this device is not running"),
         ("zfs_member", "raid", None, "drophammer does not support ZFS; import the pool"),
         ("zfs_member", "filesystem", None, "drophammer does not support ZFS"),
@@ -212,7 +211,11 @@ fn containers_and_components_are_opaque_unless_what_they_hold_runs() {
     }
     let failed = vec![FailedAttempt { tried: AttemptTarget::Container("/dev/sda2".into()), why: "no key".to_owned() }];
     let locked = Inventory { failed, ..with(&[signature("crypto_LUKS", "crypto")]) };
-    assert!(printed(&locked)[0].contains("it is encrypted and not open: no key; "), "{:?}", printed(&locked));
+    assert!(
+        printed(&locked)[0].contains("the container is encrypted and not open: no key; "),
+        "{:?}",
+        printed(&locked)
+    );
 }
 
 #[test]
@@ -240,7 +243,7 @@ fn filesystems_are_opaque_unless_they_were_mounted() {
         assert_eq!(
             said,
             [format!(
-                "{kind} on /dev/sda2: the filesystem is not mounted; mount the filesystem read-only to find out the reason"
+                "{kind} on /dev/sda2: the filesystem is not mounted; to find out the reason, mount the filesystem read-only"
             )]
         );
         for filesystem in [seen(None, None), seen(None, Some(InstallMarker::default()))] {
@@ -296,7 +299,7 @@ fn only_what_the_agent_may_still_see_is_untried() {
         (group(None, vec![volume("raid1")]), true),
         (group(None, vec![entangled(HAS_SNAPSHOT)]), true),
         (
-            group(None, vec![entangled("is being moved, and the move would continue if the volume was activated")]),
+            group(None, vec![entangled("is being moved, and LVM would continue the move if the volume was activated")]),
             false,
         ),
         (group(None, vec![lost]), false),

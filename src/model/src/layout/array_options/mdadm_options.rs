@@ -78,7 +78,7 @@ const OPTIONS: [MdadmOption; 27] = [
     value_option(
         "homehost",
         None,
-        Reserved("every array has the home host `any`, so that its name does not depend on the hostname"),
+        Reserved("the home host of every array is `any`, so that the array's name does not depend on the hostname"),
     ),
     flag_option("run", Some('R'), RUN),
     flag_option("force", Some('f'), FORCE),
@@ -134,7 +134,7 @@ impl ValueSyntax {
             ValueSyntax::Policy if raid.level == RaidLevel::Raid5 => {
                 (matches!(value, "resync" | "ppl"), "resync or ppl")
             }
-            ValueSyntax::Policy => (value == "resync", "resync, or --bitmap=internal for a bitmap"),
+            ValueSyntax::Policy => (value == "resync", "resync (for a bitmap, use --bitmap=internal)"),
             ValueSyntax::Layout => check_layout_value(raid, value),
         };
         (!good).then_some(usage)
@@ -203,7 +203,10 @@ fn parse_argument<'a>(words: &'a [String], at: usize, word: &'a str) -> Result<M
             None => return Err(format!("the create option {word} requires a value")),
         },
         (false, Some(_)) => {
-            return Err(format!("the create option --{} does not take a value: remove it from {word}", known.long));
+            return Err(format!(
+                "the create option --{option} does not take a value: remove it from {word}",
+                option = known.long
+            ));
         }
         (_, value) => (value, 1),
     };
@@ -223,5 +226,8 @@ fn describe_unknown(word: &str) -> String {
         .filter(|option| matches!(option.meaning, Free(..)))
         .map(|option| format!("--{}", option.long))
         .collect();
-    format!("{word} is not a supported option for creating arrays; supported: --metadata, {}", free.join(", "))
+    format!(
+        "{word} is not a supported option for creating arrays; supported: --metadata, {options}",
+        options = free.join(", ")
+    )
 }

@@ -58,7 +58,7 @@ fn check_pattern(word: &TextCondition) -> Option<String> {
     let value = values.find(|value| value.starts_with('*') || value.ends_with('*') || value.contains(['?', '[']))?;
     let piece = value.split(['*', '?', '[', ']']).max_by_key(|piece| piece.len()).unwrap_or_default().trim();
     let remedy = if piece.is_empty() { String::new() } else { format!("; write \"<in> {piece}\"") };
-    Some(format!("{value} is a pattern, which hints do not expand: no disk matches{remedy}"))
+    Some(format!("{value} is a pattern, but hints do not support patterns: no disk matches{remedy}"))
 }
 
 fn check_size(number: &SizeCondition) -> Option<String> {
@@ -70,7 +70,7 @@ fn check_size(number: &SizeCondition) -> Option<String> {
         SizeCondition::Compared(_, gib) | SizeCondition::Within { low: gib, .. } => *gib,
         SizeCondition::OneOf(all) => all.iter().copied().min()?,
     };
-    (least >= HUGE_GIB).then(|| format!("no disk has {least} GiB: sizes in hints are in GiB"))
+    (least >= HUGE_GIB).then(|| format!("no existing disk has {least} GiB: sizes in hints are in GiB"))
 }
 
 fn check_text(hint: &str, value: &str) -> Option<String> {
@@ -90,8 +90,9 @@ fn check_text(hint: &str, value: &str) -> Option<String> {
             let likely = likely.map(|likely| format!("; did you mean {likely}?")).unwrap_or_default();
             (!is_kernel_disk(name)).then(|| format!("{value} is not a kernel name of a disk{likely}"))
         }
-        "tran" => (!TRANSPORTS.contains(&value))
-            .then(|| format!("{value} is not a transport; supported: {}", TRANSPORTS.join(", "))),
+        "tran" => (!TRANSPORTS.contains(&value)).then(|| {
+            format!("{value} is not a transport; supported: {transports}", transports = TRANSPORTS.join(", "))
+        }),
         "hctl" => {
             let numbers = value.split(':').filter(|part| part.parse::<u64>().is_ok()).count();
             (numbers != 4 || value.split(':').count() != 4)
@@ -99,8 +100,9 @@ fn check_text(hint: &str, value: &str) -> Option<String> {
         }
         "by_path" => (!value.starts_with("/dev/disk/by-path/"))
             .then(|| format!("{value} is not a udev link: it must begin with /dev/disk/by-path/")),
-        "wwn" | "wwn_with_extension" => (!WWN_STARTS.iter().any(|start| value.starts_with(start)))
-            .then(|| format!("{value} is not a WWN: it must begin with one of {}", WWN_STARTS.join(", "))),
+        "wwn" | "wwn_with_extension" => (!WWN_STARTS.iter().any(|start| value.starts_with(start))).then(|| {
+            format!("{value} is not a WWN: a WWN begins with one of {prefixes}", prefixes = WWN_STARTS.join(", "))
+        }),
         _ => None,
     }
 }
@@ -130,7 +132,7 @@ mod tests {
             ("hctl", "0:0:1", "four numbers"),
             ("hctl", "0:0:1:0", ""),
             ("by_path", "pci-0000:00:1f.2-ata-1", "must begin with /dev/disk/by-path/"),
-            ("wwn", "5000c500a1b2c3d7", "must begin with one of"),
+            ("wwn", "5000c500a1b2c3d7", "begins with one of"),
             ("wwn", "0x5000c500a1b2c3d7", ""),
             ("size", ">= 480000", "sizes in hints are in GiB"),
             ("size", "< 480000", ""),

@@ -126,7 +126,12 @@ impl HintCondition {
             "rotational" | REMOVABLE => parse_flag(&text).map(HintCondition::Flag),
             _ => parse_text_condition(&text).map(HintCondition::Text),
         }
-        .map_err(|why| format!("invalid value {written:?} of the hint {hint}: {}", restore_case(&why, written, &text)))
+        .map_err(|why| {
+            format!(
+                "invalid value {written:?} of the hint {hint}: {reason}",
+                reason = restore_case(&why, written, &text)
+            )
+        })
     }
 }
 
@@ -164,7 +169,10 @@ fn parse_number(text: &str) -> Result<SizeCondition, String> {
         return parse_range(rest);
     }
     if text.starts_with(IN) || text.starts_with(ALL_IN) || text.starts_with(['s', '!']) && !text.starts_with("!=") {
-        return Err(format!("sizes support the operators {}, {OR} and {RANGE_IN}", list_operators(&NUMBER_OPERATORS)));
+        return Err(format!(
+            "sizes support the operators {operators}, {OR} and {RANGE_IN}",
+            operators = list_operators(&NUMBER_OPERATORS)
+        ));
     }
     for (operator, comparison) in NUMBER_OPERATORS {
         if let Some(rest) = text.strip_prefix(operator) {
@@ -184,7 +192,7 @@ fn parse_gib(text: &str) -> Result<u64, String> {
 fn parse_range(text: &str) -> Result<SizeCondition, String> {
     let usage = || {
         format!(
-            "a range must be written as {RANGE_IN} [ 10 20 ], with a parenthesis instead of a bracket to exclude a bound"
+            "a range must be written as {RANGE_IN} [ 10 20 ]; to exclude a bound, replace its bracket by a parenthesis"
         )
     };
     let text = text.trim();
@@ -232,7 +240,7 @@ fn parse_text_condition(text: &str) -> Result<TextCondition, String> {
     if stray || text.starts_with("s=") {
         let words = list_operators(&TEXT_OPERATORS);
         return Err(format!(
-            "text supports the operators {words}, {IN}, {ALL_IN} and {OR}; text without an operator must equal the attribute"
+            "the hint supports the operators {words}, {IN}, {ALL_IN} and {OR}; without an operator, the text must equal the disk's attribute"
         ));
     }
     Ok(TextCondition::Compared(ComparisonOperator::Equal, parse_value(text)?))

@@ -16,8 +16,8 @@ impl fmt::Display for PlaceholderHint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:?} is a placeholder that many disks report: it does not identify a disk, so this hint matches none",
-            self.value
+            "{value:?} is a placeholder that many disks report: it does not identify a disk, so this hint does not match any disk",
+            value = self.value
         )
     }
 }

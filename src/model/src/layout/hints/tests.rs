@@ -153,11 +153,11 @@ fn a_disk_that_comes_and_goes_is_meant_by_no_hint_that_does_not_name_it() {
     let why = |index: usize| explain_differences(&hints(&[("size", "< 100")]), &disks[index]).join("; ");
     assert_eq!(
         why(5),
-        "the disk is attached by USB, and such a disk must be requested with `tran: usb` or `removable: true`"
+        "the disk is attached by USB, and hints match such a disk only together with `tran: usb` or `removable: true`"
     );
     assert_eq!(
         why(7),
-        "the disk is removable, and such a disk must be requested with `tran: usb` or `removable: true`"
+        "the disk is removable, and hints match such a disk only together with `tran: usb` or `removable: true`"
     );
 }
 

@@ -44,7 +44,8 @@ fn read_hints(reader: &mut LayoutReader, fields: &LayoutFields) -> BTreeMap<Stri
     let Some(node) = fields.get("hints") else { return hints };
     let place = fields.path_of("hints");
     let NodeValue::Map(entries) = &node.value else {
-        let message = format!("must be a mapping of hint to expression, but is {}", node.describe_type());
+        let message =
+            format!("must be a mapping of hint to expression, but is {actual}", actual = node.describe_type());
         reader.report_unreadable(node, &place, message);
         return hints;
     };

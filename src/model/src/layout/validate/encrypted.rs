@@ -47,7 +47,10 @@ fn check_filesystem(check: &mut LayoutCheck, index: usize, filesystem: &Filesyst
     if check.is_readable(&format!("filesystems[{index}].format"))
         && matches!(filesystem.format, FilesystemFormat::Swap | FilesystemFormat::Tmpfs | FilesystemFormat::None)
     {
-        let message = format!("format {} cannot be encrypted: use ext4, xfs, btrfs, ext3 or vfat", filesystem.format);
+        let message = format!(
+            "format {format} cannot be encrypted: use ext4, xfs, btrfs, ext3 or vfat",
+            format = filesystem.format
+        );
         check.report_problem(&place, message);
     }
     if let Some(group) = within {

@@ -62,8 +62,10 @@ fn check_device(check: &mut LayoutCheck, place: &str, filesystem: &FilesystemSpe
         }
     } else if check.are_devices_known() {
         let name = mount_point(filesystem).unwrap_or(filesystem.format.name());
-        let message =
-            format!("device:{device} for filesystem:{name} is not configured{}", check.suggest_partition_name(device));
+        let message = format!(
+            "device:{device} for filesystem:{name} is not configured{suggestion}",
+            suggestion = check.suggest_partition_name(device)
+        );
         check.report_problem(&place, message);
     }
 }
@@ -128,13 +130,13 @@ fn check_label(check: &mut LayoutCheck, place: &str, filesystem: &FilesystemSpec
     if label.len() > room && format_known {
         check.report_problem(
             &place,
-            format!("the label {label} has {} bytes, but {format} is limited to {room}", label.len()),
+            format!("the label {label} has {bytes} bytes, but {format} is limited to {room}", bytes = label.len()),
         );
     }
     if let Some(c) = label.chars().find(|c| *c != ' ' && (c.is_whitespace() || c.is_control())) {
         check.report_problem(
             &place,
-            format!("the label {label} contains the unprintable character U+{:04X}", u32::from(c)),
+            format!("the label {label} contains the unprintable character U+{code:04X}", code = u32::from(c)),
         );
     }
     if label.starts_with(' ') || label.ends_with(' ') {

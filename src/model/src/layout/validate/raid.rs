@@ -54,8 +54,8 @@ fn parse_array_name(arrayname: &str) -> Result<Option<u32>, String> {
     }
     if name.len() > MAX_NAME_BYTES {
         return Err(format!(
-            "array:{arrayname} has a name of {} bytes, but md is limited to {MAX_NAME_BYTES}",
-            name.len()
+            "array:{arrayname} has a name of {length} bytes, but md supports at most {MAX_NAME_BYTES} bytes",
+            length = name.len()
         ));
     }
     let number = ["md_d", "md", "d"].iter().find_map(|start| name.strip_prefix(start)).unwrap_or(name);
@@ -122,7 +122,7 @@ fn check_count(check: &mut LayoutCheck, place: &str, raid: &ArraySpec) {
     }
     if spares >= members {
         let message =
-            format!("raid:{arrayname} has {members} devices including spares, so {spares} of them cannot be spares");
+            format!("raid:{arrayname} has {members} devices including spares, so it cannot have {spares} spares");
         check.report_problem(&spares_place, message);
         return;
     }
@@ -178,8 +178,8 @@ fn check_number_conflicts(check: &mut LayoutCheck, arrays: &[ArraySpec]) {
             && number as usize + named > 127
         {
             let message = format!(
-                "array:{} may already be in use: mdadm assigns numbers to named arrays from 127 downwards; use a lower number",
-                raid.arrayname
+                "array:{array} may already be in use: mdadm assigns numbers to named arrays from 127 downwards; use a lower number",
+                array = raid.arrayname
             );
             check.report_problem(&format!("raid[{index}].arrayname"), message);
         }
@@ -195,7 +195,7 @@ fn check_esp(check: &mut LayoutCheck, layout: &Layout) {
         let ArraySpec { arrayname, level, .. } = raid;
         if *level != RaidLevel::Raid1 {
             let message = format!(
-                "raid:{arrayname} contains vfat, which firmware reads from a single member: use level 1 instead of {level}"
+                "raid:{arrayname} contains a vfat filesystem, and firmware can read the filesystem only if each member contains all of it: use level 1 instead of {level}"
             );
             check.report_problem(&format!("raid[{index}].level"), message);
         }
@@ -204,7 +204,7 @@ fn check_esp(check: &mut LayoutCheck, layout: &Layout) {
             && !METADATA_AT_END.contains(&metadata.as_str())
         {
             let message = format!(
-                "raid:{arrayname} contains vfat, which firmware expects at the beginning of a member, but metadata {metadata} has a superblock or a gap there: use 1.0"
+                "raid:{arrayname} contains a vfat filesystem, which firmware expects at the beginning of a member, but metadata {metadata} reserves space there: use metadata 1.0"
             );
             check.report_problem(&format!("raid[{index}].createoptions"), message);
         }

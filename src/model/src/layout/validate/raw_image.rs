@@ -21,7 +21,7 @@ pub(super) fn check_raw_image(check: &mut LayoutCheck, layout: &Layout) {
             growing = growing.or(Some(index).filter(|_| is_inside));
         }
         if !disks.is_empty() && filesystem.reinstall == OnReinstall::Merge {
-            let message = "`reinstall: merge` is not supported with a raw image, whose files cannot be added to other filesystems";
+            let message = "`reinstall: merge` is not supported with a raw image, because its files cannot be added to other filesystems";
             check.report_problem(&format!("{place}.reinstall"), message);
         }
     }
@@ -33,7 +33,8 @@ pub(super) fn check_raw_image(check: &mut LayoutCheck, layout: &Layout) {
 fn check_disk(check: &mut LayoutCheck, place: &str, disk: &DiskSpec, first: Option<usize>) {
     let device = &disk.device;
     if let Some(first) = first {
-        let message = format!("device:{device} and disks[{first}] both have image: true, which only one disk can have");
+        let message =
+            format!("device:{device} and disks[{first}] both have image: true, but only one disk can have image: true");
         check.report_problem(&format!("{place}.image"), message);
     }
     if !disk.partitions.is_empty() {
@@ -54,12 +55,16 @@ fn check_image_filesystem(check: &mut LayoutCheck, place: &str, filesystem: &Fil
     let FilesystemSpec { device, format, .. } = filesystem;
     let brought = format!("device:{device} is a partition of the image");
     if matches!(format, FilesystemFormat::Swap | FilesystemFormat::None) {
-        let message = format!("{brought}: list only partitions that are mounted, but {format} cannot be mounted");
+        let message = format!(
+            "{brought}, and only mounted partitions of the image can be listed, but {format} cannot be mounted: remove this entry"
+        );
         check.report_problem(&format!("{place}.format"), message);
     } else if filesystem.path.is_none() && !filesystem.is_for_seed() {
         check.report_problem(
             &format!("{place}.path"),
-            format!("{brought}: list only partitions that are mounted, and set `path`"),
+            format!(
+                "{brought}, and only mounted partitions of the image can be listed: set `path`, or remove this entry"
+            ),
         );
     }
     if !filesystem.createoptions.is_empty() {
@@ -106,8 +111,9 @@ fn check_root(check: &mut LayoutCheck, layout: &Layout, disk: &DiskSpec) {
         return;
     };
     let message = format!(
-        "the image is written to {}, so the device of / must be a partition of this disk, but is {}",
-        disk.device, layout.filesystems[root].device
+        "the image is written to {disk}, so the device of / must be a partition of this disk, but is {device}",
+        disk = disk.device,
+        device = layout.filesystems[root].device
     );
     check.report_problem(&format!("filesystems[{root}].device"), message);
 }

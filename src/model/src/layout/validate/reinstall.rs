@@ -24,11 +24,13 @@ pub(super) fn check_reinstall_policies(check: &mut LayoutCheck, layout: &Layout)
 fn find_merge_path(filesystem: &FilesystemSpec) -> Result<&str, String> {
     let path = match (filesystem.format, filesystem.path.as_deref()) {
         (format @ (FilesystemFormat::Swap | FilesystemFormat::None | FilesystemFormat::Tmpfs), _) => {
-            return Err(format!("`reinstall: merge` requires a preserved filesystem, which {format} is not"));
+            return Err(format!(
+                "`reinstall: merge` requires a filesystem that can be preserved, but {format} cannot be preserved"
+            ));
         }
         (_, None) => return Err("`reinstall: merge` requires a mounted filesystem: set `path`".to_owned()),
         (_, Some("/")) => {
-            return Err("`reinstall: merge` is not supported for /, which a reinstall recreates".to_owned());
+            return Err("`reinstall: merge` is not supported for /, because a reinstall recreates /".to_owned());
         }
         (_, Some(path)) => path,
     };
@@ -53,8 +55,8 @@ fn check_merge(check: &mut LayoutCheck, graph: &LayoutGraph, place: &str, filesy
     };
     if let Some(disk) = wiped(filesystem) {
         let message = format!(
-            "`reinstall: merge` requires a preserved filesystem, but {path} is on {}, which has wipeonreinstall: true",
-            disk.device
+            "`reinstall: merge` requires a preserved filesystem, but {path} is on {disk}, which has wipeonreinstall: true",
+            disk = disk.device
         );
         return check.report_problem(place, message);
     }

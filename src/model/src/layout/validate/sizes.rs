@@ -89,12 +89,12 @@ fn check_group(check: &mut LayoutCheck, group: &VolumeGroupSpec, volumes: &[Logi
         let needed = count_extents(volume, group.devices.len() as u64);
         if needed > left {
             let message = format!(
-                "lv:{} in vg:{} takes {} MiB, but at most {} MiB of the group are usable, of which {} MiB are free",
-                volume.name,
-                group.name,
-                needed.saturating_mul(EXTENT_MIB),
-                all.saturating_mul(EXTENT_MIB),
-                left.saturating_mul(EXTENT_MIB)
+                "lv:{volume} in vg:{group} takes {needed} MiB, but at most {usable} MiB of the group are usable, of which {free} MiB are free",
+                volume = volume.name,
+                group = group.name,
+                needed = needed.saturating_mul(EXTENT_MIB),
+                usable = all.saturating_mul(EXTENT_MIB),
+                free = left.saturating_mul(EXTENT_MIB)
             );
             check.report_problem(&format!("logicalvolumes[{index}].size"), message);
             return;

@@ -41,7 +41,10 @@ fn write_and_verify(directory: &Path, name: &str, value: &[u8]) -> Result<(), Fa
     if variables::read_variable(directory, name).as_deref() == Some(value) {
         return Ok(());
     }
-    Err(FailedChange { what: format!("{name}: the firmware did not store the written value"), advice: OTHERWISE })
+    Err(FailedChange {
+        what: format!("EFI variable {name}: the firmware did not store the written value"),
+        advice: OTHERWISE,
+    })
 }
 
 /// Failed change of a variable, with a remedy.

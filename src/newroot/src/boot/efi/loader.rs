@@ -49,8 +49,8 @@ pub fn find_loader(esp: &NewRoot) -> Result<String> {
 fn no_loader_error() -> Error {
     let looked = LOADERS.map(|loader| format!("\\EFI\\…\\{loader}")).join(", ");
     let what = format!(
-        "the image's EFI system partition contains no boot loader for this machine: neither \\EFI\\{} nor any of {looked}",
-        FALLBACK.join("\\")
+        "the image's EFI system partition contains no boot loader for this machine: neither \\EFI\\{path} nor any of {looked}",
+        path = FALLBACK.join("\\")
     );
     Error::new(Phase::Boot, what)
 }

@@ -45,7 +45,7 @@ pub fn set_boot_next(directory: &Path, number: u16) -> Result<()> {
     if variables::read_variable(directory, "BootNext").as_deref() != Some(&value) {
         return Err(Error::new(
             Phase::Boot,
-            format!("{}: the firmware did not store the written value", path.display()),
+            format!("{path}: the firmware did not store the written value", path = path.display()),
         ));
     }
     Ok(())

@@ -31,8 +31,8 @@ pub fn remove_variables(directory: &Path, removal: &RemoveVariables, say: &dyn F
         return Ok(());
     }
     let message = format!(
-        "EFI variables: cannot remove {}; remove them in the firmware's setup, or reset the boot entries there",
-        failures.join("; ")
+        "EFI variables: cannot remove {variables}; remove them in the firmware's setup, or reset the boot entries there",
+        variables = failures.join("; ")
     );
     if removal.required {
         return Err(Error::new(Phase::Boot, message));
@@ -58,7 +58,7 @@ fn remove_variable(directory: &Path, variable: &VariableRemoval) -> std::result:
     }
     if !is_planned(&path, variable) {
         // This installation has overwritten the variable with its own boot entry.
-        return Ok("not removed: this installation has replaced its value");
+        return Ok("not removed, because this installation has replaced the value of the variable");
     }
     variables::remove_file(&path).map_err(|error| error.to_string())?;
     match fs::symlink_metadata(&path) {

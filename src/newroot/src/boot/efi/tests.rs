@@ -87,7 +87,7 @@ fn what_cannot_be_written_is_said_and_no_more() {
         [BootEntryRequest { esp: 7, loader: "x".into(), ..BootEntryRequest::default() }, BootEntryRequest::default()];
     let lines = said(path, &planned(), &[&wanted()[..], &strange].concat());
     assert!(
-        lines[0].contains("cannot create an entry for x: the entry is for ESP number 8, but the number of ESPs is 2"),
+        lines[0].contains("cannot create an entry for x: the entry is for the EFI system partition with the index 8, but the machine has only 2"),
         "{lines:?}"
     );
     assert!(lines[1].contains("cannot create an entry for  on ESP /dev/"), "{lines:?}");

@@ -14,7 +14,7 @@ pub(crate) fn install_efi_stub(start: &LoaderContext) -> Result<EspInstallation>
     read.context(Phase::Target, || format!("read the image's {image}"))?;
     if magic != *b"MZ" {
         let what = format!(
-            "the image does not contain a boot loader for UEFI, and {image} cannot be started by the firmware, because this kernel lacks an EFI stub"
+            "the image does not contain a boot loader for UEFI, and the firmware cannot start the kernel {image} directly, because this kernel does not have an EFI stub"
         );
         return Err(Error::new(Phase::Target, what));
     }

@@ -76,7 +76,7 @@ fn install_on_disks(start: &LoaderContext, with_menu: bool) -> Result<()> {
     }
     let Some(install) = find_program(root, &INSTALL) else {
         let looked = [&SETUP[..], &INSTALL].concat().join(", ");
-        let what = format!("cannot install GRUB: the image contains none of {looked}");
+        let what = format!("cannot install GRUB: the image does not contain any of the programs {looked}");
         return Err(Error::new(Phase::Target, what));
     };
     for BootDisk { device, .. } in &wants.disks {

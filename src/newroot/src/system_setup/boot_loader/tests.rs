@@ -310,9 +310,13 @@ fn what_cannot_boot_says_what_was_looked_at() {
         (
             [&BASE[..], &[grub]].concat(),
             disk,
-            "the image contains none of grub-bios-setup, grub2-bios-setup, grub-install",
+            "the image does not contain any of the programs grub-bios-setup, grub2-bios-setup, grub-install",
         ),
-        ([&BASE[2..], &[BASE[0], ("boot/vmlinuz-6.1", "xxxx")]].concat(), uefi(), "cannot be started by the firmware"),
+        (
+            [&BASE[2..], &[BASE[0], ("boot/vmlinuz-6.1", "xxxx")]].concat(),
+            uefi(),
+            "the firmware cannot start the kernel",
+        ),
     ];
     for (files, wants, says) in cases {
         let (_dir, root) = tree(&files);

@@ -95,8 +95,8 @@ fn read_compressed(
 
 fn unknown_format(start: &[u8]) -> io::Error {
     io::Error::other(format!(
-        "unsupported format; supported formats: cpio, gzip, zstd and xz; the file begins with {}",
-        join_hex(start, " ")
+        "unsupported format; supported formats: cpio, gzip, zstd and xz; the file begins with {start}",
+        start = join_hex(start, " ")
     ))
 }
 

@@ -155,7 +155,7 @@ fn what_cannot_be_made_is_told() {
         (
             &[DEP, mdadm],
             none(),
-            "the image contains none of update-initramfs, dracut, mkinitcpio, mkinitfs; the initramfs must be built because the image does not contain an initramfs",
+            "the image does not contain any of the programs update-initramfs, dracut, mkinitcpio, mkinitfs; the initramfs must be built because the image does not contain an initramfs",
         ),
         (&[DEP, tool], none(), "requires mdadm, which the image does not contain"),
         (&[DEP, tool, mdadm], none(), "the initramfs built by dracut lacks the program mdadm, lacks ext4"),

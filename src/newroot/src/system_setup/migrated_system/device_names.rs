@@ -31,7 +31,7 @@ pub(crate) fn replace_in_fstab(root: &NewRoot, carried: &MigratedMachine, say: L
         let Some(source) = source.filter(|source| is_hardware_name(source)) else { return line.to_owned() };
         let Some(uuid) = find_uuid(&source, carried) else {
             say(&format!(
-                "WARNING: {FSTAB} refers to {source}, which was a disk of the previous machine. The device on this machine that replaces it is unknown, so the line is not changed"
+                "WARNING: {FSTAB} refers to {source}, a device of the previous machine. The line is not changed, because the corresponding device of this machine is unknown"
             ));
             return line.to_owned();
         };
@@ -111,8 +111,8 @@ pub(crate) fn replace_in_mdadm_conf(root: &NewRoot, wanted: &[FinishedArray], sa
         let lacking: Vec<&str> = lacking.map(|array| array.device.as_str()).collect();
         if !named.is_empty() && !lacking.is_empty() {
             say(&format!(
-                "WARNING: {path} does not list {}: the system may fail to start these arrays",
-                lacking.join(", ")
+                "WARNING: {path} does not list {arrays}: the system may fail to start these arrays",
+                arrays = lacking.join(", ")
             ));
         }
     }

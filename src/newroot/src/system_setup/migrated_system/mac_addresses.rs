@@ -37,7 +37,7 @@ pub(crate) fn replace_mac_addresses(root: &NewRoot, there: &[MigratedNic], here:
         there.iter().zip(here).map(|(there, here)| (there.mac.as_str(), here.mac.as_str())).collect();
     let lacking: Vec<String> = there.iter().skip(here.len()).map(|nic| format!("{} ({})", nic.name, nic.mac)).collect();
     if !lacking.is_empty() {
-        say(&format!("WARNING: no NIC of this machine corresponds to {}", lacking.join(", ")));
+        say(&format!("WARNING: no NIC of this machine corresponds to {macs}", macs = lacking.join(", ")));
     }
     let (mut changed, mut speaks) = (Vec::new(), false);
     for path in FILES.iter().flat_map(|pattern| file_search::find_matching(root, pattern)) {

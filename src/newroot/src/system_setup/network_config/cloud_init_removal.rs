@@ -38,7 +38,7 @@ pub(crate) fn remove_network_settings(root: &NewRoot, say: &dyn Fn(&str)) -> Res
 /// Removes the lines of `network` from a document; `None` if the document does not contain it.
 ///
 /// # Errors
-/// Returns the reason if the document cannot be parsed, or its top-level keys are not at the start of a line.
+/// Returns the reason if the document cannot be parsed, or the top-level keys of the file are not at the start of a line.
 fn remove_network(text: &str) -> std::result::Result<Option<String>, String> {
     if !text.contains("network") {
         return Ok(None);
@@ -49,7 +49,7 @@ fn remove_network(text: &str) -> std::result::Result<Option<String>, String> {
     let keys: Vec<(&str, usize, usize)> = keys.map(|(key, at)| (key, at.line(), at.column())).collect();
     let Some((_, start, _)) = keys.iter().find(|(key, ..)| *key == "network") else { return Ok(None) };
     if keys.iter().any(|(_, _, column)| *column != 1) {
-        return Err("its top-level keys are not at the start of a line".to_owned());
+        return Err("the top-level keys of the file are not at the start of a line".to_owned());
     }
     let end = keys.iter().map(|(_, line, _)| *line).filter(|line| line > start).min().unwrap_or(usize::MAX);
     let lines = text.split_inclusive('\n').enumerate();
@@ -73,7 +73,10 @@ mod tests {
                 Ok(Some("#cloud-config\na: '0644'\nusers:\n- default\n")),
             ),
             ("users: []\n\"network\":\n  config: disabled", Ok(Some("users: []\n"))),
-            ("{network: {config: disabled}, users: []}\n", Err("its top-level keys are not at the start of a line")),
+            (
+                "{network: {config: disabled}, users: []}\n",
+                Err("the top-level keys of the file are not at the start of a line"),
+            ),
         ] {
             let removed = remove_network(text);
             let removed = removed.as_ref().map(Option::as_deref).map_err(String::as_str);

@@ -54,7 +54,7 @@ pub(super) fn remove_files_of_others(root: &NewRoot, system: NetworkBackend, say
 
 fn say_removed(files: &[String], what: &str, say: &dyn Fn(&str)) {
     if !files.is_empty() {
-        say(&format!("removed the image's {what}: {}", files.join(", ")));
+        say(&format!("removed the image's {what}: {files}", files = files.join(", ")));
     }
 }
 

@@ -80,7 +80,7 @@ fn what_a_volume_cannot_lie_on_is_refused() {
     let mut elsewhere = raw("v", 1, "Block", "/dev/sdc");
     elsewhere["spec"]["nodeName"] = json!("node-2");
     let said = refused(&layout(), &machine(), InstallMode::Install, &[elsewhere]);
-    assert_eq!(said, ["volumes[v]: volume v belongs to node node-2, but this machine is node-1"]);
+    assert_eq!(said, ["volumes[v]: volume v belongs to the node node-2, but this machine is the node node-1"]);
     let xfs = with_class(vec![sparse("v", 1, "Filesystem", "200Mi")], json!({"fsType": "xfs"}));
     let said =
         reasons(crate::make_plan(&layout(), &machine(), request(InstallMode::Install, xfs, None), &mut counting()));
@@ -116,7 +116,7 @@ fn a_file_that_its_filesystem_cannot_have_is_refused() {
         let large = [sparse("small", 1, "Block", &(most + 1).to_string())];
         let said = refused(&layout, &machine(), InstallMode::Install, &large);
         let expected = format!(
-            "volumes[small]: volume small is a file of {} bytes below /var/lib, which is {format} and supports at most \
+            "volumes[small]: volume small is a file of {} bytes below /var/lib, whose filesystem is {format} and supports files of at most \
              {most} bytes; make the volume smaller, or put /var/lib/metalk8s on xfs",
             most + 1
         );
@@ -157,5 +157,5 @@ fn what_a_reinstall_makes_anew_carries_no_volume() {
     let first = planned(&alone, &machine(), InstallMode::Install, &volumes).unwrap();
     assert_eq!(first.warnings.len(), 1, "{first}");
     let said = refused(&alone, &after(&first, machine()), InstallMode::Reinstall, &volumes);
-    assert!(said[0].contains("is a file below /, which a reinstall recreates"), "{said:?}");
+    assert!(said[0].contains("has its backing file below /, which a reinstall recreates"), "{said:?}");
 }

@@ -109,7 +109,7 @@ fn no_spare_disk_is_taken_for_a_volume_whose_disk_is_not_seen() {
         };
         let said = reasons(try_on(&gone, Some(recorder), &[]));
         let was = match recorder {
-            Recorder::ControlPlane => "the volume is listed as Available by the control plane".to_owned(),
+            Recorder::ControlPlane => "the volume was prepared before, according to the control plane".to_owned(),
             _ => "the volume was prepared on /dev/sdc, the disk with serial serial of sdc (9.44 GB)".to_owned(),
         };
         assert_eq!(said.len(), 1, "{said:?}");
@@ -137,7 +137,7 @@ fn no_spare_disk_is_taken_for_a_volume_whose_disk_is_not_seen() {
             assert!(
                 plan.warnings
                     .iter()
-                    .any(|said| said.contains("those data will be discarded, as requested by the operator")),
+                    .any(|said| said.contains("the data of the volume will be discarded, as requested by the operator")),
                 "{plan}"
             );
         }

@@ -97,7 +97,7 @@ fn a_logical_volume_that_is_gone_is_made_only_if_it_is_new() {
         "the marker lists none"
     );
     let said = reasons(make(&layout(), &machine, asked(InstallMode::Reinstall, &web)));
-    let expected = "it is not recorded whether the volume was prepared before, and its content may be in logical volume csi/old (linear)";
+    let expected = "no record shows whether the volume was prepared before, and its content may be in logical volume csi/old (linear)";
     assert!(said.len() == 1 && said[0].contains(expected), "{said:?}");
     let mut request = asked(InstallMode::Reinstall, &web);
     request.assigned.allocation.prepared_volumes = Some(Vec::new());

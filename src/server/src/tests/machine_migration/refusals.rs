@@ -94,7 +94,7 @@ async fn a_disk_of_the_machine_itself_is_refused_at_once() {
         let answer = server.about_move("POST", "", json!({ "to": TWO })).await;
         let text = answer.text();
         assert_eq!(answer.status, if by.is_empty() { 200 } else { 409 }, "{serial} {wwn}: {text}");
-        let words = format!("its disk for /dev/sda has the same {by} as /dev/sda of machine {ONE}");
+        let words = format!("the disk that replaces /dev/sda has the same {by} as /dev/sda of machine {ONE}");
         assert!(by.is_empty() || text.contains(&words), "{text}");
     }
 }

@@ -110,7 +110,7 @@ fn the_state_follows_from_the_members() {
         assert_eq!(state(letters, before), after, "{letters}");
     }
     let (_, why) = resulting_state(&rollout("fw", 2, 1));
-    assert_eq!(why, "1 member has failed or was skipped, so no further one is started");
+    assert_eq!(why, "1 member has failed or was skipped, so no further members are started");
 }
 
 proptest! {

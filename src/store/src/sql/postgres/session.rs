@@ -94,9 +94,9 @@ async fn check_server(client: &Client) -> Result<()> {
     let version: u32 = show(client, "server_version_num").await?.parse().unwrap_or_default();
     if version < OLDEST_VERSION {
         return Err(Error::Unsuitable(format!(
-            "the server has version {}, but at least version {} is required",
-            version / 10_000,
-            OLDEST_VERSION / 10_000
+            "the server has version {version}, but at least version {minimum} is required",
+            version = version / 10_000,
+            minimum = OLDEST_VERSION / 10_000
         )));
     }
     match show(client, "server_encoding").await?.as_str() {
@@ -130,12 +130,15 @@ async fn check_identity(client: &Client, expected: &DatabaseIdentity) -> Result<
     let [id, transactions] = row.as_slice() else { return Err(Error::NoRows) };
     let transactions: i64 = transactions.parse().unwrap_or_default();
     if *id != expected.id {
-        return Err(Error::Replaced(format!("the database was replaced: its id is {id}, not {}", expected.id)));
+        return Err(Error::Replaced(format!(
+            "the database was replaced: its id is {id}, not {expected}",
+            expected = expected.id
+        )));
     }
     if transactions < expected.transactions {
         return Err(Error::Replaced(format!(
-            "the database has lost acknowledged changes: it contains {transactions} transactions instead of {}",
-            expected.transactions
+            "the database has lost acknowledged changes: it contains {transactions} transactions instead of {expected}",
+            expected = expected.transactions
         )));
     }
     Ok(())

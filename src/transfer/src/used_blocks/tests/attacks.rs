@@ -56,7 +56,7 @@ fn an_xfs_whose_leaves_are_their_own_siblings_is_read_once() {
     unchecked.write(leaves[0] + 8, &u32::MAX.to_be_bytes());
     for image in [own, circle, empty, unchecked] {
         let (what, [reads, _, nodes]) = cost(&image);
-        assert_eq!(what, "xfs (all of it)");
+        assert_eq!(what, "xfs (the whole disk)");
         assert!(reads < 200 && nodes < 50, "{reads} reads, {nodes} nodes");
     }
 }
@@ -78,7 +78,7 @@ fn a_btrfs_with_copies_of_copies_is_used_whole() {
         let mut image = first(btrfs::build, |image| image.node_bytes == 16384 && image.used.len() > 60);
         btrfs::with_copies_of_copies(&mut image, copies);
         let (what, [reads, ..]) = cost(&image);
-        assert_eq!(what, if is_used_whole { "btrfs (all of it)" } else { "btrfs" }, "{copies}");
+        assert_eq!(what, if is_used_whole { "btrfs (the whole disk)" } else { "btrfs" }, "{copies}");
         assert!(reads < 200, "{reads}");
     }
 }
@@ -90,7 +90,7 @@ fn an_ext4_whose_groups_share_a_bitmap_is_read_once() {
     let bitmaps = image.fields.iter().filter(|field| field.meaning == Meaning::Pointer).step_by(3);
     bitmaps.for_each(|field| shared.set(field, image.nodes[0] / image.node_bytes));
     let (what, [_, _, nodes]) = cost(&shared);
-    assert_eq!((&*what, nodes), ("ext4 (all of it)", 2));
+    assert_eq!((&*what, nodes), ("ext4 (the whole disk)", 2));
 }
 
 /// The superblock declares as many groups as there are blocks.
@@ -103,5 +103,5 @@ fn an_xfs_with_groups_of_one_block_is_used_whole() {
         image.set(&field, value);
     }
     let (what, [reads, ..]) = cost(&image);
-    assert!(what == "xfs (all of it)" && reads < 200, "{reads}");
+    assert!(what == "xfs (the whole disk)" && reads < 200, "{reads}");
 }

@@ -71,7 +71,7 @@ fn extents_of_btrfs_that_contradict_something_are_not_believed() {
     }
     // Each of two devices contains all extents of mirrored chunks. Striped chunks are treated as used entirely.
     for (kinds, what) in
-        [(["raid1", "raid1"], "btrfs"), (["raid0", "raid1"], "btrfs"), (["raid0", "raid0"], "btrfs (all of it)")]
+        [(["raid1", "raid1"], "btrfs"), (["raid0", "raid1"], "btrfs"), (["raid0", "raid0"], "btrfs (the whole disk)")]
     {
         let both = [empty(dir.path(), "one", 1024 * MIB), empty(dir.path(), "two", 1024 * MIB)];
         let [one, two] = both.each_ref().map(|path| path.to_str().unwrap());

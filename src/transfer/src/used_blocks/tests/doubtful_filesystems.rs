@@ -11,10 +11,10 @@ fn features_of_xfs_that_are_not_known_make_it_doubtful() {
     let file = File::options().write(true).open(&image).unwrap();
     for (at, word, what) in [
         (212, 0xf_u32, "xfs"),
-        (212, 0x10, "xfs (all of it)"),
-        (212, 0x8000_000f, "xfs (all of it)"),
+        (212, 0x10, "xfs (the whole disk)"),
+        (212, 0x8000_000f, "xfs (the whole disk)"),
         (212, 0x5, "xfs"),
-        (216, 0x10, "xfs (all of it)"),
+        (216, 0x10, "xfs (the whole disk)"),
     ] {
         file.write_all_at(&word.to_be_bytes(), at).unwrap();
         assert_eq!(used_of(&image).what, what, "{word:#x} at {at}");
@@ -35,13 +35,13 @@ fn numbers_that_overflow_make_a_filesystem_doubtful() {
     // The low and high halves of the locations of block bitmap, inode bitmap and inode table.
     for place in [0, 4, 8] {
         let both = [&most[..], &[0; 28], &most].concat();
-        assert_eq!(with(ext4, 4096 + place, &most), "ext4 (all of it)", "{place}");
-        assert_eq!(with(ext4, 4096 + place, &both), "ext4 (all of it)", "{place}");
+        assert_eq!(with(ext4, 4096 + place, &most), "ext4 (the whole disk)", "{place}");
+        assert_eq!(with(ext4, 4096 + place, &both), "ext4 (the whole disk)", "{place}");
     }
     for (at, bytes) in [(48, &[0xff; 8][..]), (48, &[0x7f; 8]), (124, &[0]), (96, &most), (84, &most)] {
-        assert_eq!(with(xfs, at, bytes), "xfs (all of it)", "{at}");
+        assert_eq!(with(xfs, at, bytes), "xfs (the whole disk)", "{at}");
     }
-    assert_eq!(with(xfs, 48, &[&[0xff; 8][..], &[0; 68], &[0]].concat()), "xfs (all of it)");
+    assert_eq!(with(xfs, 48, &[&[0xff; 8][..], &[0; 68], &[0]].concat()), "xfs (the whole disk)");
 }
 
 /// Randomly changed bytes: the ranges remain valid, and the readers do not panic.

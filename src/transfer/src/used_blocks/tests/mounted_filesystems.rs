@@ -118,7 +118,7 @@ fn loop_what_was_not_unmounted_is_used_whole() {
         let cut = dir.path().join("cut");
         fs::copy(&image, &cut).unwrap();
         let used = used_of(&cut);
-        assert!(used.what.ends_with("(all of it)"), "{mkfs:?}: {}", used.what);
+        assert!(used.what.ends_with("(the whole disk)"), "{mkfs:?}: {}", used.what);
         assert_eq!(used.ranges, std::iter::once(0..600 * MIB).collect::<Vec<_>>());
         drop(mounted);
         assert!(bytes(&used_of(&image)) < 300 * MIB, "{mkfs:?}");

@@ -63,8 +63,8 @@ fn what_is_not_read_makes_a_filesystem_doubtful() {
     ] {
         let used = with(size, SWAP, &[(at, signature)]);
         // A GPT with wrong checksums is rejected before filesystems are read.
-        let alone = used.what == "all of it" && name == "GPT" && at == 512;
-        assert!(alone || used.what == format!("swap or {name} (all of it)"), "{name} at {at}: {}", used.what);
+        let alone = used.what == "the whole disk" && name == "GPT" && at == 512;
+        assert!(alone || used.what == format!("swap or {name} (the whole disk)"), "{name} at {at}: {}", used.what);
         assert_eq!(used.ranges, everything(size), "{name} at {at}");
     }
     for (what, at, signature) in [
@@ -95,14 +95,14 @@ fn every_filesystem_is_doubtful_in_a_member_of_an_array() {
         ("swap", SWAP),
     ] {
         let used = with(size, mkfs, &[(size - (8 << 10), &md)]);
-        assert_eq!((used.what, used.ranges), (format!("{name} or md (all of it)"), everything(size)));
+        assert_eq!((used.what, used.ranges), (format!("{name} or md (the whole disk)"), everything(size)));
     }
     // No supported filesystem, and two of them.
     let zeros = &[0; 4096][..];
     let used = with(size, SWAP, &[(0, zeros), (4096, &md)]);
-    assert_eq!((&*used.what, used.ranges), ("md (all of it)", everything(size)));
+    assert_eq!((&*used.what, used.ranges), ("md (the whole disk)", everything(size)));
     let used = with(size, EXT4, &[(4096 - 10, b"SWAPSPACE2"), (4096, &md)]);
-    assert_eq!((&*used.what, used.ranges), ("two filesystems (all of it)", everything(size)));
+    assert_eq!((&*used.what, used.ranges), ("two filesystems (the whole disk)", everything(size)));
 }
 
 /// A member of a firmware RAID begins with the partition table of the array, but contains only a part of the
@@ -122,7 +122,7 @@ fn a_gpt_on_a_member_of_an_array_is_not_followed() {
     assert!(bytes(&used) < 40 * MIB);
     // Signatures are searched in partitions, but not in the gap before the first partition.
     write(&image, MIB + 4096, &0xa92b_4efc_u32.to_le_bytes());
-    assert_eq!(used_of(&image).what, "GPT with swap or md (all of it)");
+    assert_eq!(used_of(&image).what, "GPT with swap or md (the whole disk)");
     write(&image, size - 1024, b"Intel Raid ISM Cfg Sig. 1.3.00");
     let all_of_a_table = UsedBlocks { has_table: true, ..mark_all_used(size) };
     assert_eq!(used_of(&image), all_of_a_table);
@@ -149,7 +149,7 @@ fn partitions_of_an_mbr_are_used_whole() {
     for (name, mkfs) in [("ext4", EXT4), ("swap", SWAP), ("vfat", VFAT)] {
         for place in 0..4 {
             let used = with(size, mkfs, &[signed, (446 + place * 16, &linux)]);
-            assert_eq!(used.what, format!("{name} or MBR (all of it)"), "{place}");
+            assert_eq!(used.what, format!("{name} or MBR (the whole disk)"), "{place}");
             assert_eq!((used.ranges, used.has_table), (everything(size), true), "{name} {place}");
         }
         let no_flag = entry(0, 0x83, 2048, 100_000);
@@ -181,7 +181,7 @@ fn a_header_of_swap_that_does_not_fit_its_disk_is_not_believed() {
         ("the other order, too many", &[(1024, &1_u32.to_be_bytes()[..]), (1028, &pages.to_be_bytes())], false),
     ] {
         let used = with(size, SWAP, more);
-        let expected = if is_believed { ("swap", 2 * MIB) } else { ("swap (all of it)", size) };
+        let expected = if is_believed { ("swap", 2 * MIB) } else { ("swap (the whole disk)", size) };
         assert_eq!((&*used.what, bytes(&used)), expected, "{what}");
     }
     // The space after the last page does not belong to the swap space.

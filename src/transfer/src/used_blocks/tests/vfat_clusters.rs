@@ -65,5 +65,5 @@ fn a_fat32_of_few_clusters_is_none_of_16_bits() {
     assert_eq!(used_of(&image).what, "vfat");
     file.write_all_at(&[0, 2], 11).unwrap();
     file.write_all_at(&(100 * MIB as u32 / 512).to_le_bytes(), 32).unwrap();
-    assert_eq!(used_of(&image).what, "vfat (all of it)");
+    assert_eq!(used_of(&image).what, "vfat (the whole disk)");
 }

@@ -27,7 +27,10 @@ fn a_sandboxed_process_reads_the_disk_through_its_parent() {
     let used = read_in_worker(&swap(), SIZE, 512);
     assert_eq!((&*used.what, used.ranges), ("swap", vec![0..ENDS_BYTES, SIZE - ENDS_BYTES..SIZE]));
     let used = read_in_worker(&disk(), SIZE, 512);
-    assert_eq!((&*used.what, used.has_table, used.ranges), ("all of it", false, std::iter::once(0..SIZE).collect()));
+    assert_eq!(
+        (&*used.what, used.has_table, used.ranges),
+        ("the whole disk", false, std::iter::once(0..SIZE).collect())
+    );
 }
 
 #[test]

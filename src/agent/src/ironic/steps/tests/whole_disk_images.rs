@@ -40,7 +40,7 @@ fn the_firmware_is_told_what_a_written_image_has() {
     let mut bench = Bench::with(paper);
     bench.node.insert("properties".into(), json!({"root_device": {"name": "/dev/sdc"}}));
     let error = bench.steps.install_bootloader(false).unwrap_err().to_string();
-    assert!(error.contains("no image was installed in this boot"), "{error}");
+    assert!(error.contains("no image was installed since this machine booted"), "{error}");
     bench.run("write_image", whole_image()).unwrap();
     bench.ran();
     bench.steps.install_bootloader(false).unwrap();

@@ -22,7 +22,7 @@ pub(super) fn take_message(rest: &mut Vec<u8>) -> Result<Option<Vec<u8>>, &'stat
     let [compressed, length @ ..] = *prefix;
     let length = u32::from_be_bytes(length);
     if compressed != 0 || length > MESSAGE_BYTES {
-        return Err("sent a message that is compressed or longer than 1 MiB");
+        return Err("the server sent a message that is compressed, or longer than 1 MiB");
     }
     let Some(message) = after.get(..length as usize).map(<[u8]>::to_vec) else { return Ok(None) };
     rest.drain(..PREFIX + message.len());

@@ -30,7 +30,7 @@ fn entries_without_a_complete_platform_do_not_hide_the_image() {
         contents.manifest("12", &json!({"manifests": [with(platform.clone())]}));
         assert_eq!(reach_at(url(&contents.clone().serve(), ":12"), None).unwrap().digest.to_string(), ours["digest"]);
         contents.manifest("12", &json!({"manifests": [with(platform.clone()), with(platform)]}));
-        assert!(refusal(contents.clone()).ends_with("its entries do not declare their platforms"));
+        assert!(refusal(contents.clone()).ends_with("the entries of the index do not declare their platforms"));
     }
 }
 

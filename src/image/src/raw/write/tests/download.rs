@@ -136,7 +136,7 @@ fn loop_a_wrong_digest_leaves_the_first_mib_zero_and_a_used_disk_is_refused() {
         target.and_then(|target| incoming.burn_to_disk(&target, &partitioned(), &|_| ())).unwrap_err().to_string()
     };
     let error = burn();
-    assert!(error.contains(&format!("the first 1 MiB of {} were left zeroed", disk.path())), "{error}");
+    assert!(error.contains(&format!("the first 1 MiB of {} remain zero", disk.path())), "{error}");
     let found = fs::read(disk.image()).unwrap();
     assert!(found[..MIB].iter().all(|byte| *byte == 0));
     assert!(found[MIB..3 * MIB] == image(3 * MIB)[MIB..]);

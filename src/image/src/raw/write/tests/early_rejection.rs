@@ -129,7 +129,7 @@ fn what_is_no_image_for_the_disk_is_known_before_anything_is_written() {
     let mut layered = arriving(&server);
     layered.reached.parts.extend(layered.reached.parts.clone());
     let error = layered.require_disk(&sda(512), &ImageRequirements::default()).unwrap_err().to_string();
-    assert!(error.contains("consists of 2 layers, and is therefore not a raw disk image"), "{error}");
+    assert!(error.contains("is not a raw disk image: it consists of 2 layers"), "{error}");
 }
 
 #[test]

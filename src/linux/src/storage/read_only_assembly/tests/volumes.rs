@@ -96,7 +96,7 @@ fn vm_assembled_are_partial_groups_and_groups_of_one_name() {
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(
         notes[0].contains("volume group half: cannot assemble logical volume half/gone (striped)")
-            && notes[0].contains("missing physical volume"),
+            && notes[0].contains("physical volume that is missing"),
         "{notes:?}"
     );
     let names: Vec<&str> = inventory.groups.iter().map(|group| group.name.as_str()).collect();

@@ -62,7 +62,10 @@ fn a_variable_with_another_value_stays_and_so_does_its_number() {
     write(path, "BootOrder", &[1, 0]);
     let (result, lines) = run(path, true, vec![planned("Boot0001", b"former")]);
     result.unwrap();
-    assert_eq!(lines, ["EFI variable Boot0001: not removed: this installation has replaced its value"]);
+    assert_eq!(
+        lines,
+        ["EFI variable Boot0001: not removed, because this installation has replaced the value of the variable"]
+    );
     assert_eq!(BootVariables::read(path).unwrap().order, [1]);
 }
 
