@@ -122,7 +122,7 @@ impl DatabaseFile {
 }
 
 /// Time of PostgreSQL's clock in milliseconds. The clocks of the servers may differ.
-const NOW: &str = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)";
+pub(crate) const NOW: &str = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)";
 
 fn to_milliseconds(age: Duration) -> i64 {
     i64::try_from(age.as_millis()).unwrap_or(i64::MAX)
