@@ -39,7 +39,7 @@ async fn handle_all(app: &Arc<AppState>) -> Result<()> {
             }
             // The record of the run determines how it is continued.
             ActionOrigin::Step => {
-                if app.state.release_lease(&abandoned.lease).await? {
+                if app.state.release_step(abandoned).await? {
                     app.runs.notify_one();
                 }
             }

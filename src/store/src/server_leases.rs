@@ -5,6 +5,9 @@
 //! that the request may be sent. If the server ends before the response is recorded, another server therefore finds the
 //! record, and does not send a request a second time that must not be repeated.
 //!
+//! Claims and releases neither wait for the disk nor wake the other servers: the permission of the first request makes
+//! its claim durable, and a lost release ends with its lease.
+//!
 //! A SQLite file belongs to one server. Leases of an earlier process of this server have ended.
 
 use crate::json_columns::{parse_column, to_json_column};
@@ -221,6 +224,13 @@ pub(crate) fn has_switched(connection: &Connection, lease: &ServerLease) -> sql:
     Ok(stored.is_some_and(|stored| stored.lease.sequence == lease.sequence && stored.may_have_switched))
 }
 
+/// Releases a lease, unless another server has claimed it in the meantime. Returns whether it was released.
+pub(crate) fn release_lease(transaction: &Transaction, lease: &ServerLease) -> sql::Result<bool> {
+    let update = "UPDATE server_leases SET holder = '', expires = 0, switched = 0, pending = 0
+         WHERE machine = ?1 AND sequence = ?2 AND holder <> ''";
+    Ok(transaction.execute(update, params![lease.machine, lease.sequence])? == 1)
+}
+
 impl ServerState {
     /// Claims the lease of a machine for an action. `former` is the abandoned lease whose action is taken over.
     ///
@@ -233,7 +243,7 @@ impl ServerState {
         former: Option<ServerLease>,
     ) -> Result<LeaseClaim> {
         let (own, machine) = (self.instance.clone(), machine.to_owned());
-        self.run_durably(move |transaction| claim_lease(transaction, &own, &machine, action, former.as_ref())).await
+        self.run_deferred(move |transaction| claim_lease(transaction, &own, &machine, action, former.as_ref())).await
     }
 
     /// Renews a lease. Returns false if it has ended.
@@ -283,7 +293,7 @@ impl ServerState {
     /// Returns an error if the database cannot be written.
     pub async fn confirm_request(&self, lease: &ServerLease) -> Result<()> {
         let lease = lease.clone();
-        self.run_durably(move |transaction| {
+        self.run_deferred(move |transaction| {
             let update = "UPDATE server_leases SET pending = 0 WHERE machine = ?1 AND sequence = ?2";
             transaction.execute(update, params![lease.machine, lease.sequence]).map(drop)
         })
@@ -296,12 +306,7 @@ impl ServerState {
     /// Returns an error if the database cannot be written.
     pub async fn release_lease(&self, lease: &ServerLease) -> Result<bool> {
         let lease = lease.clone();
-        self.run_durably(move |transaction| {
-            let update = "UPDATE server_leases SET holder = '', expires = 0, switched = 0, pending = 0
-                 WHERE machine = ?1 AND sequence = ?2 AND holder <> ''";
-            Ok(transaction.execute(update, params![lease.machine, lease.sequence])? == 1)
-        })
-        .await
+        self.run_deferred(move |transaction| release_lease(transaction, &lease)).await
     }
 
     /// Returns the leases that have ended without being released.

@@ -7,7 +7,7 @@ use crate::rollouts::{
 };
 use crate::server_leases::LeaseClaim;
 
-fn limits(at_most: u32, stop_after: u32) -> RolloutLimits {
+pub(super) fn limits(at_most: u32, stop_after: u32) -> RolloutLimits {
     RolloutLimits { at_most, stop_after, ..RolloutLimits::default() }
 }
 
@@ -19,7 +19,7 @@ fn request(state: &ServerState, machines: &[&str], limits: RolloutLimits) -> Rol
 }
 
 /// Installs the machines, and creates a rollout of them. Returns its id.
-fn create(state: &ServerState, machines: &[&str], limits: RolloutLimits) -> i64 {
+pub(super) fn create(state: &ServerState, machines: &[&str], limits: RolloutLimits) -> i64 {
     machines.iter().for_each(|machine| install(state, machine));
     match request(state, machines, limits) {
         RolloutOutcome::Done(rollout) => rollout.id,
@@ -37,7 +37,7 @@ fn order(state: &ServerState, id: i64, number: usize) -> MemberOrderOutcome {
 }
 
 /// Updates the members, orders all members whose turn it is, and returns the states as letters.
-fn advance(state: &ServerState, id: i64) -> String {
+pub(super) fn advance(state: &ServerState, id: i64) -> String {
     wait(state.update_rollouts());
     for number in 0..find(state, id).members.len() {
         order(state, id, number);
