@@ -30,10 +30,7 @@ use model::install_report::{EventName, ProgressEvent};
 use site::allocation_resolution::{ResolvedAllocation, SiteObjects};
 use site::operator_files::MachineSpec;
 use site::requested_steps::{OutOfBandTemplate, find_out_of_band_templates};
-use std::time::Duration;
-use store::{BootAdmission, InstallState, MachineBoot, OutOfBandRequest, OutOfBandRun, RunPhase, now};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
+use store::{BootAdmission, InstallState, MachineBoot, OutOfBandRequest, OutOfBandRun, RunPhase};
 
 /// Error code for steps that a Redfish service does not support.
 const UNSUPPORTED: &str = "redfish-unsupported";
@@ -171,7 +168,7 @@ async fn advance_run(
     });
     let system = match read.await {
         Ok(system) => system,
-        Err(why) if time_since(&run.since) > PHASE_TIMEOUT => return fail_run(app, &run, why).await,
+        Err(why) if app.state.time_since(&run.since) > PHASE_TIMEOUT => return fail_run(app, &run, why).await,
         Err(why) => {
             app.log_rate_limited(format!("{}: {why}", directory.display_name(&run.machine)));
             return Ok(false);
@@ -186,8 +183,8 @@ async fn advance_run(
     let seen = RunObservation {
         system: &system,
         in_ramdisk: boot.as_ref().is_some_and(|boot| app.state.heard.has_called_recently(boot)),
-        booted: boot.as_ref().filter(is_after).map(MachineBoot::age),
-        phase_age: time_since(&run.since),
+        booted: boot.as_ref().filter(is_after).map(|boot| app.state.age_of(boot)),
+        phase_age: app.state.time_since(&run.since),
         is_shared: app.state.is_shared(),
     };
     let action = decide_action(&run, &seen);
@@ -237,7 +234,7 @@ async fn carry_out(
         (RunAction::Wait | RunAction::Hold, _) => return Ok(false),
         (RunAction::Fail(why), _) => return fail_run(app, &run, why.clone()).await,
         (RunAction::Finish, _) => {
-            if !app.state.replace_run(&run, Some(run.with_phase(RunPhase::Done))).await? {
+            if !app.state.replace_run(&run, Some(run.with_phase(RunPhase::Done, app.state.shared_timestamp()))).await? {
                 return Ok(false);
             }
             app.watch.log_note(format!("{name}: all steps over Redfish are completed: the installation can start"));
@@ -250,14 +247,14 @@ async fn carry_out(
         (RunAction::Restart, _) => {
             let restarting = OutOfBandRun {
                 restarts: run.restarts + 1,
-                restarted: now(),
+                restarted: app.state.shared_timestamp(),
                 restart_sent: true,
-                ..run.with_phase(RunPhase::Restarting)
+                ..run.with_phase(RunPhase::Restarting, app.state.shared_timestamp())
             };
             (restarting, RunPhase::Booting)
         }
         (RunAction::Change, Some(step)) if step.needs_bios() => {
-            (run.with_phase(RunPhase::Changing), RunPhase::Restarting)
+            (run.with_phase(RunPhase::Changing, app.state.shared_timestamp()), RunPhase::Restarting)
         }
         // Both requests can be repeated safely, so they are not recorded in advance.
         (RunAction::Change | RunAction::SwitchOff, _) => (run.clone(), RunPhase::Settling),
@@ -282,8 +279,10 @@ async fn carry_out(
         }
         return fail_run(app, &recorded, why).await;
     }
-    let restarted = if next == RunPhase::Restarting { now() } else { recorded.restarted.clone() };
-    let next = OutOfBandRun { restarted, restart_sent: false, ..recorded.with_phase(next) };
+    let restarted =
+        if next == RunPhase::Restarting { app.state.shared_timestamp() } else { recorded.restarted.clone() };
+    let next =
+        OutOfBandRun { restarted, restart_sent: false, ..recorded.with_phase(next, app.state.shared_timestamp()) };
     Ok(app.state.replace_run(&recorded, Some(next)).await?)
 }
 
@@ -293,7 +292,7 @@ async fn complete_step(app: &AppState, run: &OutOfBandRun, message: String) -> R
         completed: run.completed + 1,
         restarts: 0,
         restart_sent: false,
-        ..run.with_phase(RunPhase::Ready)
+        ..run.with_phase(RunPhase::Ready, app.state.shared_timestamp())
     };
     app.watch.log_note(format!("{}: {message}", app.directory().display_name(&run.machine)));
     let is_recorded = app.state.replace_run(run, Some(next)).await?;
@@ -330,8 +329,12 @@ fn send_action(
 async fn fail_run(app: &AppState, run: &OutOfBandRun, why: String) -> Result<bool, ApiError> {
     let failures = run.failures + 1;
     let message = progress::describe_failure(run, &why);
-    let failed =
-        OutOfBandRun { failures, restart_sent: false, message: message.clone(), ..run.with_phase(RunPhase::Failed) };
+    let failed = OutOfBandRun {
+        failures,
+        restart_sent: false,
+        message: message.clone(),
+        ..run.with_phase(RunPhase::Failed, app.state.shared_timestamp())
+    };
     if app.state.replace_run(run, Some(failed)).await? {
         let name = app.directory().display_name(&run.machine).to_owned();
         app.watch.log_problem(format!("{name}: {message}; nothing is installed"));
@@ -355,11 +358,4 @@ async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send
         Ok(done) => done.map_err(|error| error.to_string()),
         Err(_) => Err("the request to the management controller failed".to_owned()),
     }
-}
-
-/// Returns the time that has passed since a timestamp in RFC 3339; zero if the timestamp is in the future because the
-/// clock was set back.
-fn time_since(text: &str) -> Duration {
-    let time = OffsetDateTime::parse(text, &Rfc3339).unwrap_or(OffsetDateTime::UNIX_EPOCH);
-    (OffsetDateTime::now_utc() - time).try_into().unwrap_or(Duration::ZERO)
 }

@@ -111,9 +111,9 @@ impl OutOfBandRun {
         }
     }
 
-    /// Returns the run with a new phase, which begins now.
-    pub fn with_phase(&self, phase: RunPhase) -> OutOfBandRun {
-        OutOfBandRun { phase, since: now(), ..self.clone() }
+    /// Returns the run with a new phase, which begins at this time.
+    pub fn with_phase(&self, phase: RunPhase, since: String) -> OutOfBandRun {
+        OutOfBandRun { phase, since, ..self.clone() }
     }
 
     /// Returns the step that runs now; `None` if all steps are completed.
@@ -153,7 +153,7 @@ fn decide_admission(stored: Option<&OutOfBandRun>, wanted: &OutOfBandRequest, bo
         RunPhase::Failed if run.failures < ATTEMPTS && is_newer(&run.since) => AdmissionDecision::Start(OutOfBandRun {
             restarts: 0,
             restart_sent: false,
-            ..run.with_phase(RunPhase::Ready)
+            ..run.with_phase(RunPhase::Ready, now())
         }),
         _ => AdmissionDecision::Wait,
     }
@@ -165,7 +165,7 @@ impl ServerState {
     /// # Errors
     /// Returns an error if the database cannot be read or written.
     pub async fn admit_boot(&self, boot: &MachineBoot, wanted: OutOfBandRequest) -> Result<BootAdmission> {
-        let boot = boot.clone();
+        let (boot, since) = (boot.clone(), self.shared_timestamp());
         self.run_as_durable_as_needed(move |transaction| {
             let stored = read_run(transaction, &boot.machine)?;
             // A delayed request of an earlier boot must not start anything.
@@ -173,7 +173,7 @@ impl ServerState {
             Ok(match decide_admission(stored.as_ref(), &wanted, &boot) {
                 AdmissionDecision::Admit => (BootAdmission::Admitted, Durability::Deferred),
                 AdmissionDecision::Start(run) if is_current => {
-                    store_run(transaction, &run)?;
+                    store_run(transaction, &OutOfBandRun { since, ..run })?;
                     (BootAdmission::Waits(true), Durability::Synced)
                 }
                 AdmissionDecision::Wait | AdmissionDecision::Start(_) => {

@@ -54,9 +54,13 @@ impl GatedController {
 }
 
 async fn start(dir: TempDir, url: &str) -> Running {
+    start_around(dir, url, &silent()).await
+}
+
+async fn start_around(dir: TempDir, url: &str, around: &HostEnvironment) -> Running {
     let store = StoreOptions { store: Some(url.to_owned()), store_file: None };
     let options = ServerConfig { store, ..options(dir.path()) };
-    Running::start_with(dir, &options, &silent(), 10_000).await
+    Running::start_with(dir, &options, around, 10_000).await
 }
 
 fn new_database() -> Option<String> {
@@ -222,4 +226,54 @@ async fn an_action_of_an_operator_is_never_repeated_by_another_server() {
     }
     assert!(a.heard.text().contains("one: the server has ended during the action cycle, requested by ann at "));
     assert_eq!(controller.count("POST"), 0);
+}
+
+/// The server that restarts a machine for a step is cut off while the controller handles the request. The other server
+/// does not restart the machine again, and continues after its next boot.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_restart_of_a_step_is_not_repeated_by_another_server() {
+    let Some(url) = new_database() else { return };
+    let controller = GatedController::start(ONE.to_owned());
+    let around = HostEnvironment { quiet: PATIENCE, ..silent() };
+    let a = start_around(with_reboot_step(&controller), &url, &around).await;
+    let gate = controller.close_gate("POST").await;
+    let token = a.token(ONE).await;
+    let path = format!("/v1/machine/{ONE}");
+    let began = std::time::Instant::now();
+    while controller.count("POST") == 0 {
+        assert!(began.elapsed() < PATIENCE, "{}", a.heard.text());
+        a.call(&token, "GET", &path, &Value::Null).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let dir = with_reboot_step(&controller);
+    std::fs::copy(a.dir.path().join("operator.token"), dir.path().join("operator.token")).unwrap();
+    let b = start_around(dir, &url, &around).await;
+    let (until, blocked) = mpsc::channel();
+    a.state.block_thread(blocked);
+    tokio::time::sleep(store::server_leases::LEASE + TAKEOVER).await;
+    let run = b.state.find_out_of_band_run(ONE).await.unwrap().unwrap();
+    assert_eq!((run.phase, run.restart_sent), (store::RunPhase::Restarting, true));
+    drop(gate);
+    drop(until);
+    // The first server records the response.
+    while b.state.find_out_of_band_run(ONE).await.unwrap().unwrap().phase != store::RunPhase::Booting {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let token = b.token(ONE).await;
+    b.allocated(ONE, &token).await;
+    assert_eq!(controller.count("POST"), 1);
+}
+
+/// Creates a directory whose machine ONE is restarted over Redfish before its installation.
+fn with_reboot_step(controller: &GatedController) -> TempDir {
+    let dir = with_controller(controller);
+    std::fs::create_dir(dir.path().join("deploy-templates")).unwrap();
+    let step = json!({"interface": "power", "step": "reboot", "args": {}, "priority": 5});
+    let template = json!({"name": "CUSTOM_A", "steps": [step]}).to_string();
+    std::fs::write(dir.path().join("deploy-templates/a.yaml"), template).unwrap();
+    let path = dir.path().join("machines/one.yaml");
+    let file = std::fs::read_to_string(&path).unwrap();
+    let file = file.replace("size: c1", "size: c1\ntraits: [CUSTOM_A]") + "  requested_traits: [CUSTOM_A]\n";
+    std::fs::write(&path, file).unwrap();
+    dir
 }

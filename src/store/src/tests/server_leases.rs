@@ -137,8 +137,8 @@ fn without_the_database_no_request_is_permitted() {
 fn a_canceled_power_cycle_is_not_permitted_unless_the_machine_was_switched() {
     let Some(address) = new_database() else { return };
     let (_dirs, [a, b]) = two_servers(&address);
-    for has_switched in [false, true] {
-        let id = create(&a, &["m1"], limits(1, 9));
+    for (machine, has_switched) in [("m1", false), ("m2", true)] {
+        let id = create(&a, &[machine], limits(1, 9));
         assert_eq!(advance(&a, id), "o");
         let lease = claimed(wait(a.claim_power_cycle((id, 0))));
         assert!(matches!(wait(b.claim_power_cycle((id, 0))), LeaseClaim::Refused));
