@@ -22,6 +22,7 @@
 //! * Requests: [`accepted_host_names`] checks the host of a request, [`base_url`] determines URLs, [`metrics`] counts
 //!   events, and [`planner_pool`] runs plans.
 
+pub mod abandoned_actions;
 mod abandoned_reinstalls;
 pub mod accepted_host_names;
 pub mod access;
@@ -33,6 +34,7 @@ pub mod base_url;
 mod bearer_token;
 pub mod boot_digest;
 pub mod console_log;
+mod controller_lease;
 pub mod deploy_templates;
 pub mod display_phase;
 pub mod downloads;

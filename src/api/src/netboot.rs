@@ -24,7 +24,6 @@ use site::{boot_value_validation, operator_files};
 use std::sync::Arc;
 use store::boot_token::RequestedBoot;
 use store::{ATTEMPTS, BootDecision, BootTarget, FileAllocation, MachineBoot, ReinstallOrder, restore_confirmation};
-use time::OffsetDateTime;
 
 pub async fn start_script(base: BaseUrls) -> String {
     ipxe::start_script(&base.files)
@@ -195,7 +194,7 @@ struct BootRequest {
 impl BootRequest {
     /// Returns a new token for a boot of this machine.
     fn issue_token(&self, app: &AppState, while_active: bool) -> Result<String, ApiError> {
-        let boot = RequestedBoot { machine: self.id.clone(), created: OffsetDateTime::now_utc(), while_active };
+        let boot = RequestedBoot { machine: self.id.clone(), created: app.state.shared_time(), while_active };
         Ok(app.boot_tokens.issue_token(&boot)?)
     }
 

@@ -2,21 +2,25 @@
 //!
 //! A run starts when a machine in its ramdisk requests the installation, so that an installed system is never
 //! restarted. `admit` withholds the installation until every step is completed and verified, and the machine has booted
-//! again after the last restart. `decision` decides the next action of a run, `support` checks the Redfish service
+//! again after the last restart. `run_loop` continues the runs, `decision` decides the next action of a run, `support` checks the Redfish service
 //! before the first change, and `progress` describes runs.
 
 mod decision;
 pub mod progress;
+mod run_loop;
 mod support;
+
+pub use run_loop::{RUN_INTERVAL, continue_runs};
 
 use super::AppState;
 use super::agent_api::wire_allocation;
+use super::controller_lease::HeldLease;
 use super::migration_requests::machine_requests::{MigrationResponse, find_migration_response};
 use super::power::{controller_failure, to_target};
 use axum::http::StatusCode;
-use bmc::TargetMachine;
 use bmc::redfish::RedfishMachine;
 use bmc::redfish::bios::SystemState;
+use bmc::{TargetMachine, Unguarded, WriteGuard};
 use common::error::Result;
 use decision::{PHASE_TIMEOUT, RunAction, RunObservation, decide_action};
 use http_server::api_error::ApiError;
@@ -26,21 +30,8 @@ use model::install_report::{EventName, ProgressEvent};
 use site::allocation_resolution::{ResolvedAllocation, SiteObjects};
 use site::operator_files::MachineSpec;
 use site::requested_steps::{OutOfBandTemplate, find_out_of_band_templates};
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
-use store::{BootAdmission, InstallState, MachineBoot, OutOfBandRequest, OutOfBandRun, RunPhase, now};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
-use tokio::sync::Semaphore;
-use tokio::task::JoinHandle;
+use store::{BootAdmission, InstallState, MachineBoot, OutOfBandRequest, OutOfBandRun, RunPhase};
 
-/// Interval at which unfinished runs are continued.
-const CHECK_EVERY: Duration = Duration::from_secs(5);
-/// Maximum number of management controllers that are in use at the same time.
-const CONTROLLERS: usize = 16;
-/// Maximum number of consecutive actions of a run without a pause.
-const ACTIONS: usize = 16;
 /// Error code for steps that a Redfish service does not support.
 const UNSUPPORTED: &str = "redfish-unsupported";
 
@@ -142,50 +133,13 @@ fn firmware_uuid(machine: &MachineSpec) -> String {
     machine.smbios_uuid.map_or_else(|| machine.id.clone(), |uuid| uuid.to_string())
 }
 
-/// Continues all unfinished runs, including runs of an earlier server process. Never returns.
-pub async fn continue_runs(app: Arc<AppState>) {
-    let places = Arc::new(Semaphore::new(CONTROLLERS));
-    let mut tasks: BTreeMap<String, JoinHandle<()>> = BTreeMap::new();
-    loop {
-        tasks.retain(|_, task| !task.is_finished());
-        let active = app.state.list_active_runs().await.unwrap_or_default();
-        let is_idle = active.is_empty() && tasks.is_empty();
-        for (run, _) in active {
-            let (app, places, id) = (app.clone(), places.clone(), run.machine.clone());
-            tasks.entry(run.machine).or_insert_with(|| {
-                tokio::spawn(async move {
-                    let _place = places.acquire().await;
-                    continue_run(&app, &id).await;
-                })
-            });
-        }
-        let pause = if is_idle { Duration::from_secs(3600) } else { app.run_interval };
-        let _ = tokio::time::timeout(pause, app.runs.notified()).await;
-    }
-}
-
-/// Interval of [`continue_runs`] outside of tests.
-pub const RUN_INTERVAL: Duration = CHECK_EVERY;
-
-/// Carries out the actions of a run until it must wait.
-async fn continue_run(app: &AppState, id: &str) {
-    for _ in 0..ACTIONS {
-        let active = app.state.list_active_runs().await.unwrap_or_default();
-        let Some((run, boot)) = active.into_iter().find(|(run, _)| run.machine == id) else { return };
-        match advance_run(app, run, boot).await {
-            Ok(true) => {}
-            Ok(false) => return,
-            Err(error) => {
-                let name = app.directory().display_name(id).to_owned();
-                return app
-                    .log_rate_limited(format!("{name}: cannot continue the steps over Redfish: {}", error.parts().1));
-            }
-        }
-    }
-}
-
 /// Carries out one action of the run. Returns whether the next action can follow immediately.
-async fn advance_run(app: &AppState, run: OutOfBandRun, boot: Option<MachineBoot>) -> Result<bool, ApiError> {
+async fn advance_run(
+    app: &AppState,
+    run: OutOfBandRun,
+    boot: Option<MachineBoot>,
+    lease: Option<&HeldLease>,
+) -> Result<bool, ApiError> {
     let directory = app.directory();
     match find_authority(app, &run).await? {
         RunAuthority::Withdrawn => {
@@ -214,7 +168,7 @@ async fn advance_run(app: &AppState, run: OutOfBandRun, boot: Option<MachineBoot
     });
     let system = match read.await {
         Ok(system) => system,
-        Err(why) if time_since(&run.since) > PHASE_TIMEOUT => return fail_run(app, &run, why).await,
+        Err(why) if app.state.time_since(&run.since) > PHASE_TIMEOUT => return fail_run(app, &run, why).await,
         Err(why) => {
             app.log_rate_limited(format!("{}: {why}", directory.display_name(&run.machine)));
             return Ok(false);
@@ -229,11 +183,12 @@ async fn advance_run(app: &AppState, run: OutOfBandRun, boot: Option<MachineBoot
     let seen = RunObservation {
         system: &system,
         in_ramdisk: boot.as_ref().is_some_and(|boot| app.state.heard.has_called_recently(boot)),
-        booted: boot.as_ref().filter(is_after).map(MachineBoot::age),
-        phase_age: time_since(&run.since),
+        booted: boot.as_ref().filter(is_after).map(|boot| app.state.age_of(boot)),
+        phase_age: app.state.time_since(&run.since),
+        is_shared: app.state.is_shared(),
     };
     let action = decide_action(&run, &seen);
-    carry_out(app, run, action, (bmc, uuid), system).await
+    carry_out(app, run, action, (bmc, uuid, lease), system).await
 }
 
 /// Result of the check whether the operator still wants the installation of a run.
@@ -271,15 +226,15 @@ async fn carry_out(
     app: &AppState,
     run: OutOfBandRun,
     action: RunAction,
-    (bmc, uuid): (Bmc, String),
+    (bmc, uuid, lease): (Bmc, String, Option<&HeldLease>),
     system: SystemState,
 ) -> Result<bool, ApiError> {
     let name = app.directory().display_name(&run.machine).to_owned();
     let (recorded, next) = match (&action, run.current_step()) {
-        (RunAction::Wait, _) => return Ok(false),
+        (RunAction::Wait | RunAction::Hold, _) => return Ok(false),
         (RunAction::Fail(why), _) => return fail_run(app, &run, why.clone()).await,
         (RunAction::Finish, _) => {
-            if !app.state.replace_run(&run, Some(run.with_phase(RunPhase::Done))).await? {
+            if !app.state.replace_run(&run, Some(run.with_phase(RunPhase::Done, app.state.shared_timestamp()))).await? {
                 return Ok(false);
             }
             app.watch.log_note(format!("{name}: all steps over Redfish are completed: the installation can start"));
@@ -290,12 +245,16 @@ async fn carry_out(
             return complete_step(app, &run, progress::describe_completed(&run, step, &system)).await;
         }
         (RunAction::Restart, _) => {
-            let restarting =
-                OutOfBandRun { restarts: run.restarts + 1, restarted: now(), ..run.with_phase(RunPhase::Restarting) };
+            let restarting = OutOfBandRun {
+                restarts: run.restarts + 1,
+                restarted: app.state.shared_timestamp(),
+                restart_sent: true,
+                ..run.with_phase(RunPhase::Restarting, app.state.shared_timestamp())
+            };
             (restarting, RunPhase::Booting)
         }
         (RunAction::Change, Some(step)) if step.needs_bios() => {
-            (run.with_phase(RunPhase::Changing), RunPhase::Restarting)
+            (run.with_phase(RunPhase::Changing, app.state.shared_timestamp()), RunPhase::Restarting)
         }
         // Both requests can be repeated safely, so they are not recorded in advance.
         (RunAction::Change | RunAction::SwitchOff, _) => (run.clone(), RunPhase::Settling),
@@ -306,19 +265,35 @@ async fn carry_out(
     let step = run.current_step().cloned();
     app.watch.log_note(format!("{name}: {}", progress::describe_action(&action, step.as_ref())));
     let registered = app.state.find_registration(&run.machine).await?;
-    let send = move || send_action(&action, step.as_ref(), (&bmc, &to_target(uuid, registered)), &system);
+    let guard = lease.map(HeldLease::guard);
+    let send = move || {
+        let guard: &dyn WriteGuard = guard.as_ref().map_or(&Unguarded, |guard| guard);
+        send_action(&action, step.as_ref(), (&bmc, &to_target(uuid, registered), guard), &system)
+    };
     let sent = run_blocking(send);
     if let Err(why) = sent.await {
+        if lease.is_some_and(HeldLease::is_refused) {
+            // The server that owns the run continues it.
+            app.log_rate_limited(format!("{name}: {why}"));
+            return Ok(false);
+        }
         return fail_run(app, &recorded, why).await;
     }
-    let restarted = if next == RunPhase::Restarting { now() } else { recorded.restarted.clone() };
-    let next = OutOfBandRun { restarted, ..recorded.with_phase(next) };
+    let restarted =
+        if next == RunPhase::Restarting { app.state.shared_timestamp() } else { recorded.restarted.clone() };
+    let next =
+        OutOfBandRun { restarted, restart_sent: false, ..recorded.with_phase(next, app.state.shared_timestamp()) };
     Ok(app.state.replace_run(&recorded, Some(next)).await?)
 }
 
 /// Records that the current step is completed. Returns false if the run has changed in the meantime.
 async fn complete_step(app: &AppState, run: &OutOfBandRun, message: String) -> Result<bool, ApiError> {
-    let next = OutOfBandRun { completed: run.completed + 1, restarts: 0, ..run.with_phase(RunPhase::Ready) };
+    let next = OutOfBandRun {
+        completed: run.completed + 1,
+        restarts: 0,
+        restart_sent: false,
+        ..run.with_phase(RunPhase::Ready, app.state.shared_timestamp())
+    };
     app.watch.log_note(format!("{}: {message}", app.directory().display_name(&run.machine)));
     let is_recorded = app.state.replace_run(run, Some(next)).await?;
     if is_recorded {
@@ -331,10 +306,10 @@ async fn complete_step(app: &AppState, run: &OutOfBandRun, message: String) -> R
 fn send_action(
     action: &RunAction,
     step: Option<&OutOfBandStep>,
-    (bmc, target): (&Bmc, &TargetMachine),
+    (bmc, target, guard): (&Bmc, &TargetMachine, &dyn WriteGuard),
     system: &SystemState,
 ) -> Result<()> {
-    let machine = RedfishMachine::connect(bmc, target.uuid.as_deref())?;
+    let machine = RedfishMachine::connect(bmc, target.uuid.as_deref())?.guarded_by(guard);
     match (action, step, &system.bios) {
         (RunAction::Restart, ..) => {
             machine.set_boot_device(BootDevice::Pxe, false, target.firmware)?;
@@ -354,7 +329,12 @@ fn send_action(
 async fn fail_run(app: &AppState, run: &OutOfBandRun, why: String) -> Result<bool, ApiError> {
     let failures = run.failures + 1;
     let message = progress::describe_failure(run, &why);
-    let failed = OutOfBandRun { failures, message: message.clone(), ..run.with_phase(RunPhase::Failed) };
+    let failed = OutOfBandRun {
+        failures,
+        restart_sent: false,
+        message: message.clone(),
+        ..run.with_phase(RunPhase::Failed, app.state.shared_timestamp())
+    };
     if app.state.replace_run(run, Some(failed)).await? {
         let name = app.directory().display_name(&run.machine).to_owned();
         app.watch.log_problem(format!("{name}: {message}; nothing is installed"));
@@ -378,11 +358,4 @@ async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send
         Ok(done) => done.map_err(|error| error.to_string()),
         Err(_) => Err("the request to the management controller failed".to_owned()),
     }
-}
-
-/// Returns the time that has passed since a timestamp in RFC 3339; zero if the timestamp is in the future because the
-/// clock was set back.
-fn time_since(text: &str) -> Duration {
-    let time = OffsetDateTime::parse(text, &Rfc3339).unwrap_or(OffsetDateTime::UNIX_EPOCH);
-    (OffsetDateTime::now_utc() - time).try_into().unwrap_or(Duration::ZERO)
 }

@@ -1,13 +1,15 @@
 //! Power control of a machine through the management controller that its machine file specifies.
 
 use super::AppState;
+use super::access;
 use super::agent_api::request_body::{EVENT_BYTES, read_operator_document};
+use super::controller_lease::{HeldLease, claim_controller};
 use super::operator::OperatorAuth;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use bmc::{PowerAction, PowerState, TargetMachine, read_power_state, switch_power};
+use bmc::{PowerAction, PowerState, TargetMachine, Unguarded, WriteGuard, read_power_state, switch_power};
 use common::error::Error;
 use http_server::api_error::ApiError;
 use http_server::quotas::ClientAddress;
@@ -16,6 +18,7 @@ use model::bmc::Bmc;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use store::StoredRegistration;
+use store::server_leases::{ActionOrigin, LeasedAction};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct PowerRequest {
@@ -34,7 +37,10 @@ pub(crate) async fn get_power(
     Path(id): Path<String>,
     _: OperatorAuth,
 ) -> Result<Json<PowerStateResponse>, ApiError> {
-    let state = ask_controller(&app, &id.to_lowercase(), read_power_state).await?;
+    let id = id.to_lowercase();
+    let controller = MachineController::find(&app, &id).await?;
+    let (state, warning) = yield_turn(controller.run(read_power_state)).await?;
+    log_warning(&app, &id, warning);
     Ok(Json(PowerStateResponse { state }))
 }
 
@@ -68,43 +74,100 @@ pub async fn switch_as_requested(
     Ok(())
 }
 
-/// Performs the action through the management controller in the machine file.
+/// Performs the action through the management controller in the machine file. If several servers use the database, the
+/// action is refused while another action on the machine is in progress.
 ///
 /// # Errors
-/// The file does not name a controller, or the controller fails.
+/// The file does not name a controller, the controller fails, or another action is in progress.
 pub(crate) async fn switch_machine(app: &AppState, id: &str, action: PowerAction) -> Result<(), ApiError> {
-    ask_controller(app, id, move |bmc, target| Ok(((), switch_power(bmc, action, target)?))).await
+    let controller = MachineController::find(app, id).await?;
+    let leased = LeasedAction::new(ActionOrigin::Operator, action_name(action), access::current_user());
+    let lease = claim_controller(app, id, leased).await?;
+    // Neither the action nor its lease ends if the client disconnects.
+    let run = tokio::spawn(async move {
+        let done = controller.switch(action, lease.as_ref()).await;
+        if let Some(lease) = lease {
+            lease.release().await;
+        }
+        done
+    });
+    let done = yield_turn(run).await.map_err(|_| request_panicked())?;
+    log_warning(app, id, done?);
+    Ok(())
 }
 
-/// Sends a request to the management controller in the machine file, and logs the warning in the response.
-async fn ask_controller<T: Send + 'static>(
-    app: &AppState,
-    id: &str,
-    request: impl FnOnce(&Bmc, &TargetMachine) -> common::error::Result<(T, Option<String>)> + Send + 'static,
-) -> Result<T, ApiError> {
-    let directory = app.directory();
-    let machine =
-        directory.find_machine(id).ok_or_else(|| ApiError::not_found(format!("machines/ contains no machine {id}")))?;
-    let none = || {
-        let how = "add `bmc:` with url, username and password to the file, or use --bmc";
-        ApiError::new(
-            StatusCode::CONFLICT,
-            format!("the file of machine {id} does not name a management controller: {how}"),
-        )
-        .with_code("controller-missing")
-    };
-    let bmc = machine.bmc.clone().ok_or_else(none)?;
-    // The controller reports the UUID of the firmware. An id that the operator has chosen differs from it.
-    let uuid = machine.smbios_uuid.map_or_else(|| id.to_owned(), |uuid| uuid.to_string());
-    let registered = app.state.find_registration(id).await?;
-    let ask = move || request(&bmc, &to_target(uuid, registered));
-    let done = yield_turn(tokio::task::spawn_blocking(ask)).await;
-    let done = done.map_err(|_| {
-        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the request to the management controller failed")
-    })?;
-    let (response, warning) = done.map_err(|error| controller_failure(&error))?;
-    warning.into_iter().for_each(|warning| app.log_rate_limited(format!("{}: {warning}", directory.display_name(id))));
-    Ok(response)
+/// Returns the name of the action on the command line.
+pub(crate) fn action_name(action: PowerAction) -> &'static str {
+    match action {
+        PowerAction::On => "on",
+        PowerAction::Off => "off",
+        PowerAction::Cycle => "cycle",
+        PowerAction::Pxe => "pxe",
+    }
+}
+
+pub(crate) fn log_warning(app: &AppState, id: &str, warning: Option<String>) {
+    let name = app.directory().display_name(id).to_owned();
+    warning.into_iter().for_each(|warning| app.log_rate_limited(format!("{name}: {warning}")));
+}
+
+/// Management controller in a machine file, and the machine that it controls.
+#[derive(Clone)]
+pub(crate) struct MachineController {
+    bmc: Bmc,
+    uuid: String,
+    registered: Option<StoredRegistration>,
+}
+
+impl MachineController {
+    /// # Errors
+    /// There is no machine with this id, or its file does not name a controller.
+    pub(crate) async fn find(app: &AppState, id: &str) -> Result<MachineController, ApiError> {
+        let directory = app.directory();
+        let machine = directory
+            .find_machine(id)
+            .ok_or_else(|| ApiError::not_found(format!("machines/ contains no machine {id}")))?;
+        let none = || {
+            let how = "add `bmc:` with url, username and password to the file, or use --bmc";
+            ApiError::new(
+                StatusCode::CONFLICT,
+                format!("the file of machine {id} does not name a management controller: {how}"),
+            )
+            .with_code("controller-missing")
+        };
+        let bmc = machine.bmc.clone().ok_or_else(none)?;
+        // The controller reports the UUID of the firmware. An id that the operator has chosen differs from it.
+        let uuid = machine.smbios_uuid.map_or_else(|| id.to_owned(), |uuid| uuid.to_string());
+        Ok(MachineController { bmc, uuid, registered: app.state.find_registration(id).await? })
+    }
+
+    /// Runs requests on a thread that may block.
+    pub(crate) async fn run<T: Send + 'static>(
+        self,
+        request: impl FnOnce(&Bmc, &TargetMachine) -> common::error::Result<T> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let MachineController { bmc, uuid, registered } = self;
+        let done = tokio::task::spawn_blocking(move || request(&bmc, &to_target(uuid, registered))).await;
+        done.map_err(|_| request_panicked())?.map_err(|error| controller_failure(&error))
+    }
+
+    /// Performs an action, with the permissions of the lease. Returns the warning of the controller.
+    pub(crate) async fn switch(
+        self,
+        action: PowerAction,
+        lease: Option<&HeldLease>,
+    ) -> Result<Option<String>, ApiError> {
+        let guard = lease.map(HeldLease::guard);
+        let guarded = move |bmc: &Bmc, target: &TargetMachine| {
+            let guard: &dyn WriteGuard = guard.as_ref().map_or(&Unguarded, |guard| guard);
+            switch_power(bmc, action, target, guard)
+        };
+        self.run(guarded).await
+    }
+}
+
+fn request_panicked() -> ApiError {
+    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the request to the management controller failed")
 }
 
 /// Returns the error response for a management controller that fails, or does not carry out a request.

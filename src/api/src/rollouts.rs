@@ -2,6 +2,7 @@
 //! members are reinstalled as requested, and [`runner`] orders the reinstalls.
 
 mod member_approval;
+pub(crate) mod power_cycle;
 pub mod runner;
 mod start_time;
 mod view;
@@ -25,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 use store::now;
 use store::rollouts::start_window::StartWindow;
 use store::rollouts::{MemberRecord, Rollout, RolloutLimits, RolloutOutcome, RolloutRecord};
@@ -35,6 +37,8 @@ use time::OffsetDateTime;
 const MEMBERS: usize = 1000;
 /// Maximum size of a request, whose members may contain approved plans.
 const REQUEST_BYTES: usize = 16 << 20;
+/// Interval at which pending requests are read.
+const PENDING_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum number of refused members that an error message lists.
 const LISTED: usize = 10;
 
@@ -235,11 +239,24 @@ pub async fn change_rollout(
         RolloutChange::Resume => "resumed",
         RolloutChange::Cancel(_) => "canceled",
     };
+    let is_cancel = matches!(change, RolloutChange::Cancel(_));
     let rollout = require_done(app.state.change_rollout(id, change).await?, id)?;
+    if is_cancel {
+        await_pending_requests(app, id).await?;
+    }
     app.watch.log_note(format!("rollout {id}: user {user} {word} the rollout", user = identity.user));
     app.request_reload();
     app.rollouts.notify_one();
     Ok(RolloutView::new(app, &rollout))
+}
+
+/// Waits until no server can send a request to a controller that was permitted before the rollout was canceled, so that
+/// no machine is power-cycled after the cancellation was acknowledged.
+async fn await_pending_requests(app: &AppState, id: i64) -> Result<(), ApiError> {
+    while app.state.has_pending_requests(id).await? {
+        tokio::time::sleep(PENDING_INTERVAL).await;
+    }
+    Ok(())
 }
 
 /// Returns the rollout with this id, if the current user may access all of its machines.

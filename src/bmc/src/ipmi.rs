@@ -3,7 +3,10 @@
 
 mod boot_flags;
 
-use super::{PowerAction, PowerState, READS, READS_AFTER_REJECTION, TargetMachine, bmc_refusal, read_until};
+use super::{
+    PowerAction, PowerState, READS, READS_AFTER_REJECTION, TargetMachine, Unguarded, WriteGuard, WriteKind,
+    bmc_refusal, read_until,
+};
 use common::error::{Error, Phase, Result};
 use common::format::untrusted_text_limits::sanitize_line;
 use linux::process::{CommandError, ToolCommand};
@@ -34,6 +37,7 @@ struct IpmiController<'a> {
     port: String,
     /// Options that the controller requires.
     options: RefCell<Vec<[&'static str; 2]>>,
+    guard: &'a dyn WriteGuard,
 }
 
 /// Performs the action, and reads the resulting state from the controller. Returns a warning if the controller reports
@@ -42,11 +46,11 @@ pub(crate) fn perform_action(
     program: impl AsRef<OsStr>,
     bmc: &Bmc,
     (host, port): (&str, Option<u16>),
-    action: PowerAction,
-    machine: &TargetMachine,
+    (action, machine): (PowerAction, &TargetMachine),
+    guard: &dyn WriteGuard,
 ) -> Result<Option<String>> {
     let (program, port) = (program.as_ref(), port.unwrap_or(623).to_string());
-    let controller = IpmiController { program, bmc, host, port, options: RefCell::default() };
+    let controller = IpmiController { program, bmc, host, port, options: RefCell::default(), guard };
     let warning = match action {
         PowerAction::On => controller.reach_state("on").map(|()| None),
         PowerAction::Off => controller.reach_state("off").map(|()| None),
@@ -65,7 +69,7 @@ pub(crate) fn read_power_state(
     machine: &TargetMachine,
 ) -> Result<(PowerState, Option<String>)> {
     let (program, port) = (program.as_ref(), port.unwrap_or(623).to_string());
-    let controller = IpmiController { program, bmc, host, port, options: RefCell::default() };
+    let controller = IpmiController { program, bmc, host, port, options: RefCell::default(), guard: &Unguarded };
     let state = PowerState::from_name(&controller.read_power()?);
     Ok((state, controller.compare_guid(machine)))
 }
@@ -91,6 +95,14 @@ impl IpmiController<'_> {
         done.map_err(|error| explain_failure(self.host, error))
     }
 
+    /// Runs a command that changes the machine, if the guard permits it.
+    fn change(&self, write: WriteKind, words: &[&str]) -> Result<String> {
+        self.guard.permit(write)?;
+        let done = self.run(words);
+        self.guard.confirm();
+        done
+    }
+
     fn run_with(&self, options: &[[&str; 2]], words: &[&str]) -> std::result::Result<String, CommandError> {
         let Bmc { username, password, .. } = self.bmc;
         // Without `-E`, ipmitool would prompt for the password on the terminal.
@@ -109,7 +121,7 @@ impl IpmiController<'_> {
     fn reach_state(&self, state: &str) -> Result<()> {
         match self.read_power()? == state {
             true => Ok(()),
-            false => self.await_state(state, self.run(&["chassis", "power", state])),
+            false => self.await_state(state, self.change(WriteKind::Power, &["chassis", "power", state])),
         }
     }
 
@@ -134,7 +146,7 @@ impl IpmiController<'_> {
         if self.read_power()? == "off" {
             return self.reach_state("on");
         }
-        match self.run(&["chassis", "power", "cycle"]) {
+        match self.change(WriteKind::Power, &["chassis", "power", "cycle"]) {
             Ok(output) => self.await_state("on", Ok(output)),
             Err(_) => {
                 self.reach_state("off")?;

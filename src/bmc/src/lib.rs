@@ -7,6 +7,9 @@
 
 mod ipmi;
 pub mod redfish;
+mod write_guard;
+
+pub use write_guard::{Unguarded, WriteGuard, WriteKind};
 
 use common::error::{Error, Phase, Result};
 use model::bmc::{Bmc, BmcAddress};
@@ -92,11 +95,18 @@ pub struct TargetMachine {
 ///
 /// # Errors
 /// The controller cannot be reached, rejects the credentials, belongs to another machine, does not support the action,
-/// or reports a state other than the requested one.
-pub fn switch_power(bmc: &Bmc, action: PowerAction, machine: &TargetMachine) -> Result<Option<String>> {
+/// reports a state other than the requested one, or `guard` refuses a request.
+pub fn switch_power(
+    bmc: &Bmc,
+    action: PowerAction,
+    machine: &TargetMachine,
+    guard: &dyn WriteGuard,
+) -> Result<Option<String>> {
     match &bmc.at {
-        BmcAddress::Redfish { .. } => redfish::perform_action(bmc, action, machine),
-        BmcAddress::Ipmi { host, port } => ipmi::perform_action("ipmitool", bmc, (host, *port), action, machine),
+        BmcAddress::Redfish { .. } => redfish::perform_action(bmc, action, machine, guard),
+        BmcAddress::Ipmi { host, port } => {
+            ipmi::perform_action("ipmitool", bmc, (host, *port), (action, machine), guard)
+        }
     }
 }
 

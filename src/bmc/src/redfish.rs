@@ -7,7 +7,7 @@ mod etag;
 mod power;
 mod session;
 
-use super::{PowerAction, PowerState, TargetMachine, bmc_refusal};
+use super::{PowerAction, PowerState, TargetMachine, WriteGuard, bmc_refusal};
 use client::RedfishClient;
 use common::error::Result;
 use model::bmc::{Bmc, BmcAddress};
@@ -25,8 +25,13 @@ pub struct RedfishMachine<'a> {
 
 /// Performs the action, and reads the resulting state from the service. Returns a warning if the resulting state
 /// differs from the requested state in a harmless way.
-pub(crate) fn perform_action(bmc: &Bmc, action: PowerAction, machine: &TargetMachine) -> Result<Option<String>> {
-    let system = RedfishMachine::connect(bmc, machine.uuid.as_deref())?;
+pub(crate) fn perform_action(
+    bmc: &Bmc,
+    action: PowerAction,
+    machine: &TargetMachine,
+    guard: &dyn WriteGuard,
+) -> Result<Option<String>> {
+    let system = RedfishMachine::connect(bmc, machine.uuid.as_deref())?.guarded_by(guard);
     match action {
         PowerAction::On => system.switch_on().map(|()| None),
         PowerAction::Off => system.switch_off().map(|()| None),
@@ -57,6 +62,12 @@ impl<'a> RedfishMachine<'a> {
             None => client.find_system(machine)?,
         };
         Ok(RedfishMachine { client, path })
+    }
+
+    /// Requests the permission of `guard` before each request that changes the machine.
+    pub fn guarded_by(mut self, guard: &'a dyn WriteGuard) -> RedfishMachine<'a> {
+        self.client.guard = guard;
+        self
     }
 }
 

@@ -1,7 +1,7 @@
 //! Tests of commands that print hostile names, received from inventories, layouts, images, servers or management controllers.
 
 use crate::cli::{Cli, CliCommand, ImageArgs, ImageCommand};
-use bmc::{PowerAction, TargetMachine, switch_power};
+use bmc::{PowerAction, TargetMachine, Unguarded, switch_power};
 use clap::Parser;
 use common::error::Result;
 use common::exit_status::CommandOutcome;
@@ -161,7 +161,7 @@ fn management_controllers_that_answer_with_hostile_text() {
         let url = server.url("").trim_end_matches('/').to_owned();
         let at = BmcAddress::Redfish { url, system: None };
         let bmc = Bmc { at, username: "u".to_owned(), password: SecretText::new("p"), insecure: false };
-        let output = recorded(|| switch_power(&bmc, PowerAction::On, &TargetMachine::default()));
+        let output = recorded(|| switch_power(&bmc, PowerAction::On, &TargetMachine::default(), &Unguarded));
         assert_tame(&format!("Redfish {status}"), &output);
     }
 }

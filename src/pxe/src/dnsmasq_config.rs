@@ -111,6 +111,30 @@ fn address_config(AddressRange { first, last }: AddressRange, asked: &DnsmasqPar
 mod tests {
     use super::*;
 
+    /// Any of several servers may answer a machine that boots: the same boot files are offered, and no addresses.
+    #[test]
+    fn two_servers_without_a_range_differ_only_in_their_own_address() {
+        let address = |text: &str| text.parse().unwrap();
+        let (tftp, leases) = (Path::new("/t"), Path::new("/l"));
+        let config = |own: &str| {
+            let card =
+                PxeNic { name: "eth1".to_owned(), index: 2, address: address(own), netmask: address("255.255.255.0") };
+            let (script, ipxe) =
+                (format!("http://{own}:8080/start.ipxe"), format!("http://{own}:8080/ipxe/snponly.efi"));
+            let (card, script, ipxe) = (&card, &*script, &*ipxe);
+            let asked =
+                DnsmasqParameters { card, range: None, dhcp_options: &[], forwards: true, script, ipxe, tftp, leases };
+            dnsmasq_config(&asked)
+        };
+        let [one, two] = ["10.0.0.1", "10.0.0.2"].map(config);
+        assert_ne!(one, two);
+        assert_eq!(one.replace("10.0.0.1", "10.0.0.2"), two);
+        for config in [one, two] {
+            assert!(config.contains("dhcp-range=10.0.0.0,proxy,"), "{config}");
+            assert_eq!(config.matches("dhcp-range").count(), 1, "{config}");
+        }
+    }
+
     /// Other tests check the responses of a running dnsmasq.
     #[test]
     fn each_kind_of_machine_has_its_line() {

@@ -15,7 +15,7 @@ use api::deploy_templates::TemplateWriter;
 use api::planner_pool::PlannerPool;
 use api::site_reload::{ReloadEvent, SiteReloader};
 use api::source_port_check::SourcePorts;
-use api::{AppState, metrics, migration_requests, out_of_band, rollouts};
+use api::{AppState, abandoned_actions, metrics, migration_requests, out_of_band, rollouts};
 use common::error::{Context, Error, Phase, Result};
 use http_server::anonymous_event_limit::AnonymousEvents;
 use http_server::connections::ConnectionLimiter;
@@ -58,7 +58,7 @@ pub(super) struct ControlServer {
     pxe: Option<PxeServer>,
     health: ServerHealth,
     /// Tasks that run until the server ends.
-    tasks: [JoinHandle<()>; 6],
+    tasks: [JoinHandle<()>; 7],
     /// State whose audit log is written to its file before the server ends.
     audited: Arc<AppState>,
     /// Lock on the server's directory, held while the server runs.
@@ -186,12 +186,13 @@ impl ControlServer {
 
 /// Starts the tasks that update machine files when migrations have ended, continue the steps over Redfish and the
 /// rollouts, check the server itself, and delete old records.
-fn start_tasks(app: &Arc<AppState>, options: &ServerConfig, around: &HostEnvironment) -> [JoinHandle<()>; 6] {
+fn start_tasks(app: &Arc<AppState>, options: &ServerConfig, around: &HostEnvironment) -> [JoinHandle<()>; 7] {
     let interval = CHECK_INTERVAL.min(around.look_every * 5);
     [
         tokio::spawn(migration_requests::machine_file_update::keep_files_updated(app.clone())),
         tokio::spawn(out_of_band::continue_runs(app.clone())),
         tokio::spawn(rollouts::runner::continue_rollouts(app.clone())),
+        tokio::spawn(abandoned_actions::handle_abandoned_actions(app.clone())),
         tokio::spawn(forward_changes(app.clone())),
         tokio::spawn(watch_health(app.clone(), interval, around.free_space.clone())),
         tokio::spawn(delete_expired_records(app.state.clone(), options.limits.clone(), app.alarms.clone())),

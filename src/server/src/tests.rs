@@ -55,6 +55,7 @@ mod running_installation;
 mod saved_plans;
 mod secret_release;
 mod server_health;
+mod several_servers;
 mod site_check_report;
 mod sizes;
 mod started_first_installs;

@@ -1,6 +1,7 @@
 //! Times at which boots last contacted the server, and the decision whether a boot is still active.
 
 use crate::boot_token::RequestedBoot;
+use crate::shared_clock::ClockOffset;
 use crate::token::TokenHash;
 use common::sync::lock_mutex;
 use std::collections::{HashMap, HashSet};
@@ -58,12 +59,6 @@ impl MachineBoot {
         time(&self.created) > time(other)
     }
 
-    /// Returns the time since the boot was requested; zero if that time is in the future.
-    pub fn age(&self) -> Duration {
-        let created = OffsetDateTime::parse(&self.created, &Rfc3339).unwrap_or(OffsetDateTime::UNIX_EPOCH);
-        (OffsetDateTime::now_utc() - created).try_into().unwrap_or(Duration::ZERO)
-    }
-
     /// Returns whether the boot has expired. A boot that has started an installation does not expire, because the
     /// duration of an installation depends on the machine's disks.
     pub fn is_expired(&self) -> bool {
@@ -91,6 +86,7 @@ pub struct BootActivity {
     /// True if other servers use the same database. They exchange the times with [`EXCHANGE_MARGIN`].
     pub(crate) is_shared: bool,
     unshared: Arc<Mutex<HashSet<TokenHash>>>,
+    pub(crate) clock: ClockOffset,
     /// See [`QUIET_AT_SAME_ADDRESS`].
     pub quiet_at_same_address: Duration,
 }
@@ -104,6 +100,7 @@ impl BootActivity {
             quiet,
             is_shared: false,
             unshared: Arc::default(),
+            clock: ClockOffset::default(),
             quiet_at_same_address: QUIET_AT_SAME_ADDRESS.min(quiet),
         }
     }

@@ -8,6 +8,7 @@ use crate::database_file::{DatabaseFile, Durability};
 use crate::fair_queue::{self, JobSender};
 use crate::group_commit::{self, Acknowledgement, DatabaseJob, combine_results};
 use crate::read_connection::ReadConnection;
+use crate::server_leases::ServerInstance;
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use crate::store_address::PostgresAddress;
 use crate::unknown_machines::UNKNOWN_MACHINES;
@@ -60,6 +61,7 @@ pub struct ServerState {
     pub(crate) reader: Option<ReadConnection>,
     /// Maximum number of machines without a machine file.
     pub(crate) most_unknown: usize,
+    pub(crate) instance: ServerInstance,
 }
 
 /// Stamp that identifies the content of a file at the time when its digest was computed.
@@ -148,6 +150,7 @@ impl ServerState {
             changes,
             reader,
             most_unknown: UNKNOWN_MACHINES,
+            instance: ServerInstance::default(),
         })
     }
 

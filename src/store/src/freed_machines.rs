@@ -1,6 +1,6 @@
 //! Machines that the operator has freed. The system of the previous tenant may still run on such a machine.
 
-use super::{ServerState, now, out_of_band};
+use super::{ServerState, out_of_band};
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use common::error::Result;
 
@@ -19,10 +19,10 @@ impl ServerState {
     /// # Errors
     /// Returns an error if the database cannot be read or written.
     pub async fn free_machine(&self, machine: &str) -> Result<()> {
-        let machine = machine.to_owned();
+        let (machine, time) = (machine.to_owned(), self.shared_timestamp());
         self.run_durably(move |transaction| {
             out_of_band::delete_run(transaction, &machine)?;
-            record_freed(transaction, &machine)
+            record_freed(transaction, &machine, &time)
         })
         .await
     }
@@ -48,9 +48,9 @@ pub(crate) fn may_run_previous_system(
     connection.prepare_cached(NOT_CLEAN)?.exists(params![machine, allocation])
 }
 
-fn record_freed(transaction: &Transaction, machine: &str) -> sql::Result<()> {
+fn record_freed(transaction: &Transaction, machine: &str, time: &str) -> sql::Result<()> {
     let upsert = "INSERT INTO machines (id, freed) VALUES (?1, ?2) ON CONFLICT (id) DO UPDATE SET freed = ?2";
-    transaction.execute(upsert, params![machine, now()]).map(drop)
+    transaction.execute(upsert, params![machine, time]).map(drop)
 }
 
 /// Returns the time at which the machine was last freed, as RFC 3339; `None` if it was never freed.

@@ -29,7 +29,8 @@
 //!   installations and migrations of a restored database until its records are confirmed, and `install_state` combines
 //!   all records of an allocation. `users` stores users with their roles, `user_tokens` stores the hashes of their
 //!   tokens, and `audit` stores the audit log. `audit_transactions` marks the entries whose request has changed the
-//!   database.
+//!   database. `server_leases` stores which of several servers owns an action on a management controller,
+//!   and `shared_clock` is the clock of all servers.
 //! * **Decisions.** `success_proof` decides whether a reported success is valid. `first_install` handles the start of a
 //!   first installation, and `orders` handles reinstalls. `out_of_band` handles the steps that run through management
 //!   controllers before an installation, `migration_transactions` handles migrations, and `adoption` handles installations that the
@@ -90,6 +91,8 @@ pub(crate) mod restore_review;
 pub mod retention;
 pub mod rollouts;
 pub mod schema;
+pub mod server_leases;
+mod shared_clock;
 pub mod sql;
 pub mod store_address;
 pub mod store_transfer;

@@ -10,6 +10,7 @@ use super::boots::current_boot;
 use super::database_file::Durability;
 use super::install_attempt::ATTEMPTS;
 use super::json_columns::{parse_column, to_json_column};
+use super::server_leases::{AbandonedLease, release_lease};
 use super::{ServerState, TokenHash};
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use common::error::Result;
@@ -65,6 +66,9 @@ pub struct OutOfBandRun {
     pub restarted: String,
     /// Number of restarts that were requested for the current step.
     pub restarts: u32,
+    /// True while the restart of the current step may have been requested, and no response is recorded.
+    #[serde(default)]
+    pub restart_sent: bool,
     /// Number of failures since the list of steps was last changed.
     pub failures: u32,
     /// Reason for the last failure; empty if no step has failed.
@@ -101,14 +105,15 @@ impl OutOfBandRun {
             since: now(),
             restarted: String::new(),
             restarts: 0,
+            restart_sent: false,
             failures: 0,
             message: String::new(),
         }
     }
 
-    /// Returns the run with a new phase, which begins now.
-    pub fn with_phase(&self, phase: RunPhase) -> OutOfBandRun {
-        OutOfBandRun { phase, since: now(), ..self.clone() }
+    /// Returns the run with a new phase, which begins at this time.
+    pub fn with_phase(&self, phase: RunPhase, since: String) -> OutOfBandRun {
+        OutOfBandRun { phase, since, ..self.clone() }
     }
 
     /// Returns the step that runs now; `None` if all steps are completed.
@@ -145,9 +150,11 @@ fn decide_admission(stored: Option<&OutOfBandRun>, wanted: &OutOfBandRequest, bo
     let is_newer = |time: &str| time.is_empty() || boot.is_newer_than(time);
     match run.phase {
         RunPhase::Done if is_newer(&run.restarted) => AdmissionDecision::Admit,
-        RunPhase::Failed if run.failures < ATTEMPTS && is_newer(&run.since) => {
-            AdmissionDecision::Start(OutOfBandRun { restarts: 0, ..run.with_phase(RunPhase::Ready) })
-        }
+        RunPhase::Failed if run.failures < ATTEMPTS && is_newer(&run.since) => AdmissionDecision::Start(OutOfBandRun {
+            restarts: 0,
+            restart_sent: false,
+            ..run.with_phase(RunPhase::Ready, now())
+        }),
         _ => AdmissionDecision::Wait,
     }
 }
@@ -158,7 +165,7 @@ impl ServerState {
     /// # Errors
     /// Returns an error if the database cannot be read or written.
     pub async fn admit_boot(&self, boot: &MachineBoot, wanted: OutOfBandRequest) -> Result<BootAdmission> {
-        let boot = boot.clone();
+        let (boot, since) = (boot.clone(), self.shared_timestamp());
         self.run_as_durable_as_needed(move |transaction| {
             let stored = read_run(transaction, &boot.machine)?;
             // A delayed request of an earlier boot must not start anything.
@@ -166,7 +173,7 @@ impl ServerState {
             Ok(match decide_admission(stored.as_ref(), &wanted, &boot) {
                 AdmissionDecision::Admit => (BootAdmission::Admitted, Durability::Deferred),
                 AdmissionDecision::Start(run) if is_current => {
-                    store_run(transaction, &run)?;
+                    store_run(transaction, &OutOfBandRun { since, ..run })?;
                     (BootAdmission::Waits(true), Durability::Synced)
                 }
                 AdmissionDecision::Wait | AdmissionDecision::Start(_) => {
@@ -201,6 +208,24 @@ impl ServerState {
     pub async fn find_out_of_band_run(&self, machine: &str) -> Result<Option<OutOfBandRun>> {
         let machine = machine.to_owned();
         self.run_job(move |connection| read_run(connection, &machine)).await
+    }
+
+    /// Releases the abandoned lease of a step. If its server was not permitted to restart the machine, the restart may be
+    /// requested by another server. Returns whether the lease was released.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read or written.
+    pub async fn release_step(&self, abandoned: AbandonedLease) -> Result<bool> {
+        self.run_durably(move |transaction| {
+            let AbandonedLease { lease, may_have_switched, .. } = &abandoned;
+            if !release_lease(transaction, lease)? {
+                return Ok(false);
+            }
+            let run = read_run(transaction, &lease.machine)?.filter(|run| run.restart_sent && !may_have_switched);
+            run.map_or(Ok(()), |run| store_run(transaction, &OutOfBandRun { restart_sent: false, ..run }))?;
+            Ok(true)
+        })
+        .await
     }
 
     /// Replaces the run with `new`, or deletes the run if `new` is `None`. Does nothing if the stored run has changed

@@ -99,7 +99,7 @@ impl DatabaseFile {
         if self.connection.as_postgres().is_none() {
             return Ok(());
         }
-        let calls = heard.take_unshared();
+        let (calls, clock) = (heard.take_unshared(), heard.clock.clone());
         let kept = heard.quiet.as_millis().try_into().unwrap_or(i64::MAX);
         let others = self.run_deferred(|transaction| {
             for (boot, age) in &calls {
@@ -112,7 +112,11 @@ impl DatabaseFile {
             transaction.execute(&format!("DELETE FROM boot_calls WHERE called < {NOW} - ?1"), [kept])?;
             let select = format!("SELECT boot, {NOW} - called FROM boot_calls");
             let read = |row: &sql::Row| Ok((row.get(0)?, row.get::<_, i64>(1)?));
-            transaction.prepare(&select)?.query_map([], read)?.collect::<sql::Result<Vec<(TokenHash, i64)>>>()
+            let times =
+                transaction.prepare(&select)?.query_map([], read)?.collect::<sql::Result<Vec<(TokenHash, i64)>>>();
+            let time = transaction.query_row(&format!("SELECT {NOW}"), [], |row| row.get(0))?;
+            clock.record(time);
+            times
         })?;
         heard.record_shared(
             others.into_iter().map(|(boot, age)| (boot, Duration::from_millis(u64::try_from(age).unwrap_or_default()))),
@@ -122,7 +126,7 @@ impl DatabaseFile {
 }
 
 /// Time of PostgreSQL's clock in milliseconds. The clocks of the servers may differ.
-const NOW: &str = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)";
+pub(crate) const NOW: &str = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)";
 
 fn to_milliseconds(age: Duration) -> i64 {
     i64::try_from(age.as_millis()).unwrap_or(i64::MAX)

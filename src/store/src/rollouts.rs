@@ -1,7 +1,9 @@
 //! Stored rollouts: reinstalls of many machines, of which a limited number is in progress at the same time. `schedule`
-//! decides which members start next, `transactions` stores rollouts and orders the reinstalls of their members, and
-//! `progress` updates the members from the records of their machines.
+//! decides which members start next, `transactions` stores rollouts and orders the reinstalls of their members,
+//! `power_cycles` coordinates the power cycles of their machines, and `progress` updates the members from the records of
+//! their machines.
 
+mod power_cycles;
 mod progress;
 pub mod schedule;
 pub mod start_window;
@@ -125,7 +127,7 @@ pub struct MemberRecord {
     /// Id of the reinstall order; empty until the reinstall is ordered.
     #[serde(default)]
     pub order: String,
-    /// Reason for a failure, or for skipping the member.
+    /// Reason for a failure, for skipping the member, or for which the operator must look after it.
     #[serde(default)]
     pub reason: String,
     /// Time of the order, as RFC 3339 in UTC.

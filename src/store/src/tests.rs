@@ -10,6 +10,7 @@ mod order_model;
 mod postgres;
 mod recorded_database;
 mod rollouts;
+mod server_leases;
 mod users_and_audit;
 
 use self::order_model::{Actor, Expected, STEPS, Step};

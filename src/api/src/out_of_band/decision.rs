@@ -27,12 +27,16 @@ pub(crate) struct RunObservation<'a> {
     pub booted: Option<Duration>,
     /// Time since the phase began.
     pub phase_age: Duration,
+    /// True if another server may have sent a request whose response is not recorded.
+    pub is_shared: bool,
 }
 
 /// Next action of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RunAction {
     Wait,
+    /// Wait for the effect of a request that may have been sent.
+    Hold,
     /// Request the change of the step: BIOS attributes, a BIOS reset, or the boot device.
     Change,
     /// Switch the machine off.
@@ -49,7 +53,9 @@ pub(crate) enum RunAction {
 /// Decides the next action. Nothing is changed while the machine may run a system other than the ramdisk.
 pub(crate) fn decide_action(run: &OutOfBandRun, seen: &RunObservation) -> RunAction {
     let Some(step) = run.current_step() else { return RunAction::Finish };
+    let unconfirmed = if seen.is_shared { decide_unconfirmed(run, step, seen) } else { None };
     let wanted = match run.phase {
+        _ if unconfirmed.is_some() => unconfirmed.unwrap_or(RunAction::Wait),
         RunPhase::Done | RunPhase::Failed => return RunAction::Wait,
         RunPhase::Ready => start_step(step, seen.system),
         RunPhase::Changing => RunAction::Change,
@@ -79,6 +85,34 @@ pub(crate) fn decide_action(run: &OutOfBandRun, seen: &RunObservation) -> RunAct
             }
         }
         decided => decided,
+    }
+}
+
+/// Decides the next action after a request whose server has not recorded a response, from the state of the machine. A
+/// restart and a reset of the BIOS are not requested again. Returns `None` if the usual action can be repeated.
+fn decide_unconfirmed(run: &OutOfBandRun, step: &OutOfBandStep, seen: &RunObservation) -> Option<RunAction> {
+    let is_off = seen.system.power.as_deref() == Some("Off");
+    match (run.phase, step) {
+        (RunPhase::Changing, OutOfBandStep::ResetBios) => Some(RunAction::Fail(
+            "a server has ended while it requested the reset of the BIOS, and the outcome is unknown".to_owned(),
+        )),
+        (RunPhase::Changing, OutOfBandStep::ApplyBios { settings }) => {
+            let is_pending = |bios: &BiosState| {
+                settings.iter().all(|it| bios.pending.get(&it.name).is_some_and(|value| is_same_value(value, &it.value)))
+            };
+            seen.system.bios.as_ref().is_some_and(is_pending).then_some(RunAction::Restart)
+        }
+        (RunPhase::Restarting, _) if run.restart_sent && seen.booted.is_none() && !is_off => {
+            Some(match seen.phase_age > BOOT_TIMEOUT {
+                true => RunAction::Fail(
+                    "a server has ended while it restarted the machine, the outcome is unknown, and the machine has not \
+                     booted the ramdisk since; power-cycle the machine"
+                        .to_owned(),
+                ),
+                false => RunAction::Hold,
+            })
+        }
+        _ => None,
     }
 }
 

@@ -34,6 +34,9 @@ impl OutOfBandProgress {
         let waits_for = match run.phase {
             RunPhase::Done => return None,
             RunPhase::Failed => run.message.as_str(),
+            RunPhase::Restarting if run.restart_sent => {
+                "a restart was requested, and its result is not recorded: waits for the machine to boot"
+            }
             RunPhase::Ready | RunPhase::Changing | RunPhase::Restarting | RunPhase::Settling => {
                 "waits for the management controller"
             }

@@ -1,13 +1,12 @@
 //! Task that orders the reinstalls of members when it is their turn, and power-cycles their machines.
 
 use super::member_approval::MemberRequest;
+use super::power_cycle::power_cycle;
 use crate::AppState;
 use crate::metrics::OrderEvent;
 use crate::operator::find_allocated;
 use crate::operator::reinstalls::prepare_order;
-use crate::power::switch_machine;
 use axum::http::StatusCode;
-use bmc::PowerAction;
 use common::error::Result;
 use common::error_code::ErrorCode;
 use common::format::metal_api_wording::reword_metal_phrases;
@@ -17,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::rollouts::schedule::next_members;
 use store::rollouts::{MemberOrderOutcome, MemberState, Rollout, RolloutEvent, RolloutMember, RolloutState};
+use store::server_leases::LeaseClaim;
 use time::OffsetDateTime;
 use tokio::task::JoinHandle;
 
@@ -168,31 +168,10 @@ async fn start_power_cycles(app: &Arc<AppState>, rollout: &Rollout, running: &mu
     for (number, member) in rollout.members.iter().enumerate() {
         let is_new = member.state == MemberState::Ordered && member.record.power_cycled.is_empty();
         let key = (rollout.id, number);
-        if is_new && app.state.claim_power_cycle(key).await? {
-            let (app, machine) = (app.clone(), member.machine.clone());
-            running.insert(key, tokio::spawn(async move { power_cycle(&app, key, &machine).await }));
+        if is_new && let LeaseClaim::Claimed(lease) = app.state.claim_power_cycle(key).await? {
+            let app = app.clone();
+            running.insert(key, tokio::spawn(async move { power_cycle(&app, key, lease).await }));
         }
     }
     Ok(())
-}
-
-/// Power-cycles a machine into PXE. If this fails, the member fails, and its order is canceled.
-async fn power_cycle(app: &AppState, key: (i64, usize), machine: &str) {
-    let name = app.directory().display_name(machine).to_owned();
-    for action in [PowerAction::Pxe, PowerAction::Cycle] {
-        match switch_machine(app, machine, action).await {
-            Ok(()) => {
-                app.watch.log_note(format!("{name}: {action}, as requested by rollout {rollout}", rollout = key.0))
-            }
-            Err(error) => {
-                let why = format!("the machine could not be restarted: {error}", error = error.parts().1);
-                app.watch.log_problem(format!("rollout {rollout}: machine {name} failed: {why}", rollout = key.0));
-                if let Err(error) = app.state.fail_member(key, why).await {
-                    app.log_rate_limited(format!("rollout {}: {name}: {error}", key.0));
-                }
-                app.rollouts.notify_one();
-                return;
-            }
-        }
-    }
 }

@@ -1,7 +1,7 @@
 //! Boot flags of a controller (IPMI 2.0, 28.12, parameter 5): boot over PXE once, in the boot mode of the machine.
 
 use super::IpmiController;
-use crate::{READS_AFTER_REJECTION, bmc_refusal, read_until};
+use crate::{READS_AFTER_REJECTION, WriteKind, bmc_refusal, read_until};
 use common::error::Result;
 use model::inventory::FirmwareType;
 
@@ -18,17 +18,17 @@ impl IpmiController<'_> {
     /// Returns a warning if the controller does not report the flags.
     pub(super) fn boot_pxe(&self, firmware: Option<FirmwareType>) -> Result<Option<String>> {
         // By default, the flags expire after 60 seconds. Not all controllers support this parameter.
-        let _ = self.run(&["raw", "0x00", "0x08", "0x03", "0x08"]);
+        let _ = self.change(WriteKind::Settings, &["raw", "0x00", "0x08", "0x03", "0x08"]);
         let mut before = self.read_boot_flags().ok().flatten();
         if before == Some(DEVICE_ONLY) {
             // If the same flags were read after the change, they would not prove that the change took effect.
-            self.run(&["chassis", "bootdev", "none"])?;
+            self.change(WriteKind::Settings, &["chassis", "bootdev", "none"])?;
             before = self.read_boot_flags().ok().flatten();
         }
         let is_bios = firmware == Some(FirmwareType::Bios);
         let (options, wanted): (&[&str], _) =
             if is_bios { (&[], [VALID, PXE]) } else { (&["options=efiboot"], [VALID | EFI, PXE]) };
-        self.run(&[&["chassis", "bootdev", "pxe"], options].concat())?;
+        self.change(WriteKind::Settings, &[&["chassis", "bootdev", "pxe"], options].concat())?;
         let is_device_only = |flags: [u8; 2]| flags == DEVICE_ONLY && before != Some(DEVICE_ONLY);
         let is_set = |flags: &Option<[u8; 2]>| flags.is_some_and(|flags| flags == wanted || is_device_only(flags));
         let host = self.host;

@@ -45,7 +45,7 @@ fn controller(power: &str, quirk: &str) -> TempDir {
 fn perform(dir: &Path, action: PowerAction, target: &TargetMachine) -> Result<Option<String>> {
     let at = BmcAddress::Ipmi { host: "h".to_owned(), port: None };
     let bmc = Bmc { at, username: "admin".to_owned(), password: SecretText::new("hunter2"), insecure: false };
-    perform_action(dir.join("ipmitool"), &bmc, ("h", Some(9001)), action, target)
+    perform_action(dir.join("ipmitool"), &bmc, ("h", Some(9001)), (action, target), &Unguarded)
 }
 
 fn perform_anywhere(dir: &TempDir, action: PowerAction) -> Result<Option<String>> {

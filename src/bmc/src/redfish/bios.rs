@@ -2,7 +2,7 @@
 
 use super::client::RedfishResource;
 use super::{RedfishMachine, find_settings, with_apply_time};
-use crate::{READS, bmc_refusal, read_until};
+use crate::{READS, WriteKind, bmc_refusal, read_until};
 use common::error::Result;
 use common::format::untrusted_text_limits::sanitize_line;
 use model::deploy_steps::{BiosSetting, is_same_value};
@@ -193,7 +193,7 @@ impl RedfishMachine<'_> {
                 path = self.path
             )));
         };
-        self.client.expect_success(self.client.post(path, &json!({}))?).map(drop)
+        self.client.expect_success(self.client.post(path, &json!({}), WriteKind::Settings)?).map(drop)
     }
 }
 

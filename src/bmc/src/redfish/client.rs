@@ -5,7 +5,7 @@
 
 use super::etag;
 use super::session::Session;
-use crate::bmc_refusal;
+use crate::{Unguarded, WriteGuard, WriteKind, bmc_refusal};
 use common::bounded_read::read_whole;
 use common::error::{Context, Phase, Result};
 use common::format::untrusted_text_limits;
@@ -36,6 +36,7 @@ pub(crate) struct RedfishClient<'a> {
     pub(super) url: &'a str,
     /// Session, if the controller does not accept Basic authentication.
     pub(super) session: RefCell<Option<Session>>,
+    pub(super) guard: &'a dyn WriteGuard,
 }
 
 /// Request to a controller.
@@ -69,7 +70,8 @@ pub(super) struct RedfishResource {
 
 impl<'a> RedfishClient<'a> {
     pub(super) fn new(bmc: &'a Bmc, url: &'a str) -> Result<RedfishClient<'a>> {
-        Ok(RedfishClient { http: http::new_device_client(bmc.insecure)?, bmc, url, session: RefCell::new(None) })
+        let http = http::new_device_client(bmc.insecure)?;
+        Ok(RedfishClient { http, bmc, url, session: RefCell::new(None), guard: &Unguarded })
     }
 
     /// Reads a resource.
@@ -108,15 +110,23 @@ impl<'a> RedfishClient<'a> {
         loop {
             let if_match = attempts.next().and_then(Option::as_deref);
             let request = RedfishRequest { body: Some(body), if_match, ..RedfishRequest::new(Method::PATCH, path) };
-            let response = self.send(&request)?;
+            let response = self.send_change(&request, WriteKind::Settings)?;
             if !response.rejects_etag() || attempts.len() == 0 {
                 return Ok(response);
             }
         }
     }
 
-    pub(super) fn post(&self, path: &str, body: &Value) -> Result<RedfishResponse> {
-        self.send(&RedfishRequest { body: Some(body), ..RedfishRequest::new(Method::POST, path) })
+    pub(super) fn post(&self, path: &str, body: &Value, write: WriteKind) -> Result<RedfishResponse> {
+        self.send_change(&RedfishRequest { body: Some(body), ..RedfishRequest::new(Method::POST, path) }, write)
+    }
+
+    /// Sends a request that changes the machine, if the guard permits it.
+    fn send_change(&self, request: &RedfishRequest, write: WriteKind) -> Result<RedfishResponse> {
+        self.guard.permit(write)?;
+        let response = self.send(request)?;
+        self.guard.confirm();
+        Ok(response)
     }
 
     /// Sends a request, and follows redirects within the controller. Opens a session if the controller requires one.

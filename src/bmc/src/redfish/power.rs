@@ -2,7 +2,7 @@
 
 use super::RedfishMachine;
 use super::client::RedfishResource;
-use crate::{READS, READS_AFTER_REJECTION, bmc_refusal, read_until};
+use crate::{READS, READS_AFTER_REJECTION, WriteKind, bmc_refusal, read_until};
 use common::error::{Error, Result};
 use common::format::untrusted_text_limits::sanitize_line;
 use serde_json::{Value, json};
@@ -114,7 +114,7 @@ impl RedfishMachine<'_> {
         );
         let mut rejection = bmc_refusal(sanitize_line(&unsupported));
         for kind in kinds.iter().filter(|kind| allowed.as_ref().is_none_or(|all| all.iter().any(|one| one == **kind))) {
-            let response = self.client.post(target, &json!({ "ResetType": kind }))?;
+            let response = self.client.post(target, &json!({ "ResetType": kind }), WriteKind::Power)?;
             let may_try_another = response.is_unsupported();
             match self.client.expect_success(response) {
                 Ok(_) => return Ok(Ok(kind)),

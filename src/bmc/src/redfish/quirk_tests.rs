@@ -10,7 +10,7 @@ fn target(firmware: Option<FirmwareType>) -> TargetMachine {
 }
 
 fn switch(double: &RedfishDouble, action: PowerAction) -> Result<Option<String>> {
-    switch_power(&double.bmc(), action, &target(None))
+    switch_power(&double.bmc(), action, &target(None), &crate::Unguarded)
 }
 
 const SYSTEM_UEFI: &str = "PATCH 1 UEFI";
@@ -183,7 +183,8 @@ fn the_firmware_that_a_machine_registered_with_selects_the_boot_mode() {
     ] {
         let double = RedfishDouble::start("On", quirks);
         double.state().boot[2] = present.to_owned();
-        let done = switch_power(&double.bmc(), PowerAction::Pxe, &target(firmware)).map_err(|error| error.to_string());
+        let done = switch_power(&double.bmc(), PowerAction::Pxe, &target(firmware), &crate::Unguarded)
+            .map_err(|error| error.to_string());
         let boot = double.state().boot.clone();
         match expected {
             Ok(mode) => {
@@ -207,6 +208,6 @@ fn a_session_ends_with_the_action_and_its_requests_have_no_other_credentials() {
         |request: &testing::http::Request| request.authorization.is_some() && request.header("x-auth-token").is_some();
     assert!(!requests.iter().any(is_both));
     let wrong = Bmc { password: model::registry_auth::SecretText::new("hunter3"), ..double.bmc() };
-    let why = switch_power(&wrong, PowerAction::Off, &target(None)).unwrap_err().to_string();
+    let why = switch_power(&wrong, PowerAction::Off, &target(None), &crate::Unguarded).unwrap_err().to_string();
     assert!(why.contains("no session could be opened") && !why.contains("hunter"), "{why}");
 }

@@ -17,7 +17,7 @@ fn bmc(server: &Server, system: Option<&str>) -> Bmc {
 /// Restarts the machine with this id.
 fn restart(bmc: &Bmc, id: Option<&str>) -> Result<Option<String>> {
     let target = TargetMachine { uuid: id.map(str::to_owned), firmware: None };
-    switch_power(bmc, PowerAction::Cycle, &target)
+    switch_power(bmc, PowerAction::Cycle, &target, &crate::Unguarded)
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::options::{ControllerOptions, PowerOptions};
 use super::{OperatorClient, OperatorResponse, find_machine, print_json, print_refusal};
 use api::operator::MachineSummary;
 use api::power::{PowerRequest, PowerStateResponse};
-use bmc::{PowerAction, PowerState, TargetMachine, read_power_state, switch_power};
+use bmc::{PowerAction, PowerState, TargetMachine, Unguarded, read_power_state, switch_power};
 use common::error::{Context, Error, Phase, Result};
 use common::exit_status::{CommandOutcome, report_refusal};
 use common::output::{print_error, print_text};
@@ -38,7 +38,7 @@ pub(crate) fn switch_directly(asked: &PowerOptions, json: bool) -> Option<Result
         let firmware = asked.controller.firmware.map(FirmwareType::from);
         let target = TargetMachine { uuid, firmware };
         let (result, warning) = match asked.action.action() {
-            Some(action) => (PowerResult::Switched(action), switch_power(&bmc, action, &target)?),
+            Some(action) => (PowerResult::Switched(action), switch_power(&bmc, action, &target, &Unguarded)?),
             None => read_power_state(&bmc, &target).map(|(state, warning)| (PowerResult::State(state), warning))?,
         };
         warning.into_iter().for_each(|warning| print_error(&warning));

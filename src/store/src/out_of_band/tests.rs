@@ -120,14 +120,14 @@ fn a_run_survives_a_restart_of_the_server_and_ends_with_its_installation() {
     let (started, current) = runtime.block_on(state.list_active_runs()).unwrap().remove(0);
     assert_eq!((started.phase, current.unwrap().hash), (RunPhase::Ready, early.hash));
     let restarted = "2026-11-27T10:30:00Z".to_owned();
-    let booting = OutOfBandRun { restarted, ..started.with_phase(RunPhase::Booting) };
+    let booting = OutOfBandRun { restarted, ..started.with_phase(RunPhase::Booting, crate::now()) };
     assert!(runtime.block_on(state.replace_run(&started, Some(booting.clone()))).unwrap());
     // The restart has ended the boot. A decision that was made for an earlier state of the run changes nothing.
     let current = runtime.block_on(state.list_active_runs()).unwrap().remove(0).1;
     assert_eq!(current.unwrap().over, Some(false));
     assert!(!runtime.block_on(state.replace_run(&started, None)).unwrap());
 
-    let done = OutOfBandRun { completed: 1, ..booting.with_phase(RunPhase::Done) };
+    let done = OutOfBandRun { completed: 1, ..booting.with_phase(RunPhase::Done, crate::now()) };
     assert!(runtime.block_on(state.replace_run(&booting, Some(done.clone()))).unwrap());
     assert_eq!(runtime.block_on(state.list_active_runs()).unwrap(), []);
     assert_eq!(runtime.block_on(state.admit_boot(&early, wanted())).unwrap(), BootAdmission::Waits(false));

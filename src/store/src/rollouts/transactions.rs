@@ -2,7 +2,6 @@
 //! transaction that marks its member as ordered, so that no member is ordered twice, even by two servers that share the
 //! database.
 
-use super::progress::observe_member;
 use super::schedule::{next_members, resulting_state};
 use super::{
     MemberRecord, MemberState, Rollout, RolloutMember, RolloutRecord, RolloutState, list_ids, read_rollout,
@@ -197,29 +196,6 @@ impl ServerState {
         self.run_durably(move |transaction| {
             let Some(mut rollout) = find_due(transaction, id, number)? else { return Ok(false) };
             end_member(transaction, &mut rollout, number, MemberState::Skipped, reason)?;
-            Ok(true)
-        })
-        .await
-    }
-
-    /// Records that this server power-cycles the machine of an ordered member. Returns false if the machine was
-    /// power-cycled before, or has booted in the meantime.
-    ///
-    /// # Errors
-    /// Returns an error if the database cannot be read or written.
-    pub async fn claim_power_cycle(&self, (id, number): (i64, usize)) -> Result<bool> {
-        self.run_durably(move |transaction| {
-            let Some(mut rollout) = read_rollout(transaction, id)? else { return Ok(false) };
-            let Some(member) = rollout.members.get_mut(number) else { return Ok(false) };
-            if member.state != MemberState::Ordered || !member.record.power_cycled.is_empty() {
-                return Ok(false);
-            }
-            // The order may have been canceled, or the machine may have booted, since the state was stored.
-            if observe_member(transaction, member)?.0 != MemberState::Ordered {
-                return Ok(false);
-            }
-            member.record.power_cycled = now();
-            store_member(transaction, id, number, member)?;
             Ok(true)
         })
         .await

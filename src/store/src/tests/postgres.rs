@@ -9,18 +9,18 @@ use common::error_code::ErrorCode;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Returns an empty database of the shared server; `None` if PostgreSQL is not installed.
-fn new_database() -> Option<PostgresAddress> {
+pub(super) fn new_database() -> Option<PostgresAddress> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let server = postgres::shared()?;
     let name = format!("own{}", COUNT.fetch_add(1, Ordering::Relaxed));
     Some(PostgresAddress::parse(&server.create_database(&name)).unwrap())
 }
 
-fn open_at(address: &PostgresAddress, dir: &TempDir) -> ServerState {
+pub(super) fn open_at(address: &PostgresAddress, dir: &TempDir) -> ServerState {
     ServerState::open_postgres(address, dir.path(), Duration::from_secs(60)).unwrap()
 }
 
-fn error_of<T>(work: impl Future<Output = Result<T>>) -> common::error::Error {
+pub(super) fn error_of<T>(work: impl Future<Output = Result<T>>) -> common::error::Error {
     RUNTIME.with(|runtime| runtime.block_on(work)).err().unwrap()
 }
 

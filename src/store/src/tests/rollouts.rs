@@ -5,8 +5,9 @@ use crate::rollouts::{
     MemberOrderOutcome, MemberRecord, MemberState, Rollout, RolloutChange, RolloutEvent, RolloutLimits, RolloutOutcome,
     RolloutRecord, RolloutState,
 };
+use crate::server_leases::LeaseClaim;
 
-fn limits(at_most: u32, stop_after: u32) -> RolloutLimits {
+pub(super) fn limits(at_most: u32, stop_after: u32) -> RolloutLimits {
     RolloutLimits { at_most, stop_after, ..RolloutLimits::default() }
 }
 
@@ -18,7 +19,7 @@ fn request(state: &ServerState, machines: &[&str], limits: RolloutLimits) -> Rol
 }
 
 /// Installs the machines, and creates a rollout of them. Returns its id.
-fn create(state: &ServerState, machines: &[&str], limits: RolloutLimits) -> i64 {
+pub(super) fn create(state: &ServerState, machines: &[&str], limits: RolloutLimits) -> i64 {
     machines.iter().for_each(|machine| install(state, machine));
     match request(state, machines, limits) {
         RolloutOutcome::Done(rollout) => rollout.id,
@@ -36,7 +37,7 @@ fn order(state: &ServerState, id: i64, number: usize) -> MemberOrderOutcome {
 }
 
 /// Updates the members, orders all members whose turn it is, and returns the states as letters.
-fn advance(state: &ServerState, id: i64) -> String {
+pub(super) fn advance(state: &ServerState, id: i64) -> String {
     wait(state.update_rollouts());
     for number in 0..find(state, id).members.len() {
         order(state, id, number);
@@ -191,14 +192,18 @@ fn an_order_that_is_canceled_or_replaced_ends_its_member() {
     assert_eq!(reasons, ["the reinstall order was canceled", "the reinstall order was replaced by another one", ""]);
 }
 
+fn claims(state: &ServerState, key: (i64, usize)) -> bool {
+    matches!(wait(state.claim_power_cycle(key)), LeaseClaim::Claimed(_))
+}
+
 #[test]
 fn a_machine_is_power_cycled_once_and_a_failure_withdraws_its_order() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     let id = create(&state, &["m1", "m2"], limits(1, 2));
-    assert!(!wait(state.claim_power_cycle((id, 0))), "it is not ordered");
+    assert!(!claims(&state, (id, 0)), "it is not ordered");
     advance(&state, id);
-    assert!(wait(state.claim_power_cycle((id, 0))) && !wait(state.claim_power_cycle((id, 0))));
+    assert!(claims(&state, (id, 0)) && !claims(&state, (id, 0)));
     assert!(wait(state.fail_member((id, 0), "no controller".to_owned())));
     assert!(!wait(state.fail_member((id, 0), "again".to_owned())));
     assert!(standing(&state, "m1").order.is_none());
@@ -214,7 +219,7 @@ fn a_machine_whose_order_was_canceled_or_has_begun_is_not_power_cycled() {
     wait(state.cancel_order("m1", "m1"));
     begin(&state, "m2");
     // The states of the members are not updated before the claims.
-    let claims = [0, 1, 2].map(|number| wait(state.claim_power_cycle((id, number))));
+    let claims = [0, 1, 2].map(|number| claims(&state, (id, number)));
     assert_eq!(claims, [false, false, true]);
 }
 

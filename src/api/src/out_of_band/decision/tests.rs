@@ -28,6 +28,7 @@ fn run(step: OutOfBandStep, phase: RunPhase) -> OutOfBandRun {
         since: String::new(),
         restarted: String::new(),
         restarts: 0,
+        restart_sent: false,
         failures: 0,
         message: String::new(),
     }
@@ -45,12 +46,13 @@ fn system(power: &str, current: &str, pending: &str) -> SystemState {
 
 /// Returns the observation of a machine that runs the ramdisk.
 fn seen(system: &SystemState) -> RunObservation<'_> {
-    RunObservation { system, in_ramdisk: true, booted: None, phase_age: SOON }
+    RunObservation { system, in_ramdisk: true, booted: None, phase_age: SOON, is_shared: false }
 }
 
 fn word(action: &RunAction) -> &'static str {
     match action {
         RunAction::Wait => "wait",
+        RunAction::Hold => "hold",
         RunAction::Change => "change",
         RunAction::SwitchOff => "switch off",
         RunAction::Restart => "restart",
@@ -117,6 +119,31 @@ fn after_a_change_only_a_boot_completes_a_step() {
     let state = RunObservation { booted: Some(LATE), ..seen(&unchanged) };
     let RunAction::Fail(why) = decide_action(&run(apply(), RunPhase::Booting), &state) else { panic!() };
     assert!(why.contains("Vmx is \"Off\", not \"On\"; correct the template") && !why.contains("Cores"), "{why}");
+}
+
+/// Another server may have sent a request, and no response is recorded.
+#[test]
+fn with_several_servers_an_unconfirmed_restart_or_reset_is_not_requested_again() {
+    let (on, off) = (system("On", "Off", "On"), system("Off", "Off", "On"));
+    let unchanged = system("On", "Off", "Off");
+    for (step, phase, restart_sent, system, booted, age, expected) in [
+        (Reboot, RunPhase::Restarting, true, &on, None, SOON, "hold"),
+        (Reboot, RunPhase::Restarting, true, &on, None, LATE, "fail"),
+        (Reboot, RunPhase::Restarting, true, &on, Some(SOON), SOON, "complete"),
+        (Reboot, RunPhase::Restarting, false, &on, None, SOON, "restart"),
+        // A machine that is off was not switched on again.
+        (PowerOn, RunPhase::Restarting, true, &off, None, SOON, "restart"),
+        (apply(), RunPhase::Restarting, true, &on, Some(SOON), SOON, "wait"),
+        (apply(), RunPhase::Changing, false, &on, None, SOON, "restart"),
+        (apply(), RunPhase::Changing, false, &unchanged, None, SOON, "change"),
+        (ResetBios, RunPhase::Changing, false, &on, None, SOON, "fail"),
+        (PowerOff, RunPhase::Ready, false, &on, None, SOON, "switch off"),
+        (disk(), RunPhase::Ready, false, &on, None, SOON, "change"),
+    ] {
+        let run = OutOfBandRun { restart_sent, ..run(step.clone(), phase) };
+        let state = RunObservation { booted, phase_age: age, is_shared: true, ..seen(system) };
+        assert_eq!(word(&decide_action(&run, &state)), expected, "{step:?} {phase:?} {restart_sent} {booted:?}");
+    }
 }
 
 #[test]

@@ -1,0 +1,97 @@
+//! Power cycles of members. The claim, and each permission for a request to the controller, are decided in a transaction
+//! that reads the member's order, so that no machine is power-cycled after its order was canceled.
+
+use super::progress::observe_member;
+use super::{MemberState, RolloutMember, read_rollout, store_member};
+use crate::server_leases::{ActionOrigin, LeaseClaim, LeasedAction, ServerLease};
+use crate::server_leases::{claim_lease, has_switched, permit_request};
+use crate::sql::{self, Transaction};
+use crate::{ServerState, now};
+use common::error::Result;
+
+/// Id of a rollout, and number of a member.
+type MemberKey = (i64, usize);
+
+impl ServerState {
+    /// Records that this server power-cycles the machine of an ordered member. Refuses a machine that was power-cycled
+    /// before, or has booted in the meantime.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read or written.
+    pub async fn claim_power_cycle(&self, key: MemberKey) -> Result<LeaseClaim> {
+        let own = self.instance.clone();
+        self.run_durably(move |transaction| {
+            let due = find_ordered(transaction, key)?.filter(|member| member.record.power_cycled.is_empty());
+            let Some(mut member) = due else { return Ok(LeaseClaim::Refused) };
+            let claim = claim_lease(transaction, &own, &member.machine, to_action(key), None)?;
+            if matches!(claim, LeaseClaim::Claimed(_)) {
+                member.record.power_cycled = now();
+                store_member(transaction, key.0, key.1, &member)?;
+            }
+            Ok(claim)
+        })
+        .await
+    }
+
+    /// Takes over a power cycle whose lease has ended, if its order is still open and the machine has not booted.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read or written.
+    pub async fn resume_power_cycle(&self, key: MemberKey, former: ServerLease) -> Result<LeaseClaim> {
+        let own = self.instance.clone();
+        self.run_durably(move |transaction| match find_ordered(transaction, key)? {
+            Some(member) => claim_lease(transaction, &own, &member.machine, to_action(key), Some(&former)),
+            None => Ok(LeaseClaim::Refused),
+        })
+        .await
+    }
+
+    /// Permits the next request of a power cycle. Refuses it if the order was canceled or the machine has booted, unless
+    /// the power was switched already: a machine that was switched off must be switched on again.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be written, in which case the request must not be sent either.
+    pub async fn permit_power_cycle(&self, key: MemberKey, lease: &ServerLease, switches: bool) -> Result<bool> {
+        let lease = lease.clone();
+        self.permit_within_lease(move |transaction, own| {
+            let is_due = has_switched(transaction, &lease)? || find_ordered(transaction, key)?.is_some();
+            Ok(is_due && permit_request(transaction, own, &lease, switches)?)
+        })
+        .await
+    }
+
+    /// Returns whether the machine of the member waits for a power cycle.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read or written.
+    pub async fn is_power_cycle_due(&self, key: MemberKey) -> Result<bool> {
+        self.run_durably(move |transaction| Ok(find_ordered(transaction, key)?.is_some())).await
+    }
+
+    /// Records a reason for which the operator must look after an ordered member.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read or written.
+    pub async fn note_member(&self, key: MemberKey, reason: String) -> Result<()> {
+        self.run_durably(move |transaction| {
+            let Some(mut member) = find_ordered(transaction, key)? else { return Ok(()) };
+            member.record.reason = reason;
+            store_member(transaction, key.0, key.1, &member)
+        })
+        .await
+    }
+}
+
+fn to_action(key: MemberKey) -> LeasedAction {
+    let (rollout, number) = key;
+    LeasedAction::new(ActionOrigin::Rollout { rollout, number }, "cycle", format!("rollout {rollout}"))
+}
+
+/// Returns the member if its order is open, and its machine has not booted since. The stored state may be outdated.
+fn find_ordered(transaction: &Transaction, (id, number): MemberKey) -> sql::Result<Option<RolloutMember>> {
+    let Some(rollout) = read_rollout(transaction, id)? else { return Ok(None) };
+    let member = rollout.members.into_iter().nth(number).filter(|member| member.state == MemberState::Ordered);
+    let Some(member) = member else { return Ok(None) };
+    let (state, _) = observe_member(transaction, &member)?;
+    Ok((state == MemberState::Ordered).then_some(member))
+}
