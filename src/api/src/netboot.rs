@@ -24,7 +24,6 @@ use site::{boot_value_validation, operator_files};
 use std::sync::Arc;
 use store::boot_token::RequestedBoot;
 use store::{ATTEMPTS, BootDecision, BootTarget, FileAllocation, MachineBoot, ReinstallOrder, restore_confirmation};
-use time::OffsetDateTime;
 
 pub async fn start_script(base: BaseUrls) -> String {
     ipxe::start_script(&base.files)
@@ -59,7 +58,7 @@ pub async fn boot_script(
         return Ok(ipxe::local_disk_script(&asking.id));
     }
     let BootDecision { next, active } = app.state.decide_next_boot(&asking.id, asking.files.clone()).await?;
-    let token = asking.issue_token(&app, active.is_some())?;
+    let token = asking.issue_token(&app, active.is_some()).await?;
     let initrd = ramdisk_file(&app, &asking.id).await;
     log_active_boot(&app, &asking, active, peer).await?;
     let (message, stop) = match &next {
@@ -107,7 +106,7 @@ pub(crate) async fn boot_json(
         return Err(ApiError::new(StatusCode::CONFLICT, why));
     }
     let BootDecision { next, active } = app.state.decide_next_boot(&asking.id, asking.files.clone()).await?;
-    let token = asking.issue_token(&app, active.is_some())?;
+    let token = asking.issue_token(&app, active.is_some()).await?;
     log_active_boot(&app, &asking, active, peer).await?;
     log_unproven(&app, &asking, &next, peer);
     log_order_end(&app, &asking.id, &next, peer);
@@ -195,8 +194,10 @@ struct BootRequest {
 
 impl BootRequest {
     /// Returns a new token for a boot of this machine.
-    fn issue_token(&self, app: &AppState, while_active: bool) -> Result<String, ApiError> {
-        let boot = RequestedBoot { machine: self.id.clone(), created: OffsetDateTime::now_utc(), while_active };
+    async fn issue_token(&self, app: &AppState, while_active: bool) -> Result<String, ApiError> {
+        // The order of two boots is determined by these times, even if two servers have issued their tokens.
+        let created = app.state.read_shared_clock().await?;
+        let boot = RequestedBoot { machine: self.id.clone(), created, while_active };
         Ok(app.boot_tokens.issue_token(&boot)?)
     }
 

@@ -57,7 +57,7 @@ pub struct FaultOptions {
     /// Seed of the faults.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Seconds of the first pause of a server. The other pauses last for 2.5 to 4.5 s.
+    /// Seconds of the first pause of a server. The other pauses last for 2 to 3.5 s.
     #[arg(long, default_value_t = 60)]
     pause: u64,
     /// Maximum number of machines that run at the same time.
@@ -66,6 +66,9 @@ pub struct FaultOptions {
     /// Seconds between two machines.
     #[arg(long, default_value_t = 1.0)]
     interval: f64,
+    /// Seconds after which no further fault is injected.
+    #[arg(long, default_value_t = 3600)]
+    limit: u64,
     /// Seconds after which a machine that is not installed counts as lost.
     #[arg(long, default_value_t = 600)]
     patience: u64,
@@ -114,11 +117,12 @@ async fn simulate(options: &FaultOptions) -> Result<()> {
     let violations = history_checker::check_history(&records, &database, options.machines);
     let calls = run.history.calls();
     let count = |wanted: &dyn Fn(&HistoryEvent) -> bool| records.iter().filter(|record| wanted(&record.event)).count();
-    let acknowledged = |is_first: bool| {
-        move |event: &HistoryEvent| matches!(event, HistoryEvent::SuccessAcknowledged { order, .. } if order.is_empty() == is_first)
-    };
+    let acknowledged = |is_first: bool| move |event: &HistoryEvent| matches!(event, HistoryEvent::SuccessAcknowledged { order, .. } if order.is_empty() == is_first);
     let mut clock_shifts = BTreeMap::new();
-    injected.iter().filter(|fault| fault.clock_shift != 0).for_each(|fault| *clock_shifts.entry(fault.clock_shift).or_default() += 1);
+    injected
+        .iter()
+        .filter(|fault| fault.clock_shift != 0)
+        .for_each(|fault| *clock_shifts.entry(fault.clock_shift).or_default() += 1);
     let report = FaultReport {
         machines: options.machines,
         finished: count(&|event| *event == HistoryEvent::Finished),
@@ -170,7 +174,11 @@ async fn prepare(options: &FaultOptions) -> Result<(FaultTarget, Arc<FaultRun>)>
         order_desk::create_directory(dir, &token, machines)?;
         let tls = options.plant.is_none().then(|| (options.tls_cert.clone(), options.tls_key.clone()));
         let (program, clock_library) = (options.server.clone(), options.clock_library.clone());
-        ServerProcess::prepare(dir, &postgres.socket(), ServerSettings { program, client: client.clone(), clock_library, tls })
+        ServerProcess::prepare(
+            dir,
+            &postgres.socket(),
+            ServerSettings { program, client: client.clone(), clock_library, tls },
+        )
     };
     let servers = [prepare(&directories[0])?, prepare(&directories[1])?];
     for server in &servers {
@@ -183,7 +191,7 @@ async fn prepare(options: &FaultOptions) -> Result<(FaultTarget, Arc<FaultRun>)>
     let api_url = format!("{scheme}://{api}");
     let run = FaultRun {
         boot,
-        transfer: Duration::from_secs(3),
+        transfer: Duration::from_secs(2),
         patience: Duration::from_secs(options.patience),
         history: HistoryRecorder::new(),
         desk: OrderDesk::new(&api_url, directories.to_vec())?,
@@ -212,6 +220,9 @@ async fn run_machines(
     }
     let mut injected = Vec::new();
     for fault in fault_plan::plan_faults(options.faults, options.seed, Duration::from_secs(options.pause)) {
+        if began.elapsed() > Duration::from_secs(options.limit) {
+            break;
+        }
         injected.push(target.inject(fault, &run.history).await?);
         if injected.len() % 20 == 0 {
             let (done, left) = (injected.len(), machines.len());

@@ -1,8 +1,10 @@
 //! Machines that the operator has freed. The system of the previous tenant may still run on such a machine.
 
-use super::{ServerState, now, out_of_band};
+use super::postgres_database::read_clock;
+use super::{ServerState, out_of_band};
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use common::error::Result;
+use time::format_description::well_known::Rfc3339;
 
 /// SQL query that returns a row if the system of a previous tenant may run: an allocation other than the one in the
 /// machine file is installed. Returns no row if the allocation in the machine file is installed, or its installation
@@ -50,7 +52,8 @@ pub(crate) fn may_run_previous_system(
 
 fn record_freed(transaction: &Transaction, machine: &str) -> sql::Result<()> {
     let upsert = "INSERT INTO machines (id, freed) VALUES (?1, ?2) ON CONFLICT (id) DO UPDATE SET freed = ?2";
-    transaction.execute(upsert, params![machine, now()]).map(drop)
+    let time = read_clock(transaction)?.format(&Rfc3339).unwrap_or_default();
+    transaction.execute(upsert, params![machine, time]).map(drop)
 }
 
 /// Returns the time at which the machine was last freed, as RFC 3339; `None` if it was never freed.

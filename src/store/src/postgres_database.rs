@@ -12,10 +12,11 @@ use crate::database_id::{self, DatabaseIdentity};
 use crate::sql::postgres::PostgresConnection;
 use crate::sql::{self, Connection, Transaction, convert_error, params};
 use crate::store_address::PostgresAddress;
-use crate::{TokenHash, schema};
+use crate::{ServerState, TokenHash, schema};
 use common::error::Result;
 use std::path::Path;
 use std::time::Duration;
+use time::OffsetDateTime;
 use tokio::sync::watch;
 
 impl DatabaseFile {
@@ -118,6 +119,30 @@ impl DatabaseFile {
             others.into_iter().map(|(boot, age)| (boot, Duration::from_millis(u64::try_from(age).unwrap_or_default()))),
         );
         Ok(())
+    }
+}
+
+/// Returns the current time. Servers that share a PostgreSQL database use its clock, because their own clocks may differ.
+pub(crate) fn read_clock(connection: &Connection) -> sql::Result<OffsetDateTime> {
+    if connection.as_postgres().is_none() {
+        return Ok(OffsetDateTime::now_utc());
+    }
+    let select = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)";
+    let microseconds: i64 = connection.query_row(select, [], |row| row.get(0))?;
+    let time = OffsetDateTime::from_unix_timestamp_nanos(i128::from(microseconds) * 1000);
+    time.map_err(|error| sql::Error::conversion(0, error))
+}
+
+impl ServerState {
+    /// Returns the current time by the clock that all servers of the database share.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read.
+    pub async fn read_shared_clock(&self) -> Result<OffsetDateTime> {
+        if !self.is_shared() {
+            return Ok(OffsetDateTime::now_utc());
+        }
+        self.run_job(read_clock).await
     }
 }
 

@@ -59,7 +59,7 @@ pub struct PlannedFault {
 }
 
 /// Duration of most faults that end by themselves.
-const SHORT: std::ops::Range<f64> = 2.5..4.5;
+const SHORT: std::ops::Range<f64> = 2.0..3.5;
 /// Shift of a wrong clock.
 const CLOCK_SHIFT: i64 = 600;
 

@@ -97,7 +97,11 @@ impl FaultReport {
             "{} machines, {} installations, {} reinstalls, {count} faults in {:.0} s, {} calls, seed {}\n",
             self.machines, self.installations, self.reinstalls, self.seconds, self.calls, self.seed
         );
-        let _ = writeln!(text, "{:<58} {:>5} {:>8} {:>8} {:>8} {:>8}", "fault", "count", "machines", "median", "p99", "longest");
+        let _ = writeln!(
+            text,
+            "{:<58} {:>5} {:>8} {:>8} {:>8} {:>8}",
+            "fault", "count", "machines", "median", "p99", "longest"
+        );
         for figures in &self.faults {
             let _ = writeln!(
                 text,
@@ -179,7 +183,9 @@ mod tests {
             failures: vec!["machine 3: refused".to_owned()],
         };
         let text = report.to_text();
-        for expected in ["server paused", "+600 s (2 times)", "    1 duplicated points of no return", "boots 1 and 2", "refused"] {
+        for expected in
+            ["server paused", "+600 s (2 times)", "    1 duplicated points of no return", "boots 1 and 2", "refused"]
+        {
             assert!(text.contains(expected), "{expected}: {text}");
         }
     }

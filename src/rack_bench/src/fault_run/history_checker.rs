@@ -79,11 +79,7 @@ pub struct DatabaseRecords {
 }
 
 /// Checks the history of the machines 0 to `machines` - 1. Returns all violations.
-pub fn check_history(
-    records: &[HistoryRecord],
-    database: &DatabaseRecords,
-    machines: u32,
-) -> Vec<InvariantViolation> {
+pub fn check_history(records: &[HistoryRecord], database: &DatabaseRecords, machines: u32) -> Vec<InvariantViolation> {
     let mut violations = Vec::new();
     let (mut events, mut entries) = (vec![Vec::new(); machines as usize], vec![Vec::new(); machines as usize]);
     for record in records {
@@ -119,8 +115,11 @@ impl MachineHistory<'_> {
         self.check_starts(&mut found);
         self.check_liveness(&mut found);
         let machine = self.machine;
-        violations
-            .extend(found.into_iter().map(|(invariant, detail)| InvariantViolation { invariant, machine, detail }));
+        violations.extend(found.into_iter().map(|(invariant, detail)| InvariantViolation {
+            invariant,
+            machine,
+            detail,
+        }));
     }
 
     fn has_entry(&self, kind: &str, order: &str) -> bool {

@@ -97,7 +97,10 @@ impl LoadBalancer {
 
     /// Returns the addresses of the clients that are connected to this server.
     pub fn clients_of(&self, index: usize) -> Vec<IpAddr> {
-        self.backends.get(index).map(|backend| lock_mutex(&backend.connections).values().copied().collect()).unwrap_or_default()
+        self.backends
+            .get(index)
+            .map(|backend| lock_mutex(&backend.connections).values().copied().collect())
+            .unwrap_or_default()
     }
 
     /// Returns whether both servers have passed their last check.
@@ -122,7 +125,13 @@ impl LoadBalancer {
         Err(io::ErrorKind::ConnectionRefused.into())
     }
 
-    async fn copy(&self, backend: &BalancedBackend, client: TcpStream, server: TcpStream, peer: IpAddr) -> io::Result<()> {
+    async fn copy(
+        &self,
+        backend: &BalancedBackend,
+        client: TcpStream,
+        server: TcpStream,
+        peer: IpAddr,
+    ) -> io::Result<()> {
         let id = self.ids.fetch_add(1, Ordering::Relaxed);
         lock_mutex(&backend.connections).insert(id, peer);
         client.set_nodelay(true)?;
@@ -145,7 +154,8 @@ impl LoadBalancer {
     async fn check_forever(&self, index: usize) {
         let Some(backend) = self.backends.get(index) else { return };
         loop {
-            let is_ready = timeout(CHECK_TIMEOUT, check_backend(&self.client, backend)).await.is_ok_and(|checked| checked.is_ok());
+            let is_ready =
+                timeout(CHECK_TIMEOUT, check_backend(&self.client, backend)).await.is_ok_and(|checked| checked.is_ok());
             if backend.is_ready.swap(is_ready, Ordering::SeqCst) && !is_ready {
                 backend.generation.send_modify(|generation| *generation += 1);
             }

@@ -145,9 +145,8 @@ impl MachineLife {
         let load = async {
             loop {
                 let firmware = http::new_async_client(Some(self.machine.address)).map_err(text)?;
-                let request = async {
-                    firmware.get(&url).timeout(SCRIPT_TIMEOUT).send().await?.error_for_status()?.text().await
-                };
+                let request =
+                    async { firmware.get(&url).timeout(SCRIPT_TIMEOUT).send().await?.error_for_status()?.text().await };
                 match request.await {
                     Ok(script) => return Ok::<String, String>(script),
                     Err(error) if self.began.elapsed() > self.run.patience => return Err(error.to_string()),
@@ -158,8 +157,7 @@ impl MachineLife {
         let script = self.run.history.record_call(self.number, load).await?;
         let token = script.split_once("drophammer.token=").and_then(|(_, rest)| rest.split_whitespace().next());
         let Some(token) = token else { return Ok(None) };
-        let client =
-            HttpMachineClient::new(&self.run.api_url, token, &self.machine.id, Some(self.machine.address));
+        let client = HttpMachineClient::new(&self.run.api_url, token, &self.machine.id, Some(self.machine.address));
         Ok(Some(LivingBoot { number: self.boots, client: client.map_err(text)? }))
     }
 

@@ -53,9 +53,12 @@ impl PlantedBug {
     pub fn trigger(self) -> Option<String> {
         let machine = format!("machine LIKE '%-{VICTIM:012}'");
         let (timing, table, condition, body) = match self {
-            PlantedBug::LostOrder => {
-                ("AFTER INSERT", "orders", format!("NEW.{machine}"), "DELETE FROM orders WHERE id = NEW.id; RETURN NULL;")
-            }
+            PlantedBug::LostOrder => (
+                "AFTER INSERT",
+                "orders",
+                format!("NEW.{machine}"),
+                "DELETE FROM orders WHERE id = NEW.id; RETURN NULL;",
+            ),
             PlantedBug::ForgedCompletion => (
                 "AFTER INSERT",
                 "orders",

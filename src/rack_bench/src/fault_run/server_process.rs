@@ -13,9 +13,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
-use time::format_description::well_known::Rfc2822;
+use time::format_description::well_known::{Rfc2822, Rfc3339};
 use tokio::net::{UnixListener, UnixStream};
 
+/// Length of the end of the log that contains the last line, in bytes.
+const LOG_END: usize = 64 << 10;
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Properties that both servers share.
@@ -54,8 +56,7 @@ impl ServerProcess {
         let (boot, api) = (free().context(Phase::Control, what)?, free().context(Phase::Control, what)?);
         let api = if settings.tls.is_some() { api } else { boot };
         let addresses = BackendAddresses { boot, api };
-        let server =
-            ServerProcess { dir: dir.to_owned(), settings, addresses, database_link, child: Mutex::default() };
+        let server = ServerProcess { dir: dir.to_owned(), settings, addresses, database_link, child: Mutex::default() };
         server.set_clock(0)?;
         Ok(server)
     }
@@ -77,7 +78,10 @@ impl ServerProcess {
                 Err(error) => error,
             };
             if let Some(status) = self.exit_status() {
-                return Err(Error::new(Phase::Control, format!("the server in {} ended: {status}", self.dir.display())));
+                return Err(Error::new(
+                    Phase::Control,
+                    format!("the server in {} ended: {status}", self.dir.display()),
+                ));
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -85,8 +89,11 @@ impl ServerProcess {
     }
 
     fn command(&self) -> Result<Command> {
-        let errors = File::options().create(true).append(true).open(self.dir.with_extension("errors"));
-        let errors = errors.context(Phase::Control, || "open the log of the server")?;
+        let open = |extension: &str| {
+            let file = File::options().create(true).append(true).open(self.dir.with_extension(extension));
+            file.context(Phase::Control, || "open the log of the server")
+        };
+        let (output, errors) = (open("log")?, open("errors")?);
         let store = format!("postgres:///desk?host={}&user=postgres", self.dir.with_extension("postgres").display());
         let mut command = Command::new(&self.settings.program);
         command.arg("serve").arg(&self.dir).args(["--json", "--restart-timeout", "5", "--store"]).arg(store);
@@ -99,7 +106,7 @@ impl ServerProcess {
         command.env("FAKETIME_TIMESTAMP_FILE", self.clock_file()).env("FAKETIME_CACHE_DURATION", "1");
         // Durations are measured with the monotonic clock, which a wrong time does not affect.
         command.env("DONT_FAKE_MONOTONIC", "1");
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors);
+        command.stdin(Stdio::null()).stdout(output).stderr(errors);
         Ok(command)
     }
 
@@ -142,7 +149,8 @@ impl ServerProcess {
     }
 
     /// Returns the difference between the server's clock and this host's clock in seconds, according to the `Date` of a
-    /// response.
+    /// response and to the last line of the log, whichever differs more: hyper does not update the `Date` after the clock
+    /// was set back.
     ///
     /// # Errors
     /// Returns an error if the server does not respond with a date.
@@ -152,7 +160,14 @@ impl ServerProcess {
         let response = response.map_err(|error| Error::new(Phase::Control, error)).context(Phase::Control, what)?;
         let date = response.headers().get("date").and_then(|date| date.to_str().ok());
         let date = OffsetDateTime::parse(date.unwrap_or_default(), &Rfc2822).context(Phase::Control, what)?;
-        Ok((date - OffsetDateTime::now_utc()).whole_seconds())
+        let log = fs::read(self.dir.with_extension("log")).context(Phase::Control, what)?;
+        let log =
+            String::from_utf8_lossy(log.get(log.len().saturating_sub(LOG_END)..).unwrap_or_default()).into_owned();
+        let logged = log.rsplit_once("\"time\":\"").and_then(|(_, rest)| rest.split('"').next());
+        let logged = logged.and_then(|logged| OffsetDateTime::parse(logged, &Rfc3339).ok());
+        let now = OffsetDateTime::now_utc();
+        let shifts = [Some(date), logged].into_iter().flatten().map(|time| (time - now).whole_seconds());
+        Ok(shifts.max_by_key(|shift| shift.abs()).unwrap_or_default())
     }
 }
 

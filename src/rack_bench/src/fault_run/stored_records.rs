@@ -20,7 +20,8 @@ struct StoredRow {
 /// # Errors
 /// Returns an error if the database cannot be read, or contains unknown machines.
 pub fn read_records(postgres: &PostgresProcess) -> Result<DatabaseRecords> {
-    let entries = "SELECT machine, entry::json->>'kind' AS kind, entry::json->>'order' AS order FROM history ORDER BY id";
+    let entries =
+        "SELECT machine, entry::json->>'kind' AS kind, entry::json->>'order' AS order FROM history ORDER BY id";
     let entries: Vec<StoredRow> = read_rows(postgres, entries)?;
     let orders: Vec<StoredRow> = read_rows(postgres, "SELECT machine, id AS order FROM orders")?;
     let installed: Vec<StoredRow> =

@@ -11,12 +11,14 @@ pub struct TamperedRequest {
     /// End of the request's path.
     pub path: &'static str,
     pub client: IpAddr,
-    /// Text that the body must contain.
+    /// Text that the body must contain. Requests about a first installation are forwarded.
     pub contains: &'static str,
 }
 
 const ACKNOWLEDGEMENT: &[u8] =
     b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 15\r\n\r\n{\"retry\":false}";
+/// Text in requests about a first installation.
+const WITHOUT_ORDER: &str = "\"order\":\"\"";
 /// Largest request that is inspected.
 const REQUEST_BYTES: usize = 1 << 20;
 
@@ -52,7 +54,7 @@ impl TamperedRequest {
     fn applies_to(&self, request: &[u8]) -> bool {
         let text = String::from_utf8_lossy(request);
         let path = text.split(' ').nth(1).unwrap_or_default();
-        path.ends_with(self.path) && text.contains(self.contains)
+        path.ends_with(self.path) && text.contains(self.contains) && !text.contains(WITHOUT_ORDER)
     }
 }
 
@@ -79,6 +81,9 @@ mod tests {
             TamperedRequest { path, contains, client: IpAddr::from([127, 1, 0, 1]) }.applies_to(request)
         };
         assert!(tampered("/report", "hello"));
+        let first = b"POST /report HTTP/1.1\r\n\r\n{\"order\":\"\"}";
+        let report = TamperedRequest { path: "/report", contains: "", client: IpAddr::from([127, 1, 0, 1]) };
+        assert!(!report.applies_to(first));
         assert!(!tampered("/event", "hello") && !tampered("/report", "other"));
     }
 }

@@ -23,6 +23,12 @@ use tokio_postgres::error::SqlState;
 /// Duration after which a call is abandoned. Longer than the timeouts of the session, whose errors are more precise.
 const CALL_DEADLINE: Duration = Duration::from_secs(20);
 
+/// Time for which a transaction may hold the advisory lock without a statement. PostgreSQL then ends the session, so that a
+/// server that was paused or cut off within a transaction does not stop the other servers for longer.
+const HOLDS_LOCK: Duration = Duration::from_secs(2);
+/// As [`HOLDS_LOCK`], for the copy of a database, which reads its source in between. No server uses the database yet.
+const COPIES: Duration = Duration::from_secs(60);
+
 /// Key of the advisory lock that transactions hold while they write. Advisory locks belong to one database.
 const WRITE_LOCK: i64 = 0x6472_6f70_6861_6d6d;
 
@@ -60,9 +66,10 @@ impl PostgresConnection {
         let begin = match kind {
             TransactionKind::Read => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY".to_owned(),
             // After the lock, each statement sees everything that other processes have committed.
-            TransactionKind::Write => {
-                format!("BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_advisory_xact_lock({WRITE_LOCK})")
-            }
+            TransactionKind::Write => format!(
+                "BEGIN ISOLATION LEVEL READ COMMITTED; {} SELECT pg_advisory_xact_lock({WRITE_LOCK})",
+                limit_idle_time(HOLDS_LOCK)
+            ),
         };
         let was_open = self.session.borrow().is_some();
         if !was_open {
@@ -77,6 +84,11 @@ impl PostgresConnection {
             begun => begun,
         }
         .inspect_err(|_| self.roll_back())
+    }
+
+    /// Permits that the current transaction pauses while it copies another database.
+    pub(crate) fn permit_pauses(&self) -> Result<()> {
+        self.execute_batch(&limit_idle_time(COPIES))
     }
 
     pub(super) fn execute(&self, sql: &str, values: &[Value]) -> Result<usize> {
@@ -160,6 +172,11 @@ impl PostgresConnection {
     }
 }
 
+/// Returns the statement that limits the time between two statements of the current transaction.
+fn limit_idle_time(limit: Duration) -> String {
+    format!("SET LOCAL idle_in_transaction_session_timeout TO '{}ms';", limit.as_millis())
+}
+
 /// Converts an error. Also returns whether the session is lost.
 fn classify_error(error: tokio_postgres::Error) -> (Error, bool) {
     let Some(refused) = error.as_db_error() else {
@@ -168,8 +185,8 @@ fn classify_error(error: tokio_postgres::Error) -> (Error, bool) {
         return (if is_lost { Error::Unavailable(describe_error(&error)) } else { Error::Postgres(error) }, is_lost);
     };
     let code = refused.code();
-    // Class 08: connection exception. 57P01 to 57P05: PostgreSQL ends the session.
-    let is_lost = code.code().starts_with("08") || code.code().starts_with("57P");
+    // Class 08: connection exception. 57P01 to 57P05, 25P03: PostgreSQL ends the session.
+    let is_lost = code.code().starts_with("08") || code.code().starts_with("57P") || code.code() == "25P03";
     // Class 53: insufficient resources, such as a full disk or too many connections. Class 58: I/O error.
     let is_passing = code.code().starts_with("53")
         || code.code().starts_with("58")

@@ -76,10 +76,16 @@ fn each_invariant_is_violated_by_one_wrong_history() {
         database.entries.truncate(1);
     });
     assert_eq!(lost_order, [Wrong::OrderKept]);
-    let lost_report = after(|_, database| database.entries.retain(|entry| entry.kind != "installed" || entry.order.is_empty()));
+    let lost_report =
+        after(|_, database| database.entries.retain(|entry| entry.kind != "installed" || entry.order.is_empty()));
     assert_eq!(lost_report, [Wrong::OrderKept, Wrong::ReportKept]);
     let unreported = after(|events, _| {
-        events.retain(|event| !matches!(event, HistoryEvent::SuccessReported { boot: 2, .. } | HistoryEvent::SuccessAcknowledged { boot: 2, .. }));
+        events.retain(|event| {
+            !matches!(
+                event,
+                HistoryEvent::SuccessReported { boot: 2, .. } | HistoryEvent::SuccessAcknowledged { boot: 2, .. }
+            )
+        });
     });
     assert_eq!(unreported, [Wrong::CompletionReported]);
     let unreported_first = after(|events, database| {
