@@ -18,7 +18,7 @@ pub enum PlantedBug {
     UnguardedStart,
     /// An order is deleted after it was acknowledged.
     LostOrder,
-    /// An order is recorded as complete before the machine has booted.
+    /// An order is recorded as complete when its first attempt is counted.
     ForgedCompletion,
     /// An order remains open after its completion, and is served again.
     RepeatedOrder,
@@ -53,14 +53,15 @@ impl PlantedBug {
     pub fn trigger(self) -> Option<String> {
         let machine = format!("machine LIKE '%-{VICTIM:012}'");
         let (timing, table, condition, body) = match self {
+            // The trigger runs when the first attempt is counted, after the order was acknowledged.
             PlantedBug::LostOrder => (
-                "AFTER INSERT",
+                "AFTER UPDATE",
                 "orders",
                 format!("NEW.{machine}"),
                 "DELETE FROM orders WHERE id = NEW.id; RETURN NULL;",
             ),
             PlantedBug::ForgedCompletion => (
-                "AFTER INSERT",
+                "AFTER UPDATE",
                 "orders",
                 format!("NEW.{machine}"),
                 "DELETE FROM orders WHERE id = NEW.id; INSERT INTO history (machine, time, entry) VALUES (NEW.machine, NEW.created, \
