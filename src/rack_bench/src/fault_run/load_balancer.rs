@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 /// Interval between checks of a server, and the time within which it must respond.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
-const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time within which a server must accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const PRIVILEGED_PORTS: std::ops::Range<u16> = 512..1024;

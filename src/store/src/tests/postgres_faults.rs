@@ -6,6 +6,7 @@ use crate::postgres_database::read_clock;
 use crate::store_address::PostgresAddress;
 use ::testing::postgres::{self, PrivatePostgres};
 use common::error_code::ErrorCode;
+use std::path::Path;
 use std::sync::mpsc;
 use std::time::Instant;
 
