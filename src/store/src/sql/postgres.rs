@@ -16,7 +16,7 @@ use crate::store_address::PostgresAddress;
 use retry_delay::RetryDelay;
 use session::Session;
 use std::cell::RefCell;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::error::SqlState;
 
@@ -75,9 +75,13 @@ impl PostgresConnection {
         if !was_open {
             self.open_session()?;
         }
+        let began = Instant::now();
         match self.execute_batch(&begin) {
-            // The session was lost while it was idle: nothing has been sent in this transaction.
-            Err(Error::Unavailable(_)) if was_open && self.session.borrow().is_none() => {
+            // The session was lost while it was idle: nothing has been sent in this transaction. If PostgreSQL hangs, a
+            // second attempt would hang too.
+            Err(Error::Unavailable(_))
+                if was_open && self.session.borrow().is_none() && began.elapsed() < CALL_DEADLINE =>
+            {
                 self.open_session()?;
                 self.execute_batch(&begin)
             }
