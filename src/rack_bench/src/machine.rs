@@ -61,8 +61,8 @@ pub struct MachineRun {
 /// A machine that does not exist.
 pub struct SimulatedMachine {
     number: u32,
-    id: String,
-    address: IpAddr,
+    pub id: String,
+    pub address: IpAddr,
     lacks_file: bool,
 }
 
@@ -77,7 +77,8 @@ impl SimulatedMachine {
         format!("a{}", self.number)
     }
 
-    fn mac(&self) -> String {
+    /// Returns the MAC of the machine's NIC.
+    pub fn mac(&self) -> String {
         let [_, a, b, c] = self.number.to_be_bytes();
         format!("52:54:00:{a:02x}:{b:02x}:{c:02x}")
     }
@@ -267,8 +268,11 @@ impl SimulatedMachine {
         }
     }
 
-    /// Inventory of a server with eight disks.
-    fn inventory(&self) -> serde_json::Result<Inventory> {
+    /// Returns the inventory of a server with eight disks.
+    ///
+    /// # Errors
+    /// Returns an error if the inventory is invalid.
+    pub fn inventory(&self) -> serde_json::Result<Inventory> {
         let number = self.number;
         let disks = ["sda", "sdb", "sdc", "sdd", "sde", "sdf", "sdg", "sdh"].map(|name| {
             json!({"name": name, "device": format!("/dev/{name}"), "size_bytes": 960_197_124_096_u64, "sector_bytes": 512,

@@ -3,8 +3,9 @@
 //! Each machine has its own address in 127.0.0.0/8, MAC and UUID, and runs the agent's client of the control plane:
 //! `machine` contains the life of a machine from the boot script to the final report, `operator` creates machine files
 //! and lists the machines meanwhile, and `figures` collects durations. The program connects only to the loopback
-//! interface, and ends after `--limit` seconds.
+//! interface, and ends after `--limit` seconds. `rack-bench faults` (`fault_run`) tests two servers instead.
 
+mod fault_run;
 mod figures;
 mod machine;
 mod operator;
@@ -67,6 +68,11 @@ struct Options {
 }
 
 fn main() -> ExitCode {
+    let mut arguments: Vec<_> = std::env::args_os().collect();
+    if arguments.get(1).is_some_and(|argument| argument == "faults") {
+        arguments.remove(1);
+        return fault_run::run(&fault_run::FaultOptions::parse_from(arguments));
+    }
     match run(&Options::parse()) {
         Ok(report) => match to_json(&report).and_then(|text| print_text(&(text + "\n"))) {
             Ok(()) => ExitCode::SUCCESS,

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// Interval at which the database, the free space and the boot files are checked.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Interval of the checks if other servers share the database.
+pub(crate) const SHARED_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of consecutive checks without a problem after which the problem counts as resolved. A value near its limit
 /// would otherwise be reported and resolved again and again.
 const GOOD_CHECKS: u32 = 2;

@@ -1,6 +1,6 @@
 //! Start of the server's threads and routers after its sockets are bound, and shutdown of the server.
 
-use super::health_check::{CHECK_INTERVAL, watch_health};
+use super::health_check::{CHECK_INTERVAL, SHARED_CHECK_INTERVAL, watch_health};
 use super::host_environment::HostEnvironment;
 use super::listeners::{BoundListeners, ServerFronts};
 use super::options::ServerConfig;
@@ -187,7 +187,9 @@ impl ControlServer {
 /// Starts the tasks that update machine files when migrations have ended, continue the steps over Redfish and the
 /// rollouts, check the server itself, and delete old records.
 fn start_tasks(app: &Arc<AppState>, options: &ServerConfig, around: &HostEnvironment) -> [JoinHandle<()>; 7] {
-    let interval = CHECK_INTERVAL.min(around.look_every * 5);
+    // A load balancer moves machines to a server as soon as the server is ready again.
+    let longest = if app.state.is_shared() { SHARED_CHECK_INTERVAL } else { CHECK_INTERVAL };
+    let interval = longest.min(around.look_every * 5);
     [
         tokio::spawn(migration_requests::machine_file_update::keep_files_updated(app.clone())),
         tokio::spawn(out_of_band::continue_runs(app.clone())),

@@ -57,6 +57,7 @@ pub enum TransactionKind {
 pub struct Transaction<'c> {
     connection: &'c Connection,
     is_open: bool,
+    kind: TransactionKind,
 }
 
 impl Connection {
@@ -120,7 +121,7 @@ impl Connection {
             (Engine::Sqlite(connection), TransactionKind::Write) => connection.execute_batch("BEGIN IMMEDIATE")?,
             (Engine::Postgres(connection), kind) => connection.begin(kind)?,
         }
-        Ok(Transaction { connection: self, is_open: true })
+        Ok(Transaction { connection: self, is_open: true, kind })
     }
 
     /// Executes a statement, and returns the number of rows that it changed.
@@ -224,7 +225,10 @@ impl Transaction<'_> {
                 }
                 Ok(done?)
             }
-            Engine::Postgres(connection) => connection.commit(is_synced),
+            Engine::Postgres(connection) => connection.commit(is_synced).map_err(|error| match error {
+                Error::UnknownOutcome(why) if self.kind == TransactionKind::Read => Error::Unavailable(why),
+                error => error,
+            }),
         }
     }
 }

@@ -48,6 +48,9 @@ pub(crate) fn move_file(path: &Path, address: &PostgresAddress) -> Result<Vec<(S
         |error: sql::Error| convert_error(error, &format!("move {file} to the {address}", file = path.display()));
     let target = connect(address)?;
     let transaction = target.transaction().map_err(failed)?;
+    if let Some(postgres) = target.as_postgres() {
+        postgres.permit_pauses().map_err(failed)?;
+    }
     refuse_used_database(&transaction, address)?;
     schema::create_tables(&transaction).map_err(failed)?;
     let snapshot = source.connection.begin(TransactionKind::Read).map_err(failed)?;
@@ -94,6 +97,9 @@ pub(crate) fn copy_from_file(file: &Path, address: &PostgresAddress) -> Result<(
     let source = database_file::open_existing(file).map_err(failed)?;
     let target = connect(address)?;
     let transaction = target.transaction().map_err(failed)?;
+    if let Some(postgres) = target.as_postgres() {
+        postgres.permit_pauses().map_err(failed)?;
+    }
     refuse_used_database(&transaction, address)?;
     schema::create_tables(&transaction).map_err(failed)?;
     copy_tables(&source, &transaction).map_err(failed)?;

@@ -8,6 +8,7 @@ mod installed_fields;
 mod lossy_proxy;
 mod order_model;
 mod postgres;
+mod postgres_faults;
 mod recorded_database;
 mod rollouts;
 mod server_leases;

@@ -44,6 +44,7 @@ impl PrivatePostgres {
         }
         let initdb = ["-D", "data", "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"];
         run(as_user(is_root, "initdb").args(initdb).current_dir(&dir));
+        append(&dir.join("data/postgresql.conf"), "listen_addresses = ''\n");
         let server = PrivatePostgres { dir, keeper: Mutex::default() };
         server.resume();
         server
@@ -56,7 +57,7 @@ impl PrivatePostgres {
     pub fn resume(&self) {
         let is_root = nix::unistd::geteuid().is_root();
         let mut server = as_user(is_root, "postgres");
-        server.args(["-D", "data", "-k"]).arg(&self.dir).args(["-c", "listen_addresses=", "-c", "fsync=off"]);
+        server.args(["-D", "data", "-k"]).arg(&self.dir).args(["-c", "fsync=off"]);
         server.args(["-c", "max_connections=300", "-c", "full_page_writes=off", "-c", "log_min_messages=error"]);
         let command: Vec<String> = std::iter::once(server.get_program())
             .chain(server.get_args())
@@ -87,6 +88,47 @@ impl PrivatePostgres {
         let mut keeper = self.keeper.lock().unwrap().take().unwrap();
         std::io::Write::write_all(&mut keeper.stdin.take().unwrap(), b"stop\n").unwrap();
         keeper.wait().unwrap();
+    }
+
+    /// Restarts the server with additional settings, and with these rules for client authentication (`pg_hba.conf`).
+    ///
+    /// # Panics
+    /// Panics if the server does not start.
+    pub fn restart_with(&self, settings: &str, access: &str) {
+        self.stop();
+        append(&self.dir.join("data/postgresql.conf"), &format!("{settings}\n"));
+        std::fs::write(self.dir.join("data/pg_hba.conf"), access).unwrap();
+        self.resume();
+    }
+
+    /// Copies a private key into the directory of the server, readable only by its user. Returns the path of the copy.
+    ///
+    /// # Panics
+    /// Panics if the file cannot be copied.
+    pub fn copy_key(&self, key: &Path) -> PathBuf {
+        let copy = self.dir.join("tls.key");
+        let owner = if nix::unistd::geteuid().is_root() { USER } else { "" };
+        std::fs::copy(key, &copy).unwrap();
+        run(Command::new("chmod").arg("600").arg(&copy));
+        if !owner.is_empty() {
+            run(Command::new("chown").arg(format!("{owner}:")).arg(&copy));
+        }
+        copy
+    }
+
+    /// Sends a signal to all processes of the server.
+    ///
+    /// # Panics
+    /// Panics if the server does not run.
+    pub fn signal_all(&self, signal: nix::sys::signal::Signal) {
+        let file = std::fs::read_to_string(self.dir.join("data/postmaster.pid")).unwrap();
+        let parent: i32 = file.lines().next().unwrap().parse().unwrap();
+        let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
+        for child in children.split_whitespace() {
+            // A process may have ended in the meantime.
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.parse().unwrap()), signal);
+        }
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(parent), signal).unwrap();
     }
 
     /// Creates an empty database, and returns its URL.
@@ -135,6 +177,11 @@ impl Drop for PrivatePostgres {
 pub fn shared() -> Option<&'static PrivatePostgres> {
     static SHARED: OnceLock<PrivatePostgres> = OnceLock::new();
     is_installed().then(|| SHARED.get_or_init(PrivatePostgres::start))
+}
+
+fn append(path: &Path, text: &str) {
+    let mut file = std::fs::File::options().append(true).open(path).unwrap();
+    std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
 }
 
 fn as_user(is_root: bool, program: &str) -> Command {

@@ -16,12 +16,18 @@ use crate::store_address::PostgresAddress;
 use retry_delay::RetryDelay;
 use session::Session;
 use std::cell::RefCell;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::error::SqlState;
 
 /// Duration after which a call is abandoned. Longer than the timeouts of the session, whose errors are more precise.
 const CALL_DEADLINE: Duration = Duration::from_secs(20);
+
+/// Time for which a transaction may hold the advisory lock without a statement. PostgreSQL then ends the session, so that a
+/// server that was paused or cut off within a transaction does not stop the other servers for longer.
+const HOLDS_LOCK: Duration = Duration::from_secs(2);
+/// As [`HOLDS_LOCK`], for the copy of a database, which reads its source in between. No server uses the database yet.
+const COPIES: Duration = Duration::from_secs(60);
 
 /// Key of the advisory lock that transactions hold while they write. Advisory locks belong to one database.
 const WRITE_LOCK: i64 = 0x6472_6f70_6861_6d6d;
@@ -60,23 +66,33 @@ impl PostgresConnection {
         let begin = match kind {
             TransactionKind::Read => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY".to_owned(),
             // After the lock, each statement sees everything that other processes have committed.
-            TransactionKind::Write => {
-                format!("BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_advisory_xact_lock({WRITE_LOCK})")
-            }
+            TransactionKind::Write => format!(
+                "BEGIN ISOLATION LEVEL READ COMMITTED; {} SELECT pg_advisory_xact_lock({WRITE_LOCK})",
+                limit_idle_time(HOLDS_LOCK)
+            ),
         };
         let was_open = self.session.borrow().is_some();
         if !was_open {
             self.open_session()?;
         }
+        let began = Instant::now();
         match self.execute_batch(&begin) {
-            // The session was lost while it was idle: nothing has been sent in this transaction.
-            Err(Error::Unavailable(_)) if was_open && self.session.borrow().is_none() => {
+            // The session was lost while it was idle: nothing has been sent in this transaction. If PostgreSQL hangs, a
+            // second attempt would hang too.
+            Err(Error::Unavailable(_))
+                if was_open && self.session.borrow().is_none() && began.elapsed() < CALL_DEADLINE =>
+            {
                 self.open_session()?;
                 self.execute_batch(&begin)
             }
             begun => begun,
         }
         .inspect_err(|_| self.roll_back())
+    }
+
+    /// Permits that the current transaction pauses while it copies another database.
+    pub(crate) fn permit_pauses(&self) -> Result<()> {
+        self.execute_batch(&limit_idle_time(COPIES))
     }
 
     pub(super) fn execute(&self, sql: &str, values: &[Value]) -> Result<usize> {
@@ -160,6 +176,11 @@ impl PostgresConnection {
     }
 }
 
+/// Returns the statement that limits the time between two statements of the current transaction.
+fn limit_idle_time(limit: Duration) -> String {
+    format!("SET LOCAL idle_in_transaction_session_timeout TO '{}ms';", limit.as_millis())
+}
+
 /// Converts an error. Also returns whether the session is lost.
 fn classify_error(error: tokio_postgres::Error) -> (Error, bool) {
     let Some(refused) = error.as_db_error() else {
@@ -168,8 +189,8 @@ fn classify_error(error: tokio_postgres::Error) -> (Error, bool) {
         return (if is_lost { Error::Unavailable(describe_error(&error)) } else { Error::Postgres(error) }, is_lost);
     };
     let code = refused.code();
-    // Class 08: connection exception. 57P01 to 57P05: PostgreSQL ends the session.
-    let is_lost = code.code().starts_with("08") || code.code().starts_with("57P");
+    // Class 08: connection exception. 57P01 to 57P05, 25P03: PostgreSQL ends the session.
+    let is_lost = code.code().starts_with("08") || code.code().starts_with("57P") || code.code() == "25P03";
     // Class 53: insufficient resources, such as a full disk or too many connections. Class 58: I/O error.
     let is_passing = code.code().starts_with("53")
         || code.code().starts_with("58")

@@ -4,7 +4,7 @@ use crate::sql::{Error, Result};
 use std::time::{Duration, Instant};
 
 const SHORTEST: Duration = Duration::from_millis(250);
-const LONGEST: Duration = Duration::from_secs(5);
+const LONGEST: Duration = Duration::from_secs(1);
 
 /// Delay until the next attempt, which doubles with each failure.
 #[derive(Default)]

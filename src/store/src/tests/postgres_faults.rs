@@ -1,0 +1,135 @@
+//! Faults of PostgreSQL and of servers that share it: a server that stops within a transaction, a hung PostgreSQL, TLS, and
+//! clocks that differ.
+
+use super::*;
+use crate::store_address::PostgresAddress;
+use ::testing::postgres::{self, PrivatePostgres};
+use common::error_code::ErrorCode;
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::Instant;
+
+fn open_at(address: &PostgresAddress, dir: &TempDir) -> ServerState {
+    ServerState::open_postgres(address, dir.path(), Duration::from_secs(60)).unwrap()
+}
+
+/// A server is paused within a transaction that writes: PostgreSQL ends its session after two seconds, so that the other
+/// server can write. The paused server stores nothing, and continues afterwards.
+#[test]
+fn a_server_that_is_paused_within_a_transaction_does_not_stop_the_other() {
+    let Some(server) = postgres::shared() else { return };
+    let address = PostgresAddress::parse(&server.create_database("paused")).unwrap();
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [paused, other] = [open_at(&address, &dirs[0]), open_at(&address, &dirs[1])];
+    let (locked, is_locked) = mpsc::channel();
+    let (resume, resumed) = mpsc::channel::<()>();
+    let insert = "INSERT INTO former (former, machine) VALUES (?1, 'm')";
+    std::thread::scope(|scope| {
+        let stopped = scope.spawn(|| {
+            RUNTIME.with(|runtime| {
+                runtime.block_on(paused.run_durably(move |transaction| {
+                    transaction.execute(insert, ["paused"])?;
+                    locked.send(()).unwrap();
+                    resumed.recv().unwrap();
+                    Ok(())
+                }))
+            })
+        });
+        is_locked.recv().unwrap();
+        let began = Instant::now();
+        wait(other.run_durably(move |transaction| transaction.execute(insert, ["other"])));
+        let taken = began.elapsed();
+        assert!(taken > Duration::from_secs(1) && taken < Duration::from_secs(8), "{taken:?}");
+        resume.send(()).unwrap();
+        let error = stopped.join().unwrap().err().unwrap();
+        assert_eq!(error.code(), ErrorCode::DatabaseUnavailable, "{error}");
+    });
+    let stored = wait(paused.run_job(|connection| {
+        connection
+            .prepare("SELECT former FROM former")?
+            .query_map([], |row| row.get(0))?
+            .collect::<sql::Result<Vec<String>>>()
+    }));
+    assert_eq!(stored, ["other"]);
+}
+
+/// Starts PostgreSQL with TLS and a certificate for 127.0.0.1 that `ca.pem` has issued. Returns the address on which it
+/// listens.
+fn start_with_tls(server: &PrivatePostgres, files: &Path) -> String {
+    let address = format!("127.83.{}.{}", std::process::id() % 250, std::process::id() / 250 % 250 + 1);
+    let (key, certificate) = (server.copy_key(&files.join("server.key")), files.join("server.pem"));
+    let settings = format!(
+        "listen_addresses = '{address}'\nssl = on\nssl_cert_file = '{}'\nssl_key_file = '{}'",
+        certificate.display(),
+        key.display()
+    );
+    server.restart_with(&settings, "hostssl all all 127.0.0.0/8 trust\nlocal all all trust\n");
+    address
+}
+
+/// The certificate of PostgreSQL is verified with the specified authority. A certificate of another authority, and a
+/// connection without TLS, are refused.
+#[test]
+fn connections_over_the_network_use_tls_and_verify_the_certificate() {
+    if !postgres::is_installed() {
+        return;
+    }
+    let server = PrivatePostgres::start();
+    server.create_database("desk");
+    let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/tls").canonicalize().unwrap();
+    // The user of PostgreSQL may be unable to read the directory of the tests.
+    let public = tempfile::tempdir_in("/tmp").unwrap();
+    for name in ["ca.pem", "server.pem", "server.key", "stranger.pem"] {
+        fs::copy(files.join(name), public.path().join(name)).unwrap();
+    }
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(public.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let address = start_with_tls(&server, public.path());
+    let open = |parameters: String| {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("postgres://postgres@127.0.0.1/desk?hostaddr={address}&{parameters}");
+        let opened =
+            ServerState::open_postgres(&PostgresAddress::parse(&url).unwrap(), dir.path(), Duration::from_secs(60));
+        opened.map(|state| {
+            wait(state.run_job(|connection| {
+                connection.query_row("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()", [], |row| {
+                    row.get::<_, bool>(0)
+                })
+            }))
+        })
+    };
+    let root = |name: &str| format!("sslrootcert={}", public.path().join(name).display());
+    assert!(open(format!("sslmode=require&{}", root("ca.pem"))).unwrap(), "the session is encrypted");
+    let foreign = open(format!("sslmode=require&{}", root("stranger.pem"))).unwrap_err();
+    assert!(foreign.to_string().contains("certificate"), "{foreign}");
+    let unverified = open("sslmode=require".to_owned()).unwrap_err();
+    assert!(unverified.to_string().contains("certificate"), "the authorities of the host: {unverified}");
+    let plain = open("sslmode=disable".to_owned()).unwrap_err();
+    assert!(plain.to_string().contains("no encryption"), "{plain}");
+}
+
+/// All processes of PostgreSQL are stopped: requests fail within the deadline of a call, and succeed after PostgreSQL
+/// continues.
+#[test]
+fn a_hung_database_is_an_error_within_the_deadline() {
+    use nix::sys::signal::Signal::{SIGCONT, SIGSTOP};
+    if !postgres::is_installed() {
+        return;
+    }
+    let server = PrivatePostgres::start();
+    let address = PostgresAddress::parse(&server.create_database("desk")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let state = open_at(&address, &dir);
+    server.signal_all(SIGSTOP);
+    let began = Instant::now();
+    let error = RUNTIME.with(|runtime| runtime.block_on(state.check_pulse())).unwrap_err();
+    let passed = began.elapsed();
+    server.signal_all(SIGCONT);
+    assert_eq!(error.code(), ErrorCode::DatabaseUnavailable, "{error}");
+    assert!(error.to_string().contains("no response within 20 s"), "{error}");
+    assert!(passed < Duration::from_secs(35), "{passed:?}");
+    while RUNTIME.with(|runtime| runtime.block_on(state.check_pulse())).is_err() {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    install(&state, "m");
+}
