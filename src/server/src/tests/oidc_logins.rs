@@ -231,7 +231,8 @@ async fn a_server_without_settings_or_with_invalid_settings() {
         error.to_coded_text().contains("oidc.yaml:1:9: issuer: ") && error.to_coded_text().contains("DH-730"),
         "{error}"
     );
-    let found = site_check::find_problems(&options(dir.path())).unwrap();
+    let checked = options(dir.path());
+    let found = tokio::task::spawn_blocking(move || site_check::find_problems(&checked)).await.unwrap().unwrap();
     let problem = found.problems.iter().find(|problem| problem.file.as_deref() == Some("oidc.yaml")).unwrap();
     assert_eq!((problem.line, problem.column, problem.code.as_deref()), (Some(1), Some(9), Some("DH-730")));
 }
