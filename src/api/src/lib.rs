@@ -17,8 +17,8 @@
 //!   one machine, [`display_phase`] summarizes a machine in one word, [`power`] and [`freed_machine_shutdown`] switch
 //!   machines on and off, and [`plan_input`], [`rack_plan`] and [`boot_digest`] serve commands.
 //! * Rollouts: [`rollouts`] reinstalls many machines in waves.
-//! * Users: [`access`] authorizes users, [`audit_log`] records their requests, and [`user_management`] manages users and
-//!   tokens.
+//! * Users: [`access`] authorizes users, [`audit_log`] records their requests, [`user_management`] manages users and
+//!   tokens, and [`oidc_login`] logs in the users of an identity provider.
 //! * Requests: [`accepted_host_names`] checks the host of a request, [`base_url`] determines URLs, [`metrics`] counts
 //!   events, and [`planner_pool`] runs plans.
 
@@ -49,6 +49,7 @@ pub mod metal_api;
 pub mod metrics;
 pub mod migration_requests;
 pub mod netboot;
+pub mod oidc_login;
 pub mod openapi;
 pub mod operator;
 pub mod out_of_band;
@@ -121,6 +122,8 @@ pub struct AppState {
     pub planner: PlannerPool,
     /// Login sessions of the web page.
     pub sessions: access::login_sessions::LoginSessions,
+    /// Identity provider whose users can log in.
+    pub oidc: Option<Arc<oidc::provider::OidcProvider>>,
     /// Interval at which the session of an open stream of live updates is verified.
     pub session_interval: Duration,
     /// Snapshots for users with projects.

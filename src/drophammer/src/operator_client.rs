@@ -18,6 +18,7 @@ pub mod login;
 mod machine_details;
 mod machine_list;
 mod migration;
+mod oidc_login;
 mod options;
 mod order_options;
 pub mod os_definitions;

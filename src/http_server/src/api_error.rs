@@ -36,6 +36,10 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, message)
     }
 
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
     /// Returns the code of the error in the manual.
     pub fn error_code(&self) -> Option<ErrorCode> {
         self.error_code

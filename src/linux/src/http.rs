@@ -53,6 +53,15 @@ pub async fn read_async_response(response: reqwest::Response) -> io::Result<Vec<
     is_complete.then_some(body).ok_or_else(too_long)
 }
 
+/// Reads the body of a response to an asynchronous request, of at most `limit` bytes.
+///
+/// # Errors
+/// Returns an error if the connection is interrupted, or the response exceeds the limit.
+pub async fn read_async_response_up_to(response: reqwest::Response, limit: u64) -> io::Result<Vec<u8>> {
+    let (body, is_complete) = read_up_to(response, limit).await?;
+    is_complete.then_some(body).ok_or_else(|| io::Error::other(format!("the response has more than {limit} bytes")))
+}
+
 /// Reads the beginning of an error response to an asynchronous request, as [`read_error_response`] does.
 pub async fn read_async_error_response(response: reqwest::Response) -> String {
     let (body, _) = read_up_to(response, REFUSAL_BYTES).await.unwrap_or_default();
@@ -178,6 +187,25 @@ pub fn new_async_client(source: Option<IpAddr>) -> Result<reqwest::Client> {
         builder().tls_certs_only([]).build()
     });
     client.context(Phase::Control, || "set up an HTTP client")
+}
+
+/// Returns an asynchronous client for requests to an identity provider, which trusts these certificates (PEM) instead of
+/// those of the host, if any. The client does not follow redirects, and uses the environment's proxies only for https.
+///
+/// # Errors
+/// The same errors as for [`new_client`].
+pub fn new_async_login_client(authorities: Option<&[u8]>) -> Result<reqwest::Client> {
+    let what = || "set up a client for the identity provider";
+    let builder = || proxies::use_async_proxies(async_client_builder(), ProxyScope::Https).redirect(Policy::none());
+    if let Some(pem) = authorities {
+        let trusted = reqwest::Certificate::from_pem_bundle(pem).context(Phase::Control, what)?;
+        return builder().tls_certs_only(trusted).build().context(Phase::Control, what);
+    }
+    let client = builder().build().or_else(|error| {
+        warn_of_missing_tls(error);
+        builder().tls_certs_only([]).build()
+    });
+    client.context(Phase::Control, what)
 }
 
 /// Returns a builder with the settings that all clients share. The client connects directly unless the caller adds

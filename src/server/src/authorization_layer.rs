@@ -5,6 +5,7 @@ use api::access::hidden_values::{hide_program_output, hide_secrets};
 use api::access::table::{self, RouteAccess};
 use api::access::{self, AccessDecision, AccessRefusal, Identity, RequestActor, UserRole};
 use api::audit_log::{self, AuditedRequest, ObjectState};
+use api::oidc_login::RefusedLogin;
 use axum::body::{Body, to_bytes};
 use axum::extract::{FromRequestParts, MatchedPath, Path, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
@@ -47,8 +48,10 @@ pub(crate) async fn authorize(State(app): State<Arc<AppState>>, request: Request
             .is_some_and(|(_, _, access, _)| matches!(access, RouteAccess::Machine | RouteAccess::MachineOrUser(_)));
         if !is_agents {
             let outcome = audit_log::response_outcome(&response);
+            let actor =
+                response.extensions().get::<RefusedLogin>().map(|refused| (refused.0.clone(), refused.1.clone()));
             let identity = response.extensions().get::<Identity>().cloned();
-            record_unauthenticated(&app, &audited, has_credentials, outcome, identity).await;
+            record_unauthenticated(&app, &audited, has_credentials, outcome, (identity, actor)).await;
         }
         return response;
     };
@@ -127,13 +130,14 @@ async fn record_unauthenticated(
     audited: &AuditedRequest,
     has_credentials: bool,
     (status, reason): (u16, String),
-    identity: Option<Identity>,
+    (identity, actor): (Option<Identity>, Option<(String, String)>),
 ) {
-    let is_read = matches!(audited.method.as_str(), "GET" | "HEAD");
+    // The callback of an identity provider is a read that logs in a user.
+    let is_read = matches!(audited.method.as_str(), "GET" | "HEAD") && identity.is_none();
     if is_read && !(matches!(status, 401 | 403) && has_credentials) {
         return;
     }
-    audit_log::record_request(app, audited, identity.as_ref(), None, (status, &reason)).await;
+    audit_log::record_request(app, audited, identity.as_ref(), actor.as_ref(), (status, &reason)).await;
 }
 
 /// Replaces the secrets in a JSON response to a viewer, and removes the output of programs from its messages.

@@ -25,6 +25,8 @@ use http_server::request_context;
 use http_server::server_health::ServerHealth;
 use http_server::server_log::StatusLog;
 use hyper_util::server::graceful::GracefulShutdown;
+use oidc::provider::OidcProvider;
+use oidc::settings::OidcSettings;
 use pxe::command_line_options::PxeOptions;
 use pxe::{PxeLog, PxeMessage, PxeServer};
 use site::loader::SiteLoader;
@@ -75,6 +77,7 @@ impl ControlServer {
     ) -> Result<ControlServer> {
         check_options(options)?;
         options.pxe.as_ref().map_or(Ok(()), |asked| pxe::check_pxe(asked, &options.boot_server()))?;
+        let oidc = OidcSettings::read_file(&options.dir)?.map(OidcProvider::new).transpose()?.map(Arc::new);
         let lock = store::backup::lock_directory(&options.dir)?;
         let store = options.store.read_address()?;
         if store.is_none() {
@@ -103,6 +106,7 @@ impl ControlServer {
             operator,
             metrics,
             wake: wake.clone(),
+            oidc,
         };
         let app = build_app_state(options, around, places, &listeners, services)?;
         let (peers, alarms, planner) = (app.peers.clone(), app.alarms.clone(), app.planner.clone());
@@ -235,6 +239,7 @@ struct StartedServices {
     operator: TokenHash,
     metrics: TokenHash,
     wake: mpsc::Sender<ReloadEvent>,
+    oidc: Option<Arc<OidcProvider>>,
 }
 
 fn build_app_state(
@@ -244,7 +249,7 @@ fn build_app_state(
     listeners: &BoundListeners,
     services: StartedServices,
 ) -> Result<AppState> {
-    let StartedServices { ipxe, directory, closing, state, counters, watch, operator, metrics, wake } = services;
+    let StartedServices { ipxe, directory, closing, state, counters, watch, operator, metrics, wake, oidc } = services;
     let alarms = RateLimitedLog::new(watch.clone());
     Ok(AppState {
         url: options.url.as_ref().map(|url| url.trim_end_matches('/').to_owned()),
@@ -279,6 +284,7 @@ fn build_app_state(
         templates: TemplateWriter::new(&options.dir),
         planner: PlannerPool::start_threads().context(Phase::Serve, || "start the planner threads")?,
         sessions: LoginSessions::default(),
+        oidc,
         session_interval: VERIFY_INTERVAL.min(around.look_every * 30),
         project_snapshots: ProjectSnapshots::default(),
         looks: migration_requests::certificate_checks::CertificateChecks::default(),

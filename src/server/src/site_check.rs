@@ -10,6 +10,7 @@ use common::error_code::ErrorCode;
 use common::exit_status::CommandOutcome;
 use common::format::{format_columns, replace_hidden};
 use common::output::{print_text, to_json};
+use oidc::settings::OidcSettings;
 use serde::Serialize;
 use site::loader::{SiteLoader, SiteScan};
 use site::operator_files::MachineSpec;
@@ -95,6 +96,7 @@ pub(crate) fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
     if dir.is_dir() {
         remarks.extend(options.url.as_deref().and_then(note_doubtful_name));
         check_certificates(options, &mut all, &mut remarks);
+        all.extend(OidcSettings::read_file(dir).err().map(|error| error.to_coded_text()));
         all.extend(
             options
                 .pxe

@@ -4,6 +4,7 @@ use super::options::ServerConfig;
 use api::base_url::check_url_host;
 use common::error::{Error, Phase, Result};
 use common::error_code::ErrorCode;
+use oidc::settings::OidcSettings;
 use pxe::command_line_options::PxeOptions;
 use site::boot_value_validation;
 use site::yaml_folder;
@@ -19,8 +20,10 @@ pub(crate) fn check_at_start(options: &ServerConfig) -> Vec<String> {
     let boot = missing_boot_files(&boot_directory(options)).into_iter();
     let secrets = ["machines", "images"].map(|name| yaml_folder::find_readable_secrets(&options.dir.join(name)));
     let registries = Some(options.dir.join("registries.json")).filter(|path| yaml_folder::is_world_readable(path));
+    // Invalid settings are reported separately.
+    let oidc = OidcSettings::read_file(&options.dir).ok().flatten().map(|settings| settings.readable_secrets);
     let what = "contains secrets and is readable by all users of this host";
-    let secrets = secrets.into_iter().flatten().chain(registries);
+    let secrets = secrets.into_iter().flatten().chain(registries).chain(oidc.unwrap_or_default());
     boot.chain(secrets.map(|path| format!("{} {what}: run chmod o-r {0}", path.display()))).collect()
 }
 

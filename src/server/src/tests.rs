@@ -37,6 +37,7 @@ mod migration_approval;
 mod migration_plan;
 mod migration_safety;
 mod new_machines;
+mod oidc_logins;
 mod openapi;
 mod operator_file_checks;
 mod out_of_band;

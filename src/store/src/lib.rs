@@ -27,10 +27,10 @@
 //!   `migration_records` stores migrations. `boot_prohibitions` stores the allocations that a machine must no longer
 //!   boot after a migration. `plan_approval` defines the files with approved plans. `restore_confirmation` withholds the
 //!   installations and migrations of a restored database until its records are confirmed, and `install_state` combines
-//!   all records of an allocation. `users` stores users with their roles, `user_tokens` stores the hashes of their
-//!   tokens, and `audit` stores the audit log. `audit_transactions` marks the entries whose request has changed the
-//!   database. `server_leases` stores which of several servers owns an action on a management controller,
-//!   and `shared_clock` is the clock of all servers.
+//!   all records of an allocation. `users` stores users with their roles, `oidc_users` logs in those of an identity
+//!   provider, `user_tokens` stores the hashes of their tokens, and `audit` stores the audit log. `audit_transactions`
+//!   marks the entries whose request has changed the database. `server_leases` stores which of several servers owns an
+//!   action on a management controller, and `shared_clock` is the clock of all servers.
 //! * **Decisions.** `success_proof` decides whether a reported success is valid. `first_install` handles the start of a
 //!   first installation, and `orders` handles reinstalls. `out_of_band` handles the steps that run through management
 //!   controllers before an installation, `migration_transactions` handles migrations, and `adoption` handles installations that the
@@ -79,6 +79,7 @@ mod migration_records;
 mod migration_transactions;
 mod moved_database;
 mod next_boot;
+pub mod oidc_users;
 mod order_records;
 mod orders;
 mod out_of_band;

@@ -6,6 +6,7 @@ mod database_files;
 pub(crate) mod engine;
 mod installed_fields;
 mod lossy_proxy;
+mod oidc_users;
 mod order_model;
 mod postgres;
 mod postgres_faults;

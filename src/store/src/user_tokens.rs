@@ -52,7 +52,7 @@ pub enum TokenVerdict {
     Unknown,
 }
 
-fn format_time(time: OffsetDateTime) -> String {
+pub(crate) fn format_time(time: OffsetDateTime) -> String {
     time.format(&Rfc3339).unwrap_or_default()
 }
 
@@ -102,7 +102,7 @@ fn judge_token(connection: &Connection, found: &FoundToken) -> sql::Result<Token
         token: token.name.clone(),
         role: record.role,
         projects: record.projects,
-        source: IdentitySource::Token,
+        source: record.source,
     }))
 }
 
@@ -181,6 +181,10 @@ impl ServerState {
             if record.source == IdentitySource::TokenFile {
                 let why = format!("the token of {user} is in the operator's file: add a named admin instead");
                 return Ok(UserOutcome::Refused(why));
+            }
+            if record.source == IdentitySource::Oidc {
+                let why = "gets tokens only by logging in at the identity provider: add a user for a program";
+                return Ok(UserOutcome::Refused(format!("user {user} {why}")));
             }
             let select = "SELECT name, created, expires, last_used, revoked FROM user_tokens
                 WHERE user_name = ?1 AND name = ?2";

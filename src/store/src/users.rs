@@ -5,6 +5,7 @@
 //! expires while the built-in administrator is disabled, the built-in administrator is accepted again.
 
 use crate::json_columns::{parse_column, to_json_column};
+use crate::oidc_users::ProviderIdentity;
 use crate::sql::{self, Connection, OptionalExtension, Row, Transaction, params};
 use crate::{ServerState, now};
 use common::error::Result;
@@ -58,6 +59,8 @@ pub enum IdentitySource {
     TokenFile,
     /// A token of a user in the database.
     Token,
+    /// A login at the identity provider (OpenID Connect).
+    Oidc,
 }
 
 /// Authenticated user of a request.
@@ -106,6 +109,9 @@ pub struct UserRecord {
     /// Time at which the user was added, as RFC 3339 in UTC; empty for the built-in administrator.
     pub created: String,
     pub source: IdentitySource,
+    /// Identity at the identity provider; absent for users that an administrator has added.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider_identity: Option<ProviderIdentity>,
 }
 
 /// Values of a new user, or changed values of a user. Absent values are not changed.
@@ -155,7 +161,15 @@ fn check_values(role: UserRole, projects: &[String]) -> std::result::Result<(), 
 fn read_row(row: &Row) -> sql::Result<UserRecord> {
     let role: String = row.get(1)?;
     let name: String = row.get(0)?;
-    let source = if name == FILE_USER { IdentitySource::TokenFile } else { IdentitySource::Token };
+    let provider_identity = match row.get::<_, Option<String>>(5)? {
+        Some(issuer) => Some(ProviderIdentity { issuer, subject: row.get(6)?, last_login: row.get(7)? }),
+        None => None,
+    };
+    let source = match (&provider_identity, name == FILE_USER) {
+        (Some(_), _) => IdentitySource::Oidc,
+        (None, true) => IdentitySource::TokenFile,
+        (None, false) => IdentitySource::Token,
+    };
     Ok(UserRecord {
         name,
         // A role of a later version grants the fewest permissions.
@@ -164,10 +178,12 @@ fn read_row(row: &Row) -> sql::Result<UserRecord> {
         disabled: row.get(3)?,
         created: row.get(4)?,
         source,
+        provider_identity,
     })
 }
 
-const COLUMNS: &str = "SELECT name, role, projects, disabled, created FROM users";
+const COLUMNS: &str = "SELECT name, role, projects, disabled, created, issuer, subject, last_login
+    FROM users LEFT JOIN oidc_identities ON user_name = name";
 
 /// Returns the user with this name. The built-in administrator exists even without a row.
 pub(crate) fn find_user(connection: &Connection, name: &str) -> sql::Result<Option<UserRecord>> {
@@ -184,7 +200,20 @@ fn file_user() -> UserRecord {
         disabled: false,
         created: String::new(),
         source: IdentitySource::TokenFile,
+        provider_identity: None,
     }
+}
+
+/// Stores a new user. Returns the reason if there are too many users.
+pub(crate) fn store_new_user(
+    transaction: &Transaction,
+    user: &UserRecord,
+) -> sql::Result<std::result::Result<(), String>> {
+    let count: i64 = transaction.query_row("SELECT COUNT(*) FROM users", [], |row| row.get(0))?;
+    if count >= USERS {
+        return Ok(Err(format!("the limit of {USERS} users is reached: remove a user first")));
+    }
+    store_user(transaction, user).map(Ok)
 }
 
 fn store_user(transaction: &Transaction, user: &UserRecord) -> sql::Result<()> {
@@ -271,18 +300,23 @@ impl ServerState {
         if let Err(why) = check_name(name).and_then(|()| check_values(role, &projects)) {
             return Ok(UserOutcome::Refused(why));
         }
-        let (name, source) = (name.to_owned(), IdentitySource::Token);
-        let user = UserRecord { name, role, projects, disabled: false, created: now(), source };
+        let user = UserRecord {
+            name: name.to_owned(),
+            role,
+            projects,
+            disabled: false,
+            created: now(),
+            source: IdentitySource::Token,
+            provider_identity: None,
+        };
         self.run_durably(move |transaction| {
             if find_user(transaction, &user.name)?.is_some() {
                 return Ok(UserOutcome::Refused(format!("user {} exists already", user.name)));
             }
-            let count: i64 = transaction.query_row("SELECT COUNT(*) FROM users", [], |row| row.get(0))?;
-            if count >= USERS {
-                return Ok(UserOutcome::Refused(format!("the limit of {USERS} users is reached: remove a user first")));
-            }
-            store_user(transaction, &user)?;
-            Ok(UserOutcome::Done(user))
+            Ok(match store_new_user(transaction, &user)? {
+                Ok(()) => UserOutcome::Done(user),
+                Err(why) => UserOutcome::Refused(why),
+            })
         })
         .await
     }
@@ -301,6 +335,11 @@ impl ServerState {
                 disabled: change.disabled.unwrap_or(before.disabled),
                 ..before.clone()
             };
+            let changes_access = (user.role, &user.projects) != (before.role, &before.projects);
+            if user.source == IdentitySource::Oidc && changes_access {
+                let why = "has the role of its groups at the identity provider: change the groups, or oidc.yaml";
+                return Ok(UserOutcome::Refused(format!("user {name} {why}")));
+            }
             if let Err(why) = check_values(user.role, &user.projects) {
                 return Ok(UserOutcome::Refused(why));
             }
@@ -336,6 +375,7 @@ impl ServerState {
                 return Ok(UserOutcome::Refused(why));
             }
             transaction.execute("DELETE FROM user_tokens WHERE user_name = ?1", [&name])?;
+            transaction.execute("DELETE FROM oidc_identities WHERE user_name = ?1", [&name])?;
             transaction.execute("DELETE FROM users WHERE name = ?1", [&name])?;
             Ok(UserOutcome::Done(user))
         })

@@ -1,7 +1,7 @@
 //! The operator's web page: server-rendered HTML that works without JavaScript, after a login with the token
 //! of a user.
 //!
-//! `session` manages logins, `form` parses submitted forms and checks the forms that change something, and `page_frame`
+//! `session` manages logins, `oidc_login` those with OpenID Connect, `form` parses submitted forms and checks the forms that change something, and `page_frame`
 //! renders the frame of every page. `machines` renders the list of machines, which `machine_list_query` filters and
 //! sorts, also by `hardware_identifiers`. `machine` renders the page of one machine. This page contains the drawings of
 //! `disks` and `installed_disks`, the `history`, and the plan from `plan_preview`, and the timeline from `machine_timeline`.
@@ -35,6 +35,7 @@ mod machine_log;
 mod machine_text_check;
 mod machine_timeline;
 mod machines;
+mod oidc_login;
 mod overviews;
 mod page_frame;
 mod plan_preview;
@@ -64,6 +65,8 @@ pub fn web_routes() -> Router<Arc<AppState>> {
     Router::new()
         .route("/", get(get_root))
         .route("/login", get(session::get_login).post(session::post_login))
+        .route("/oidc/login", get(oidc_login::get_login))
+        .route("/oidc/callback", get(oidc_login::get_callback))
         .route("/logout", post(session::post_logout))
         .route("/events", get(live_updates::get_events))
         .route("/bulk/review", post(bulk_actions::post_review))

@@ -109,11 +109,14 @@ pub(crate) fn form_token(person: &LoggedIn) -> Markup {
     html! { input type="hidden" name=(TOKEN) value=(person.form); }
 }
 
-pub(crate) fn render_login(status: StatusCode, why: Option<&str>) -> Response {
+pub(crate) fn render_login(app: &AppState, status: StatusCode, why: Option<&str>) -> Response {
     let body = html! {
         main #main.narrow {
             h1 { "drophammer" }
             @if let Some(why) = why { p.problem role="alert" { (why) } }
+            @if let Some(provider) = &app.oidc {
+                p { a.button href="/oidc/login" { "Log in with " (provider.settings().label) } }
+            }
             form method="post" action="/login" {
                 label for="token" { "Token" }
                 input #token type="password" name="token" autocomplete="current-password" required autofocus;
@@ -156,7 +159,24 @@ pub(crate) fn render_error(app: &AppState, person: Option<&LoggedIn>, error: Api
     response
 }
 
+/// Returns a page that opens the list of machines. A redirect of another site would lack the session's cookie, because the
+/// cookie is not sent with requests that another site has caused.
+pub(crate) fn render_logged_in(user: &str) -> Response {
+    let body = html! {
+        main #main.narrow {
+            h1 { "drophammer" }
+            p { "Logged in as " (user) "." }
+            p { a.button href="/" { "Continue" } }
+        }
+    };
+    html_response(StatusCode::OK, &render_document_with("Logged in", &body, Some("0;url=/")))
+}
+
 fn render_document(title: &str, body: &Markup) -> Markup {
+    render_document_with(title, body, None)
+}
+
+fn render_document_with(title: &str, body: &Markup, refresh: Option<&str>) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -164,6 +184,7 @@ fn render_document(title: &str, body: &Markup) -> Markup {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
+                @if let Some(refresh) = refresh { meta http-equiv="refresh" content=(refresh); }
                 title { (title) " · drophammer" }
                 link rel="stylesheet" href="/page.css";
                 link rel="icon" href="/page.svg" type="image/svg+xml";

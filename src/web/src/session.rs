@@ -2,10 +2,10 @@
 //! a session before a handler runs.
 
 use super::form::{ChangeForm, SubmittedForm};
-use super::page_frame;
+use super::{oidc_login, page_frame};
 use api::AppState;
 use api::access::login_sessions::{COOKIE, LASTS, session_cookie};
-use api::access::{Identity, UserRole};
+use api::access::{Identity, IdentitySource, UserRole};
 use axum::Extension;
 use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
@@ -83,8 +83,8 @@ pub(crate) fn is_cross_site(headers: &HeaderMap) -> bool {
 }
 
 /// `GET /login`: shows the login form.
-pub(crate) async fn get_login() -> Response {
-    page_frame::render_login(StatusCode::OK, None)
+pub(crate) async fn get_login(State(app): State<Arc<AppState>>) -> Response {
+    page_frame::render_login(&app, StatusCode::OK, None)
 }
 
 /// `POST /login`: checks the token as the API does, and starts a session.
@@ -99,7 +99,11 @@ pub(crate) async fn post_login(
         return refuse_login(&app, StatusCode::FORBIDDEN, "this form was sent by another site");
     }
     if !app.sessions.may_try(peer) {
-        return page_frame::render_login(StatusCode::TOO_MANY_REQUESTS, Some("too many wrong tokens: wait a minute"));
+        return page_frame::render_login(
+            &app,
+            StatusCode::TOO_MANY_REQUESTS,
+            Some("too many wrong tokens: wait a minute"),
+        );
     }
     let form = match SubmittedForm::read_body(&app, peer, body).await {
         Ok(form) => form,
@@ -115,7 +119,7 @@ pub(crate) async fn post_login(
                 TokenVerdict::Refused { reason, .. } => reason,
                 _ => "wrong token",
             };
-            return page_frame::render_login(StatusCode::UNAUTHORIZED, Some(why));
+            return page_frame::render_login(&app, StatusCode::UNAUTHORIZED, Some(why));
         }
         Err(error) => return page_frame::render_error(&app, None, error.into()),
     };
@@ -123,21 +127,33 @@ pub(crate) async fn post_login(
         Ok(cookie) => cookie,
         Err(error) => return page_frame::render_error(&app, None, error.into()),
     };
-    // If a reverse proxy terminates TLS, --url begins with https.
-    let is_secure = connected.over_tls || app.url.as_ref().is_some_and(|url| url.starts_with("https://"));
-    let cookie = [(header::SET_COOKIE, set_cookie(&cookie, LASTS.as_secs(), is_secure))];
+    let cookie = [(header::SET_COOKIE, set_cookie(&cookie, LASTS.as_secs(), is_secure(&app, connected)))];
     // The audit log records the user of this extension.
     (cookie, Extension(identity), Redirect::to("/")).into_response()
 }
 
-fn set_cookie(value: &str, seconds: u64, is_secure: bool) -> String {
+/// Returns whether cookies are only sent over TLS. If a reverse proxy terminates TLS, `--url` begins with https.
+pub(crate) fn is_secure(app: &AppState, connected: ConnectionInfo) -> bool {
+    connected.over_tls || app.url.as_ref().is_some_and(|url| url.starts_with("https://"))
+}
+
+pub(crate) fn set_cookie(value: &str, seconds: u64, is_secure: bool) -> String {
     let secure = if is_secure { "; Secure" } else { "" };
     format!("{COOKIE}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}")
 }
 
 /// `POST /logout`: ends the session.
 pub(crate) async fn post_logout(State(app): State<Arc<AppState>>, change: ChangeForm) -> Response {
-    app.sessions.end_session(&change.person.session);
+    let session = &change.person.session;
+    // The token of a login with OpenID Connect serves only this session.
+    if change.person.identity.source == IdentitySource::Oidc
+        && let Some(token) = app.sessions.session_token(session)
+        && change.person.identity.token.starts_with(oidc_login::TOKEN_PREFIX)
+        && let Err(error) = app.state.end_provider_login(token).await
+    {
+        return change.show_error(error.into());
+    }
+    app.sessions.end_session(session);
     ([(header::SET_COOKIE, set_cookie("", 0, false))], Redirect::to("/login")).into_response()
 }
 

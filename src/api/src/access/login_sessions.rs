@@ -130,6 +130,11 @@ impl LoginSessions {
         Ok(cookie)
     }
 
+    /// Returns the hash of the token with which a session was started.
+    pub fn session_token(&self, session: &TokenHash) -> Option<TokenHash> {
+        self.lock_table().sessions.get(session).map(|session| session.token)
+    }
+
     /// Ends one session.
     pub fn end_session(&self, session: &TokenHash) {
         self.lock_table().sessions.remove(session);

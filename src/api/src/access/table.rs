@@ -49,6 +49,9 @@ const API_RULES: &[RouteRule] = &[
     ("POST", "/v1/users/{name}/tokens", User(Admin), Whole),
     ("DELETE", "/v1/users/{name}/tokens/{token}", User(Admin), Whole),
     ("GET", "/v1/audit", User(Admin), Whole),
+    ("GET", "/v1/oidc", Public, Filtered),
+    // The handler verifies the ID token of the identity provider.
+    ("POST", "/v1/oidc/token", Public, Filtered),
     ("GET", "/v1/filesystemlayout", User(Viewer), Filtered),
     ("PUT", "/v1/filesystemlayout", User(Admin), Whole),
     ("POST", "/v1/filesystemlayout", User(Admin), Whole),
@@ -156,6 +159,8 @@ const PAGE_RULES: &[RouteRule] = &[
     ("GET", "/", Page(Viewer), Filtered),
     ("GET", "/login", Public, Filtered),
     ("POST", "/login", Public, Filtered),
+    ("GET", "/oidc/login", Public, Filtered),
+    ("GET", "/oidc/callback", Public, Filtered),
     ("POST", "/logout", Page(Viewer), Filtered),
     ("GET", "/events", Page(Viewer), Filtered),
     ("POST", "/bulk/review", Page(Operator), Filtered),

@@ -1,9 +1,10 @@
 //! Endpoints for users, their tokens, and the audit log.
 
-use super::description::{ApiRoute, delete_route, get_route, post_route, put_route};
+use super::description::{ApiRoute, RequiredToken, delete_route, get_route, post_route, put_route};
 use crate::access::Identity;
 use crate::audit_log::{self, AuditEntry};
 use crate::json_schemas::{list_schema, request_schema, response_schema};
+use crate::oidc_login::{self, ExchangedToken, IdTokenExchange, OidcLoginInfo};
 use crate::user_management::{self, CreatedToken, NewToken, NewUser, UserChange, UserDetails, UserRecord, UserToken};
 
 pub(super) fn user_routes() -> Vec<ApiRoute> {
@@ -29,6 +30,13 @@ pub(super) fn user_routes() -> Vec<ApiRoute> {
             .with_created(response_schema::<CreatedToken>),
         delete_route("/v1/users/{name}/tokens/{token}", user_management::revoke_token, "Revoke a token")
             .with_response(response_schema::<UserToken>),
+        get_route("/v1/oidc", oidc_login::get_info, "Identity provider for `drophammer login`")
+            .with_token(RequiredToken::None)
+            .with_response(response_schema::<OidcLoginInfo>),
+        post_route("/v1/oidc/token", oidc_login::exchange_token, "Exchange an ID token for a token of this server")
+            .with_token(RequiredToken::None)
+            .with_request(request_schema::<IdTokenExchange>)
+            .with_created(response_schema::<ExchangedToken>),
         get_route("/v1/audit", audit_log::get_audit, "Entries of the audit log, the newest first")
             .with_query(&["who", "machine", "action", "since", "before", "after", "limit"])
             .with_response(list_schema::<AuditEntry>),

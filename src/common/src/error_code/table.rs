@@ -161,6 +161,9 @@ error_codes! {
     720 DatabaseUnavailable "The database is unavailable";
     721 DatabaseMoved "The database was moved";
     722 DatabaseAddress "The PostgreSQL database cannot be used";
+    730 OidcSettings "The settings of OpenID Connect";
+    731 OidcLogin "A login with OpenID Connect is refused";
+    732 OidcProvider "The identity provider cannot be used";
 
     800 Migration "A migration fails";
     801 MigrationSource "The machine cannot be migrated";

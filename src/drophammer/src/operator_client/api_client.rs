@@ -71,6 +71,11 @@ impl OperatorClient {
         self.client.request(method, format!("{url}{path}")).bearer_auth(token).timeout(ANSWER)
     }
 
+    /// Returns a request without a token, for endpoints that do not require one.
+    pub(crate) fn public_request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.client.request(method, format!("{}{path}", self.connection.url)).timeout(ANSWER)
+    }
+
     /// Sends the request and parses the response.
     ///
     /// # Errors

@@ -1,12 +1,15 @@
 //! `drophammer login`: stores a server and the operator's token for it as a context.
 
 use super::connection::{ServerConnection, find_config_path, is_loopback_url, parse_server_url};
+use super::oidc_login::{fetch_login_info, log_in_at_provider};
 use super::{OperatorClient, OperatorResponse, print_refusal};
 use crate::client_config::{ClientConfig, ContextToken, ServerContext};
 use crate::commands::read_text;
+use ::api::oidc_login::ExchangedToken;
 use clap::Args;
 use common::error::{Context, Phase, Result};
 use common::exit_status::CommandOutcome;
+use common::format::terminal_escaping::escape_line;
 use common::output::{print_note, print_text};
 use common::url_host::extract_host;
 use linux::console::hidden_input::read_hidden_line;
@@ -31,11 +34,18 @@ pub struct LoginOptions {
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// File with the token. If omitted, the token is requested on the terminal, or read from standard input.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "oidc")]
     pub token_file: Option<PathBuf>,
+    /// Request a token on the terminal, although the server supports logins with OpenID Connect.
+    #[arg(long, conflicts_with = "oidc")]
+    pub token: bool,
+    /// Log in with OpenID Connect, even if standard input is not a terminal.
+    #[arg(long)]
+    pub oidc: bool,
 }
 
-/// Asks for the token, checks the token at the server, and stores server and token as the current context.
+/// Logs in with OpenID Connect if the server supports it. Otherwise requests the token of a user. Checks the token at the
+/// server, and stores server and token as the current context.
 ///
 /// # Errors
 /// Returns an error if the server cannot be reached or rejects the token, or if the configuration cannot be written.
@@ -52,10 +62,39 @@ pub fn run_login(options: &LoginOptions) -> Result<CommandOutcome> {
             "drophammer: the token is sent unencrypted to {url}: use https:// if the server has a TLS certificate"
         ));
     }
+    let wants_token = options.token || options.token_file.is_some() || !(options.oidc || stdin().is_terminal());
+    if !wants_token {
+        match log_in_with_oidc(&url, options.oidc)? {
+            Some(OperatorResponse::Good(token)) => return log_in(&path, &url, options.name.as_deref(), &token),
+            Some(OperatorResponse::Refused(why)) => return Ok(print_refusal(&why)),
+            None => {}
+        }
+    }
     match request_token(options.token_file.as_deref())?.trim() {
         "" => Ok(print_refusal("the token is empty: enter the content of operator.token in the server's directory")),
         token => log_in(&path, &url, options.name.as_deref(), token),
     }
+}
+
+/// Logs in with OpenID Connect, and returns the token of the server; `None` if the server does not support OpenID Connect,
+/// and `is_required` is false.
+fn log_in_with_oidc(url: &str, is_required: bool) -> Result<Option<OperatorResponse<String>>> {
+    let (token, token_origin) = (String::new(), "no token".to_owned());
+    let server = OperatorClient::with_connection(ServerConnection { url: url.to_owned(), token, token_origin })?;
+    let Some(info) = fetch_login_info(&server)? else {
+        let why = "does not support logins with OpenID Connect: log in with the token of a user";
+        return Ok(is_required.then(|| OperatorResponse::Refused(format!("{url} {why}"))));
+    };
+    let exchanged = log_in_at_provider(&server, &info)?;
+    if let OperatorResponse::Good(ExchangedToken { expires, identity, .. }) = &exchanged {
+        let user = escape_line(&identity.user);
+        print_text(&format!(
+            "User {user} has the role {}. The login expires at {}.\n",
+            identity.role,
+            escape_line(expires)
+        ))?;
+    }
+    Ok(Some(exchanged.map(|exchanged| exchanged.token)))
 }
 
 /// Checks the token at the server, and stores server and token as the current context of the configuration file.

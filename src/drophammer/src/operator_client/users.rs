@@ -3,7 +3,7 @@
 use super::options::ServerOptions;
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
 use crate::object_list::{ListColumn, ListOptions, ObjectList, print_list};
-use ::api::access::{Identity, UserRole};
+use ::api::access::{Identity, IdentitySource, UserRole};
 use ::api::user_management::{CreatedToken, NewToken, NewUser, UserChange, UserDetails, UserRecord, UserToken};
 use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand};
@@ -48,7 +48,7 @@ pub enum UserCommand {
         #[arg(long = "project", value_name = "PROJECT")]
         projects: Vec<String>,
     },
-    /// List the users: name, role, projects, and whether they are disabled.
+    /// List the users: name, role, projects, origin, and whether they are disabled.
     #[command(visible_alias = "ls")]
     List(ListOptions),
     /// Print a user with the tokens of the user as JSON.
@@ -257,10 +257,20 @@ fn user_columns() -> ObjectList<'static, UserRecord> {
         ListColumn::new("name", |user: &UserRecord| user.name.clone()),
         ListColumn::new("role", |user: &UserRecord| user.role.to_string()),
         ListColumn::new("projects", |user: &UserRecord| user.projects.join(", ")),
+        ListColumn::new("origin", |user: &UserRecord| describe_origin(user.source).to_owned()),
         ListColumn::new("disabled", |user: &UserRecord| if user.disabled { "yes" } else { "" }),
         ListColumn::new("created", |user: &UserRecord| user.created.clone()).only_wide(),
     ];
     ObjectList { command: "user", noun: "users", name: |user| user.name.clone(), columns }
+}
+
+/// Returns the origin of a user in lists.
+fn describe_origin(source: IdentitySource) -> &'static str {
+    match source {
+        IdentitySource::TokenFile => "token file",
+        IdentitySource::Token => "local",
+        IdentitySource::Oidc => "oidc",
+    }
 }
 
 fn token_columns() -> ObjectList<'static, UserToken> {

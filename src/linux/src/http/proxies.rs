@@ -51,6 +51,11 @@ pub(crate) fn use_proxies(builder: ClientBuilder, scope: ProxyScope) -> ClientBu
     ENVIRONMENT.clone().configure(builder, scope)
 }
 
+/// Configures an asynchronous client as [`use_proxies`] does.
+pub(crate) fn use_async_proxies(builder: reqwest::ClientBuilder, scope: ProxyScope) -> reqwest::ClientBuilder {
+    builder.proxy(ENVIRONMENT.clone().into_proxy(scope))
+}
+
 /// Checks that the proxy through which a client of this scope sends requests to the URL is supported.
 ///
 /// # Errors
@@ -78,11 +83,15 @@ impl EnvironmentProxies {
     }
 
     fn configure(self, builder: ClientBuilder, scope: ProxyScope) -> ClientBuilder {
+        builder.proxy(self.into_proxy(scope))
+    }
+
+    fn into_proxy(self, scope: ProxyScope) -> Proxy {
         let address = |variable: &ProxyVariable| match &variable.url {
             Ok(url) => url.to_string(),
             Err(_) => UNSUPPORTED.to_owned(),
         };
-        builder.proxy(Proxy::custom(move |url| self.select(url, scope).map(address)))
+        Proxy::custom(move |url| self.select(url, scope).map(address))
     }
 
     /// Returns the proxy for a request to this URL.

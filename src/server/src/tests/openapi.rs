@@ -97,6 +97,8 @@ async fn the_document_has_the_routes_and_no_others() {
             match call {
                 // The request does not identify a machine.
                 Some(_) if path == "/boot.json" => assert_eq!(status, 400),
+                // Without oidc.yaml, no ID token is accepted.
+                Some(_) if path == "/v1/oidc/token" => assert_eq!(status, 409),
                 Some(_) if is_open => assert_eq!(status, 200, "{method} {path}"),
                 Some(_) => assert_eq!(status, 401, "{method} {path}"),
                 None if NAMES_OR_QUESTIONS.contains(&template.as_str()) => assert!([401, 405].contains(&status)),

@@ -50,8 +50,11 @@ fn remove_nulls(node: &mut Node) {
     }
 }
 
-/// Deserializes a node. The error message begins with the position of the error.
-pub(crate) fn deserialize_node<T: DeserializeOwned>(node: &Node) -> Result<T, String> {
+/// Deserializes a node.
+///
+/// # Errors
+/// Returns a message that begins with the position of the error.
+pub fn deserialize_node<T: DeserializeOwned>(node: &Node) -> Result<T, String> {
     from_node(node).map_err(format_error)
 }
 
