@@ -1,7 +1,10 @@
 //! Reader of the operator's directory. Builds a snapshot of all files in force, and reports the problems of all files.
 
+mod document_source;
+
 use crate::allocation_resolution::{SiteObjects, explain_broken_promise, find_differences, resolve_allocation};
 use crate::deploy_templates::{self, DeployTemplates};
+use crate::documents::SiteDocuments;
 use crate::duplicates;
 use crate::image_states::{self, ImageStates};
 use crate::migrated_allocations::AllocationOwners;
@@ -41,6 +44,9 @@ fn read_template(text: &str) -> Result<DeployTemplate, String> {
 /// Reader of the operator's directory. Keeps the last good version of each file in memory.
 pub struct SiteLoader {
     dir: PathBuf,
+    documents: SiteDocuments,
+    /// Reason why the documents in the database could not be read at the last scan.
+    unread: Option<String>,
     pub(crate) machines: YamlFolder<MachineSpec>,
     layouts: YamlFolder<Layout>,
     images: YamlFolder<ImageSpec>,
@@ -75,6 +81,8 @@ impl SiteLoader {
     pub fn new(dir: &Path, digests: ImageDigests, definitions: OsDefinitions, state: ServerState) -> SiteLoader {
         SiteLoader {
             dir: dir.to_owned(),
+            documents: SiteDocuments::of_directory(dir),
+            unread: None,
             machines: YamlFolder::new(dir.join("machines"), operator_files::parse_machine),
             layouts: YamlFolder::new(dir.join("layouts"), read_layout),
             images: YamlFolder::new(dir.join("images"), operator_files::parse_image),
@@ -133,6 +141,7 @@ impl SiteLoader {
     /// Returns a new snapshot, or `None` if nothing has changed since the last scan.
     pub fn rescan(&mut self) -> Option<SiteScan> {
         let mut changed = std::mem::take(&mut self.stale);
+        changed |= self.refresh_documents();
         changed |= self.machines.rescan();
         changed |= self.layouts.rescan();
         changed |= self.images.rescan();
@@ -167,7 +176,7 @@ impl SiteLoader {
     }
 
     fn build_snapshot(&mut self) -> SiteScan {
-        let mut problems = Vec::new();
+        let mut problems: Vec<String> = self.unread.iter().cloned().collect();
         let layouts = self.layouts.take_in_force(&mut problems);
         let layouts = index_by_id("layout", layouts, |layout| &layout.id, &mut problems);
         let set = LayoutSet::new(layouts.values().map(|(path, layout)| (path.as_path(), layout)));

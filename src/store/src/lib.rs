@@ -27,7 +27,8 @@
 //!   `migration_records` stores migrations. `boot_prohibitions` stores the allocations that a machine must no longer
 //!   boot after a migration. `plan_approval` defines the files with approved plans. `restore_confirmation` withholds the
 //!   installations and migrations of a restored database until its records are confirmed, and `install_state` combines
-//!   all records of an allocation. `users` stores users with their roles, `user_tokens` stores the hashes of their
+//!   all records of an allocation. `documents` stores the operator's files of servers that share a PostgreSQL database.
+//!   `users` stores users with their roles, `user_tokens` stores the hashes of their
 //!   tokens, and `audit` stores the audit log. `audit_transactions` marks the entries whose request has changed the
 //!   database.
 //! * **Decisions.** `success_proof` decides whether a reported success is valid. `first_install` handles the start of a
@@ -55,6 +56,7 @@ mod console_log;
 pub mod database_file;
 mod database_handle;
 pub mod database_id;
+pub mod documents;
 pub(crate) mod epoch;
 mod event_history;
 mod fair_queue;
