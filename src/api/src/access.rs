@@ -68,6 +68,12 @@ pub fn current_audit_entry() -> Option<i64> {
     ACTOR.try_with(|actor| actor.audit_entry).ok().flatten()
 }
 
+/// Returns the name of the current user; `server` for changes that no request has caused.
+pub(crate) fn current_user() -> String {
+    let name = ACTOR.try_with(|actor| actor.identity.as_ref().map(|identity| identity.user.clone()));
+    name.ok().flatten().unwrap_or_else(|| "server".to_owned())
+}
+
 /// Returns the projects of the current user; `None` if the user may access all machines, and outside of requests of
 /// users.
 pub(crate) fn current_projects() -> Option<Vec<String>> {

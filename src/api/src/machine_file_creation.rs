@@ -2,6 +2,7 @@
 
 use super::AppState;
 use super::agent_api::request_body::{EVENT_BYTES, read_operator_document};
+use super::metal_api::edited_files::stored_documents::{self, StoredChange};
 use super::metal_api::edited_files::wait_until_in_effect;
 use super::metal_api::machine_file::check_templates;
 use super::metal_api::{ApiRefusal, EditTurn};
@@ -144,13 +145,22 @@ pub async fn write_machine_file(
     if let Some(known) = turn.directory.find_machine_by_uuid(&added.id) {
         return Err(conflict_error(already_described(&added.id, known)));
     }
-    write_new_file(&app.machines, &format!("{}.yaml", added.name), &text).map_err(|error| match error.kind() {
-        ErrorKind::AlreadyExists => conflict_error(format!("{} already exists: choose another name", added.file)),
-        _ => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("write {}: {error}", added.file)),
-    })?;
+    let path = app.machines.join(format!("{}.yaml", added.name));
+    let taken = || conflict_error(format!("{} already exists: choose another name", added.file));
+    match stored_documents::change(app, &path, None, Some(&text)).await? {
+        Some(StoredChange::Stored) => {}
+        Some(StoredChange::Conflict(_)) => return Err(taken()),
+        None => {
+            write_new_file(&app.machines, &format!("{}.yaml", added.name), &text).map_err(|error| {
+                match error.kind() {
+                    ErrorKind::AlreadyExists => taken(),
+                    _ => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("write {}: {error}", added.file)),
+                }
+            })?;
+        }
+    }
     app.watch.log_note(format!("created {} for machine {} on request of {peer}", added.file, added.id));
     let is_known = |directory: &SiteSnapshot| directory.find_machine_by_uuid(&added.id).is_some();
-    let path = app.machines.join(format!("{}.yaml", added.name));
     app.request_machine_reload(&added.id, Some(path.clone()));
     wait_until_in_effect(app, &path, Some(&text), is_known).await.map_err(ApiRefusal::into_error)?;
     // The file is in effect already, so the request has succeeded. The next boot and the start of an installation repeat the record.

@@ -1,6 +1,9 @@
 //! Reader of the operator's directory. Builds a snapshot of all files in force, and reports the problems of all files.
 
+mod complete_scan;
 mod document_source;
+
+pub use complete_scan::scan_completely;
 
 use crate::allocation_resolution::{SiteObjects, explain_broken_promise, find_differences, resolve_allocation};
 use crate::deploy_templates::{self, DeployTemplates};
@@ -47,6 +50,8 @@ pub struct SiteLoader {
     documents: SiteDocuments,
     /// Reason why the documents in the database could not be read at the last scan.
     unread: Option<String>,
+    /// Revision of the documents in the database at the last scan.
+    revision: Option<i64>,
     pub(crate) machines: YamlFolder<MachineSpec>,
     layouts: YamlFolder<Layout>,
     images: YamlFolder<ImageSpec>,
@@ -83,6 +88,7 @@ impl SiteLoader {
             dir: dir.to_owned(),
             documents: SiteDocuments::of_directory(dir),
             unread: None,
+            revision: None,
             machines: YamlFolder::new(dir.join("machines"), operator_files::parse_machine),
             layouts: YamlFolder::new(dir.join("layouts"), read_layout),
             images: YamlFolder::new(dir.join("images"), operator_files::parse_image),
@@ -141,7 +147,7 @@ impl SiteLoader {
     /// Returns a new snapshot, or `None` if nothing has changed since the last scan.
     pub fn rescan(&mut self) -> Option<SiteScan> {
         let mut changed = std::mem::take(&mut self.stale);
-        changed |= self.refresh_documents();
+        changed |= self.refresh_revision();
         changed |= self.machines.rescan();
         changed |= self.layouts.rescan();
         changed |= self.images.rescan();
@@ -190,7 +196,7 @@ impl SiteLoader {
         problems.extend(self.registries.problem());
         problems.extend(self.states.describe_problem());
         self.scans += 1;
-        let (mut directory, mut notes) = (SiteSnapshot { scan: self.scans, ..SiteSnapshot::default() }, Vec::new());
+        let (mut directory, mut notes) = (self.empty_snapshot(), Vec::new());
         directory.images.clone_from(&images);
         // Machines wait for an image without a digest: the digest is being computed, or the image is unreadable.
         let mut ready = BTreeMap::new();
@@ -216,6 +222,7 @@ impl SiteLoader {
         directory.known = Arc::new(SiteObjects { layouts, set, images: ready, templates, states, approvals, sizes });
         problems.extend(self.definitions.collect_problems());
         directory.os_definitions = self.definitions.catalog().clone();
+        notes.extend(self.describe_ignored_files());
         self.add_machines(&mut directory, &mut problems, &mut notes);
         SiteScan { directory, problems, notes }
     }

@@ -49,6 +49,9 @@ const API_RULES: &[RouteRule] = &[
     ("POST", "/v1/users/{name}/tokens", User(Admin), Whole),
     ("DELETE", "/v1/users/{name}/tokens/{token}", User(Admin), Whole),
     ("GET", "/v1/audit", User(Admin), Whole),
+    // The documents contain secrets, such as passwords of management controllers.
+    ("POST", "/v1/documents/apply", User(Admin), Whole),
+    ("POST", "/v1/documents/export", User(Admin), Whole),
     ("GET", "/v1/filesystemlayout", User(Viewer), Filtered),
     ("PUT", "/v1/filesystemlayout", User(Admin), Whole),
     ("POST", "/v1/filesystemlayout", User(Admin), Whole),

@@ -47,6 +47,25 @@ pub fn read_directory(dir: &Path) -> io::Result<ImportedDirectory> {
     Ok(imported)
 }
 
+/// Returns the documents in a server's directory, by their path relative to the directory. Files that cannot be listed are
+/// omitted, and the files of OS definitions are represented by their folder.
+pub(crate) fn find_document_files(dir: &Path) -> Vec<String> {
+    let names = sorted_names(dir).unwrap_or_default();
+    let mut found = Vec::new();
+    for name in names.iter().filter(|name| is_document_folder(name) || is_single_document(name)) {
+        if is_single_document(name) {
+            found.push(name.clone());
+        }
+        for file in sorted_names(&dir.join(name)).unwrap_or_default() {
+            let relative = format!("{name}/{file}");
+            if check_document_path(&relative).is_ok() || (name == "os" && dir.join(&relative).is_dir()) {
+                found.push(relative);
+            }
+        }
+    }
+    found
+}
+
 /// Returns the names in a folder, without hidden files.
 fn sorted_names(folder: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
@@ -170,6 +189,8 @@ mod tests {
         assert_eq!(read.documents[3].1.text, "id: b\r\n# \u{fc}\n");
         assert_eq!(read.ignored, [at("images/debian.tar"), at("images/sub"), at("machines/notes.txt")]);
         assert_eq!(read.readable_secrets, [at("machines/a.yaml")]);
+        let files = ["image-states.yaml", "images/debian.yaml", "machines/a.yaml", "machines/b.yaml", "os/web"];
+        assert_eq!(find_document_files(dir.path()), files);
     }
 
     #[test]
