@@ -2,6 +2,7 @@
 
 mod complete_scan;
 mod document_source;
+mod image_manifest;
 
 pub use complete_scan::scan_completely;
 
@@ -17,23 +18,20 @@ use crate::plan_approvals::{self, Approval, Approvals};
 use crate::registry_credentials::RegistryCredentials;
 use crate::requested_steps;
 use crate::sizes::{self, MachineSize};
-use crate::snapshot::{MANIFEST, SiteSnapshot};
+use crate::snapshot::SiteSnapshot;
 use crate::watched_file::WatchedFile;
 use crate::yaml_folder::{YamlFolder, format_problem};
 use common::diagnostic;
 use common::error_code::ErrorCode;
+use image_manifest::{manifest_path, read_image_contents};
 use marked_yaml::Spanned;
 use model::deploy_steps::template::DeployTemplate;
-use model::image_boot_contents::{self, BootContents};
 use model::layout::{self, Layout, layout_set::LayoutSet};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::image_digest_cache::{self, ImageDigests};
 use store::{FileStamp, InstallState, ServerState};
-
-/// Maximum size of a manifest, in bytes. The largest known manifests are 4.4 MB.
-const MANIFEST_BYTES: i64 = 8 << 20;
 
 fn read_layout(text: &str) -> Result<Layout, String> {
     let parsed = layout::read_yaml(text).map_err(|problems| diagnostic::join_problems(&problems))?;
@@ -340,26 +338,6 @@ fn apply_definition(definitions: &mut OsDefinitions, machine: &MachineSpec) -> (
     }
     allocation.definition = settled;
     (machine, note)
-}
-
-fn manifest_path(image: &Path) -> PathBuf {
-    let mut path = image.as_os_str().to_owned();
-    path.push(MANIFEST);
-    path.into()
-}
-
-/// Reads the contents of an image's tree from its manifest. Returns `None` if the manifest or the digest of the image is missing.
-fn read_image_contents(manifest: &Path, digest: Option<&str>) -> Result<Option<BootContents>, String> {
-    let Some(digest) = digest else { return Ok(None) };
-    let text = match image_digest_cache::file_stamp(manifest) {
-        Ok(file) if file.size > MANIFEST_BYTES => {
-            return Err(format!("the manifest is {} bytes long; the limit is {MANIFEST_BYTES} bytes", file.size));
-        }
-        Ok(_) => std::fs::read(manifest).map_err(|error| error.to_string())?,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error.to_string()),
-    };
-    image_boot_contents::read_manifest_contents(&text, digest)
 }
 
 fn read_standing_blocking(
