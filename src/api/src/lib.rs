@@ -5,7 +5,7 @@
 //!
 //! * Operator's directory: the crate `site` reads the directory. [`site_reload`] watches the directory and publishes
 //!   snapshots, `allocation_state` and `approval_check` combine snapshots with the database, and [`deploy_templates`]
-//!   changes templates.
+//!   changes templates. [`site_documents`] stores and returns all documents at once.
 //! * State: the crate `store` contains the database.
 //! * Machines: [`netboot`] boots machines with the scripts of the crate `pxe`, `machine_auth` and [`source_port_check`]
 //!   authenticate them, `machine_identification` identifies them, `abandoned_reinstalls` reports reinstalls
@@ -59,6 +59,7 @@ pub mod power;
 pub mod rack_plan;
 pub mod rollouts;
 pub mod routes;
+pub mod site_documents;
 pub mod site_reload;
 pub mod source_port_check;
 pub mod user_management;
@@ -72,6 +73,7 @@ use http_server::server_log::StatusLog;
 use http_server::tls::ServerTls;
 use linux::neighbor_table::MacLookup;
 use planner_pool::PlannerPool;
+use site::documents::SiteDocuments;
 use site::machine_refresh::ChangedMachine;
 use site::snapshot::SiteSnapshot;
 use site_reload::ReloadEvent;
@@ -99,6 +101,8 @@ pub struct AppState {
     pub images: PathBuf,
     pub layouts: PathBuf,
     pub dir: PathBuf,
+    /// Source of the operator's documents: the directory, or the database.
+    pub documents: SiteDocuments,
     pub machines: PathBuf,
     pub cmdline: String,
     pub directory: published::Receiver<Arc<SiteSnapshot>>,

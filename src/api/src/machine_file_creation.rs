@@ -2,6 +2,7 @@
 
 use super::AppState;
 use super::agent_api::request_body::{EVENT_BYTES, read_operator_document};
+use super::metal_api::edited_files::stored_documents::{self, StoredChange};
 use super::metal_api::ApiRefusal;
 use super::metal_api::edited_files::wait_until_in_effect;
 use super::metal_api::machine_file::check_templates;
@@ -147,24 +148,29 @@ pub async fn write_machine_file(
     if let Some(known) = app.directory().find_machine_by_uuid(&added.id) {
         return Err(conflict_error(already_described(&added.id, known)));
     }
-    let (folder, file, new) = (app.machines.clone(), format!("{}.yaml", added.name), text.clone());
-    // The closure holds the turn, so that a request that is canceled keeps it until the file is complete.
-    let write = move || write_new_file(&folder, &file, &new).map(|()| turn);
-    let written = tokio::task::spawn_blocking(write).await;
-    let written = written.unwrap_or_else(|panicked| Err(std::io::Error::other(panicked)));
-    let turn = written.map_err(|error| match error.kind() {
-        ErrorKind::AlreadyExists => {
-            conflict_error(format!("{file} already exists: choose another name", file = added.file))
+    let path = app.machines.join(format!("{}.yaml", added.name));
+    let taken = || conflict_error(format!("{file} already exists: choose another name", file = added.file));
+    let turn = match stored_documents::change(app, &path, None, Some(&text)).await? {
+        Some(StoredChange::Stored) => turn,
+        Some(StoredChange::Conflict(_)) => return Err(taken()),
+        None => {
+            let (folder, file, new) = (app.machines.clone(), format!("{}.yaml", added.name), text.clone());
+            // The closure holds the turn, so that a request that is canceled keeps it until the file is complete.
+            let write = move || write_new_file(&folder, &file, &new).map(|()| turn);
+            let written = tokio::task::spawn_blocking(write).await;
+            let written = written.unwrap_or_else(|panicked| Err(std::io::Error::other(panicked)));
+            written.map_err(|error| match error.kind() {
+                ErrorKind::AlreadyExists => taken(),
+                _ => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("write {}: {error}", added.file)),
+            })?
         }
-        _ => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("write {}: {error}", added.file)),
-    })?;
+    };
     app.watch.log_note(format!(
         "created {file} for machine {machine} on request of {peer}",
         file = added.file,
         machine = added.id
     ));
     let is_known = |directory: &SiteSnapshot| directory.find_machine_by_uuid(&added.id).is_some();
-    let path = app.machines.join(format!("{}.yaml", added.name));
     app.request_machine_reload(&added.id, Some(path.clone()));
     wait_until_in_effect(app, &path, Some(&text), is_known).await.map_err(ApiRefusal::into_error)?;
     drop(turn);

@@ -1,6 +1,7 @@
 //! Table of the JSON endpoints, from which both the routers and `/openapi.json` are built.
 
 mod description;
+mod document_routes;
 mod machine_detail_routes;
 mod os_routes;
 mod rollout_routes;
@@ -145,6 +146,7 @@ pub fn operator_routes() -> Vec<ApiRoute> {
         layout_routes(),
         image_routes(),
         os_routes::os_routes(),
+        document_routes::document_routes(),
         size_routes(),
         machine_management_routes(),
         machine_detail_routes::machine_detail_routes(),

@@ -133,6 +133,17 @@ pub enum CliCommand {
         drophammer audit --follow --output json\n\n{EXIT_CODES}"
     ))]
     Audit(crate::operator_client::audit::AuditOptions),
+    /// Store the documents of a directory in the database that several servers share: all of them, or none.
+    #[command(after_help = format!(
+        "Examples: print what would change; store the documents, and delete those that the directory does not contain\n  \
+        drophammer apply -f /srv/rack --dry-run\n  \
+        drophammer apply -f /srv/rack --prune\n\n{EXIT_CODES}\n\
+        With --detailed-exitcode: 0 nothing changes, 3 documents are deleted, 4 documents change."
+    ))]
+    Apply(crate::operator_client::documents::ApplyOptions),
+    /// Write all documents of a server to a directory, exactly as they are stored.
+    #[command(after_help = format!("Example:\n  drophammer export /srv/rack\n\n{EXIT_CODES}"))]
+    Export(crate::operator_client::documents::ExportOptions),
     /// Move the records of a server to another database.
     Store(crate::commands::store::StoreArgs),
     /// Check a server's directory, or plan all its machines.

@@ -31,6 +31,8 @@ fn run_command(command: CliCommand) -> Result<CommandOutcome> {
         CliCommand::User(options) => operator_client::users::run_user_command(&options),
         CliCommand::Whoami(options) => operator_client::users::run_whoami(&options),
         CliCommand::Audit(options) => operator_client::audit::run_audit(&options),
+        CliCommand::Apply(options) => operator_client::documents::run_apply(&options),
+        CliCommand::Export(options) => operator_client::documents::run_export(&options),
         CliCommand::Site(options) => commands::run_site(options),
         CliCommand::Store(options) => commands::run_store(&options),
         CliCommand::Rack(options) => commands::run_rack(&options),

@@ -1,4 +1,4 @@
-//! `drophammer machine`, `rollout`, `layout`, `os`, `volume`, `user`, `audit`, `image list`, `image modify` and
+//! `drophammer machine`, `rollout`, `layout`, `os`, `volume`, `user`, `audit`, `apply`, `export`, `image list`, `image modify` and
 //! `image delete`: the operator's client of `drophammer serve`.
 
 mod add_machine;
@@ -10,6 +10,7 @@ pub mod catalogs;
 mod confirm_restored;
 pub(crate) mod connection;
 pub mod contexts;
+pub mod documents;
 mod free_machine;
 pub mod images;
 pub mod layouts;

@@ -29,6 +29,7 @@ use oidc::provider::OidcProvider;
 use oidc::settings::OidcSettings;
 use pxe::command_line_options::PxeOptions;
 use pxe::{PxeLog, PxeMessage, PxeServer};
+use site::documents::SiteDocuments;
 use site::loader::SiteLoader;
 use site::os_definitions::{OsDefinitions, VerifyCache};
 use site::snapshot::SiteSnapshot;
@@ -90,7 +91,8 @@ impl ControlServer {
         let listeners = BoundListeners::bind_sockets(options, &watch).await?;
         counters.set_certificates(listeners.certificate().map(|tls| tls.expiry_times()).unwrap_or_default());
         report_start_checks(options, &watch);
-        let (wake, directory) = start_reloader(options, &state, &watch, around.look_every).await?;
+        let documents = open_documents(options, &state).await?;
+        let (wake, directory) = start_reloader(options, (&state, &documents), &watch, around.look_every).await?;
         let pxe = match options.pxe.clone() {
             Some(asked) => Some(start_pxe(asked, options.clone(), listeners.port()?, watch.clone()).await?),
             None => None,
@@ -99,6 +101,7 @@ impl ControlServer {
         let services = StartedServices {
             ipxe: pxe.as_ref().map(|pxe| pxe.ipxe.clone()),
             directory,
+            documents,
             closing: is_closing,
             state: state.clone(),
             counters,
@@ -232,6 +235,7 @@ struct StartedServices {
     /// Directory of iPXE's binaries; `None` without `--pxe`.
     ipxe: Option<PathBuf>,
     directory: published::Receiver<Arc<SiteSnapshot>>,
+    documents: SiteDocuments,
     closing: published::Receiver<bool>,
     state: ServerState,
     counters: Arc<metrics::Metrics>,
@@ -249,7 +253,19 @@ fn build_app_state(
     listeners: &BoundListeners,
     services: StartedServices,
 ) -> Result<AppState> {
-    let StartedServices { ipxe, directory, closing, state, counters, watch, operator, metrics, wake, oidc } = services;
+    let StartedServices {
+        ipxe,
+        directory,
+        documents,
+        closing,
+        state,
+        counters,
+        watch,
+        operator,
+        metrics,
+        wake,
+        oidc,
+    } = services;
     let alarms = RateLimitedLog::new(watch.clone());
     Ok(AppState {
         url: options.url.as_ref().map(|url| url.trim_end_matches('/').to_owned()),
@@ -259,6 +275,7 @@ fn build_app_state(
         images: options.dir.join("images"),
         layouts: options.dir.join("layouts"),
         dir: options.dir.clone(),
+        documents,
         machines: options.dir.join("machines"),
         cmdline: options.cmdline.clone(),
         directory,
@@ -312,11 +329,21 @@ fn open_state(
     Ok(state.with_quiet_at_same_address(options.restart_timeout).with_hooks(hooks))
 }
 
+/// Opens the source of the documents: the directory or, once it contains documents, the database that several servers share.
+async fn open_documents(options: &ServerConfig, state: &ServerState) -> Result<SiteDocuments> {
+    if !state.is_shared() {
+        return Ok(SiteDocuments::of_directory(&options.dir));
+    }
+    let (dir, state) = (options.dir.clone(), state.clone());
+    let open = tokio::task::spawn_blocking(move || SiteDocuments::open_shared(&dir, state));
+    open.await.context(Phase::Serve, || "read the documents")?
+}
+
 /// Starts the threads that read the directory, and waits until it has been read once. Returns a channel that wakes
 /// these threads, and a channel on which they publish snapshots.
 async fn start_reloader(
     options: &ServerConfig,
-    state: &ServerState,
+    (state, documents): (&ServerState, &SiteDocuments),
     watch: &StatusLog,
     look_every: Duration,
 ) -> Result<(mpsc::Sender<ReloadEvent>, published::Receiver<Arc<SiteSnapshot>>)> {
@@ -329,7 +356,7 @@ async fn start_reloader(
     let verified = verified.context(Phase::Serve, || "start the thread that runs `verify` programs")?;
     let definitions = OsDefinitions::new(options.dir.join("os"), verified);
     let loader = SiteLoader::new(&options.dir, digests, definitions, state.clone());
-    let loader = loader.with_approved_only(options.approved_only);
+    let loader = loader.with_approved_only(options.approved_only).with_documents(documents);
     let (publish, directory) = published::channel(Arc::default());
     let keeper = SiteReloader::new(state.clone(), loader, watch.clone(), publish);
     let (ready, first_look) = tokio::sync::oneshot::channel();

@@ -12,23 +12,17 @@ use common::format::{format_columns, replace_hidden};
 use common::output::{print_text, to_json};
 use oidc::settings::OidcSettings;
 use serde::Serialize;
-use site::loader::{SiteLoader, SiteScan};
+use site::documents::SiteDocuments;
+use site::loader::{SiteScan, scan_completely};
 use site::operator_files::MachineSpec;
-use site::os_definitions::{OsDefinitions, VerifyCache};
 use site::snapshot::SiteSnapshot;
 use site::yaml_folder::format_problem;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
-use store::image_digest_cache::ImageDigests;
 use store::store_address::PostgresAddress;
 use store::{DATABASE, ServerState, backup, database_file, database_id};
-
-/// Timeout for the result of a `verify` program. This timeout is longer than the time limit of the program itself.
-const VERIFY: Duration = Duration::from_secs(60);
 
 /// Maximum number of management controllers that are checked at the same time.
 const CONTROLLERS: usize = 16;
@@ -110,6 +104,7 @@ pub(crate) fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
         }
         all.extend(check_at_start(options));
         let copy = DatabaseCopy::create_directory()?;
+        let is_shared = matches!(store, Ok(Some(_)));
         let state = store
             .map_err(|error| error.to_string())
             .and_then(|store| copy.open_copy(store.as_ref(), dir))
@@ -118,7 +113,7 @@ pub(crate) fn find_problems(options: &ServerConfig) -> Result<SiteCheckReport> {
                 // An empty database, as for a new directory.
                 copy.open_empty()
             });
-        let mut scan = load_site(dir, state?)?;
+        let mut scan = load_site(dir, state?, is_shared)?;
         check_controllers(&mut scan);
         seen = Some(scan);
     }
@@ -162,21 +157,14 @@ fn find_undecided_pairs(directory: &SiteSnapshot) -> Vec<String> {
     undecided.into_iter().map(|why| format!("layouts/: {}", why.message)).collect()
 }
 
-/// Returns the snapshot that a server would publish once all `verify` programs have exited.
-fn load_site(dir: &Path, state: ServerState) -> Result<SiteScan> {
-    let (done, verdicts) = mpsc::channel();
-    let verified = VerifyCache::start(move |verdict| drop(done.send(verdict)));
-    let verified = verified.context(Phase::Serve, || "start the thread that runs verify programs")?;
-    let definitions = OsDefinitions::new(dir.join("os"), verified);
-    // The digests of images are not computed, since images may be large. The check only requires that they can be read.
-    let mut loader = SiteLoader::new(dir, ImageDigests::cached_only(state.clone()), definitions, state);
-    let mut seen = loader.rescan().unwrap_or_default();
-    while loader.is_waiting() {
-        let Ok(verdict) = verdicts.recv_timeout(VERIFY) else { break };
-        loader.store_verdict(verdict);
-        seen = loader.rescan().unwrap_or(seen);
-    }
-    Ok(seen)
+/// Returns the snapshot that a server would publish once all `verify` programs have exited. The documents in the copy of a
+/// shared database replace the files of the directory.
+fn load_site(dir: &Path, state: ServerState, is_shared: bool) -> Result<SiteScan> {
+    let documents = match is_shared {
+        true => SiteDocuments::open_shared(dir, state.clone())?,
+        false => SiteDocuments::of_directory(dir),
+    };
+    scan_completely(&documents, state).context(Phase::Serve, || "start the thread that runs verify programs")
 }
 
 /// Checks the Redfish services of the machines whose templates have steps over Redfish. A service that cannot be

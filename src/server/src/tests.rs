@@ -10,6 +10,7 @@ mod console_logs;
 mod database_checks;
 mod dhcp_config_examples;
 mod dns_rebinding;
+mod documents;
 mod forged_success;
 mod freed_machines;
 mod image_orders;

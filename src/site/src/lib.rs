@@ -6,12 +6,14 @@
 //! with `loader`, which builds a `snapshot` of all files in force; `machine_refresh` updates single machines in it.
 //! `operator_files` parses and validates files, `effective_allocation` determines the allocation that applies,
 //! `allocation_resolution` follows the references of the allocation, and `requested_steps` merges the deploy templates
-//! that the allocation requests.
+//! that the allocation requests. `documents` is the source of the files: the directory, or the database of servers that
+//! share one.
 
 pub mod allocation_resolution;
 pub mod approved_inputs;
 pub mod boot_value_validation;
 pub mod deploy_templates;
+pub mod documents;
 mod duplicates;
 pub mod effective_allocation;
 pub mod image_states;

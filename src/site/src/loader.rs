@@ -1,7 +1,14 @@
 //! Reader of the operator's directory. Builds a snapshot of all files in force, and reports the problems of all files.
 
+mod complete_scan;
+mod document_source;
+mod image_manifest;
+
+pub use complete_scan::scan_completely;
+
 use crate::allocation_resolution::{SiteObjects, explain_broken_promise, find_differences, resolve_allocation};
 use crate::deploy_templates::{self, DeployTemplates};
+use crate::documents::SiteDocuments;
 use crate::duplicates;
 use crate::image_states::{self, ImageStates};
 use crate::migrated_allocations::AllocationOwners;
@@ -11,23 +18,20 @@ use crate::plan_approvals::{self, Approval, Approvals};
 use crate::registry_credentials::RegistryCredentials;
 use crate::requested_steps;
 use crate::sizes::{self, MachineSize};
-use crate::snapshot::{MANIFEST, SiteSnapshot};
+use crate::snapshot::SiteSnapshot;
 use crate::watched_file::WatchedFile;
 use crate::yaml_folder::{YamlFolder, format_problem};
 use common::diagnostic;
 use common::error_code::ErrorCode;
+use image_manifest::{manifest_path, read_image_contents};
 use marked_yaml::Spanned;
 use model::deploy_steps::template::DeployTemplate;
-use model::image_boot_contents::{self, BootContents};
 use model::layout::{self, Layout, layout_set::LayoutSet};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::image_digest_cache::{self, ImageDigests};
 use store::{FileStamp, InstallState, ServerState};
-
-/// Maximum size of a manifest, in bytes. The largest known manifests are 4.4 MB.
-const MANIFEST_BYTES: i64 = 8 << 20;
 
 fn read_layout(text: &str) -> Result<Layout, String> {
     let parsed = layout::read_yaml(text).map_err(|problems| diagnostic::join_problems(&problems))?;
@@ -41,6 +45,11 @@ fn read_template(text: &str) -> Result<DeployTemplate, String> {
 /// Reader of the operator's directory. Keeps the last good version of each file in memory.
 pub struct SiteLoader {
     dir: PathBuf,
+    documents: SiteDocuments,
+    /// Reason why the documents in the database could not be read at the last scan.
+    unread: Option<String>,
+    /// Revision of the documents in the database at the last scan.
+    revision: Option<i64>,
     pub(crate) machines: YamlFolder<MachineSpec>,
     layouts: YamlFolder<Layout>,
     images: YamlFolder<ImageSpec>,
@@ -75,6 +84,9 @@ impl SiteLoader {
     pub fn new(dir: &Path, digests: ImageDigests, definitions: OsDefinitions, state: ServerState) -> SiteLoader {
         SiteLoader {
             dir: dir.to_owned(),
+            documents: SiteDocuments::of_directory(dir),
+            unread: None,
+            revision: None,
             machines: YamlFolder::new(dir.join("machines"), operator_files::parse_machine),
             layouts: YamlFolder::new(dir.join("layouts"), read_layout),
             images: YamlFolder::new(dir.join("images"), operator_files::parse_image),
@@ -133,6 +145,7 @@ impl SiteLoader {
     /// Returns a new snapshot, or `None` if nothing has changed since the last scan.
     pub fn rescan(&mut self) -> Option<SiteScan> {
         let mut changed = std::mem::take(&mut self.stale);
+        changed |= self.refresh_revision();
         changed |= self.machines.rescan();
         changed |= self.layouts.rescan();
         changed |= self.images.rescan();
@@ -167,7 +180,7 @@ impl SiteLoader {
     }
 
     fn build_snapshot(&mut self) -> SiteScan {
-        let mut problems = Vec::new();
+        let mut problems: Vec<String> = self.unread.iter().cloned().collect();
         let layouts = self.layouts.take_in_force(&mut problems);
         let layouts = index_by_id("layout", layouts, |layout| &layout.id, &mut problems);
         let set = LayoutSet::new(layouts.values().map(|(path, layout)| (path.as_path(), layout)));
@@ -181,7 +194,7 @@ impl SiteLoader {
         problems.extend(self.registries.problem());
         problems.extend(self.states.describe_problem());
         self.scans += 1;
-        let (mut directory, mut notes) = (SiteSnapshot { scan: self.scans, ..SiteSnapshot::default() }, Vec::new());
+        let (mut directory, mut notes) = (self.empty_snapshot(), Vec::new());
         directory.images.clone_from(&images);
         // Machines wait for an image without a digest: the digest is being computed, or the image is unreadable.
         let mut ready = BTreeMap::new();
@@ -207,6 +220,7 @@ impl SiteLoader {
         directory.known = Arc::new(SiteObjects { layouts, set, images: ready, templates, states, approvals, sizes });
         problems.extend(self.definitions.collect_problems());
         directory.os_definitions = self.definitions.catalog().clone();
+        notes.extend(self.describe_ignored_files());
         self.add_machines(&mut directory, &mut problems, &mut notes);
         SiteScan { directory, problems, notes }
     }
@@ -328,29 +342,6 @@ fn apply_definition(definitions: &mut OsDefinitions, machine: &MachineSpec) -> (
     }
     allocation.definition = settled;
     (machine, note)
-}
-
-fn manifest_path(image: &Path) -> PathBuf {
-    let mut path = image.as_os_str().to_owned();
-    path.push(MANIFEST);
-    path.into()
-}
-
-/// Reads the contents of an image's tree from its manifest. Returns `None` if the manifest or the digest of the image is missing.
-fn read_image_contents(manifest: &Path, digest: Option<&str>) -> Result<Option<BootContents>, String> {
-    let Some(digest) = digest else { return Ok(None) };
-    let text = match image_digest_cache::file_stamp(manifest) {
-        Ok(file) if file.size > MANIFEST_BYTES => {
-            return Err(format!(
-                "the manifest is {size} bytes long; the limit is {MANIFEST_BYTES} bytes",
-                size = file.size
-            ));
-        }
-        Ok(_) => std::fs::read(manifest).map_err(|error| error.to_string())?,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error.to_string()),
-    };
-    image_boot_contents::read_manifest_contents(&text, digest)
 }
 
 fn read_standing_blocking(

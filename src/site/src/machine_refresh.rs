@@ -21,6 +21,9 @@ impl SiteLoader {
         if self.stale || !self.state.list_live_migrations_blocking().ok()?.is_empty() {
             return None;
         }
+        if self.refresh_documents() {
+            return None;
+        }
         let mut snapshot = current.clone();
         for machine in changed {
             self.refresh_machine(&mut snapshot, machine)?;

@@ -9,6 +9,7 @@ mod verify_results;
 pub use catalog::DefinitionCatalog;
 pub use verify_results::{VerifyCache, VerifyResult, verify_now};
 
+use crate::documents::SiteDocuments;
 use crate::operator_files::os_parameters::{OsParametersFile, SpannedChange, format_at_change, parse_site_parameters};
 use crate::operator_files::{AllocationSpec, format_at};
 use crate::os_definition_state::DefinitionState;
@@ -39,13 +40,21 @@ pub struct OsDefinitions {
     files: YamlFolder<OsParametersFile>,
     catalog: DefinitionCatalog,
     verified: VerifyCache,
+    documents: SiteDocuments,
 }
 
 impl OsDefinitions {
     pub fn new(path: PathBuf, verified: VerifyCache) -> OsDefinitions {
         let files = YamlFolder::new(path.clone(), parse_site_parameters);
         let catalog = DefinitionCatalog::new(path.clone());
-        OsDefinitions { path, stamps: BTreeMap::new(), files, catalog, verified }
+        let documents = SiteDocuments::of_directory(&path);
+        OsDefinitions { path, stamps: BTreeMap::new(), files, catalog, verified, documents }
+    }
+
+    /// Sets the source from which the definitions are read.
+    pub(crate) fn set_documents(&mut self, documents: &SiteDocuments) {
+        self.files.set_documents(documents);
+        self.documents = documents.clone();
     }
 
     pub(crate) fn store_verdict(&mut self, done: VerifyResult) {
@@ -58,7 +67,8 @@ impl OsDefinitions {
 
     /// Reads changed files, and returns whether anything has changed. The folder `os/` may be missing.
     pub(crate) fn rescan(&mut self) -> bool {
-        if !self.path.is_dir() {
+        let stored = self.documents.list_stored_folders(&self.path);
+        if stored.is_none() && !self.path.is_dir() {
             let had = !(self.stamps.is_empty() && self.files.entries.is_empty());
             self.stamps.clear();
             self.catalog.definitions.clear();
@@ -66,19 +76,26 @@ impl OsDefinitions {
             return had;
         }
         let mut changed = self.files.rescan();
-        let names = list_folders(&self.path);
+        let names = stored.map_or_else(|| list_folders(&self.path), |names| names.into_iter().collect());
         let before = self.stamps.len();
         self.stamps.retain(|name, _| names.contains(name));
         self.catalog.definitions.retain(|name, _| names.contains(name));
         changed |= self.stamps.len() != before;
         for name in names {
             let folder = self.path.join(&name);
-            let stamp = definition_files::stamp_folder(&folder).map_err(|error| error.to_string());
+            let stored = self.documents.stored_definition(&folder);
+            let stamp = match &stored {
+                Some((_, revisions)) => Ok(revisions.iter().map(|(path, at)| (path.clone(), 0, *at, 0, 0)).collect()),
+                None => definition_files::stamp_folder(&folder).map_err(|error| error.to_string()),
+            };
             if self.stamps.get(&name) == Some(&stamp) {
                 continue;
             }
-            let files =
-                stamp.clone().and_then(|_| definition_files::read_files(&folder).map_err(|error| error.to_string()));
+            let read = || match stored {
+                Some((files, _)) => definition_files::check_limits(&files).map(|()| files),
+                None => definition_files::read_files(&folder),
+            };
+            let files = stamp.clone().and_then(|_| read().map_err(|error| error.to_string()));
             let definition =
                 files.and_then(|files| OsDefinition::parse(&name, files).map_err(|wrong| wrong.join("\n")));
             self.catalog.definitions.insert(name.clone(), definition.map(Arc::new));

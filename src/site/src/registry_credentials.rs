@@ -1,6 +1,7 @@
 //! `DIR/registries.json`: registry credentials for images whose files do not contain their own. The format matches Docker's
 //! `config.json`.
 
+use crate::documents::SiteDocuments;
 use crate::operator_files::{ImageLocation, ImageSpec};
 use crate::watched_file::WatchedFile;
 use model::registry_auth::{DockerConfig, find_for_url};
@@ -11,6 +12,11 @@ pub(crate) struct RegistryCredentials(WatchedFile<DockerConfig>);
 impl RegistryCredentials {
     pub(crate) fn new(dir: &Path) -> RegistryCredentials {
         RegistryCredentials(WatchedFile::new(dir.join("registries.json"), DockerConfig::parse))
+    }
+
+    /// Sets the source from which the file is read.
+    pub(crate) fn set_documents(&mut self, documents: &SiteDocuments) {
+        self.0.set_documents(documents);
     }
 
     /// Rescans the file, as [`WatchedFile::rescan`] does.

@@ -42,6 +42,8 @@ pub struct SiteSnapshot {
     pub problems: Vec<String>,
     /// Number of the complete scan from which this snapshot was created.
     pub(crate) scan: u64,
+    /// Revision of the documents in the database; `None` if the documents are files.
+    pub revision: Option<i64>,
     /// For each machine that was updated since the complete scan, the number of its updates.
     pub(crate) updates: SharedMap<u64>,
 }
@@ -79,6 +81,7 @@ impl SiteSnapshot {
             known: self.known.clone(),
             problems: Vec::new(),
             scan: self.scan,
+            revision: self.revision,
             updates: self.updates.clone(),
         }
     }

@@ -1,10 +1,11 @@
 //! Single file in the operator's directory that is read again whenever it changes. While its content is invalid or unreadable, the last
 //! good content stays in force.
 
+use crate::documents::SiteDocuments;
 use crate::yaml_folder;
+use std::io;
 use std::path::PathBuf;
-use std::{fs, io};
-use store::{FileStamp, image_digest_cache};
+use store::FileStamp;
 
 /// File with its last good content.
 pub(crate) struct WatchedFile<T> {
@@ -15,23 +16,30 @@ pub(crate) struct WatchedFile<T> {
     newest: Result<(), String>,
     /// Last good content; the default value if the file does not exist.
     pub in_force: T,
+    documents: SiteDocuments,
 }
 
 impl<T: Default + Clone + PartialEq> WatchedFile<T> {
     pub(crate) fn new(path: PathBuf, read: fn(&str) -> Result<T, String>) -> WatchedFile<T> {
-        WatchedFile { path, read, stamp: None, newest: Ok(()), in_force: T::default() }
+        let documents = SiteDocuments::of_directory(&path);
+        WatchedFile { path, read, stamp: None, newest: Ok(()), in_force: T::default(), documents }
+    }
+
+    /// Sets the source from which the file is read.
+    pub(crate) fn set_documents(&mut self, documents: &SiteDocuments) {
+        self.documents = documents.clone();
     }
 
     /// Reads the file if it has changed on disk. Returns whether the content in force or the reported problem has
     /// changed.
     pub(crate) fn rescan(&mut self) -> bool {
-        let stamp = image_digest_cache::file_stamp(&self.path).ok();
+        let stamp = self.documents.stamp(&self.path).ok();
         if stamp == self.stamp && (stamp.is_some() || self.newest.is_ok()) {
             return false;
         }
         self.stamp = stamp;
         let before = (self.newest.clone(), self.in_force.clone());
-        let read = match fs::read_to_string(&self.path) {
+        let read = match self.documents.read(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(T::default()),
             read => read.map_err(|error| error.to_string()).and_then(|text| (self.read)(&text)),
         };
@@ -47,6 +55,7 @@ impl<T: Default + Clone + PartialEq> WatchedFile<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn what_cannot_be_used_keeps_what_it_said() {

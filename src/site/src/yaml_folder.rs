@@ -1,13 +1,14 @@
 //! YAML files in one of the operator's folders. If a file is invalid, or if the file or its folder is temporarily
 //! unreadable, the last good version of the file stays in force.
 
+use crate::documents::{DOCUMENT_BYTES, SiteDocuments};
 use common::error_code::ErrorCode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use store::{FileStamp, image_digest_cache};
+use store::FileStamp;
 use time::OffsetDateTime;
 use time::macros::format_description;
 
@@ -70,11 +71,18 @@ pub(crate) struct YamlFolder<T> {
     unread: Option<ReadFault>,
     /// True if the folder may be missing. A folder from which files have been read must exist.
     optional: bool,
+    documents: SiteDocuments,
 }
 
 impl<T: Clone> YamlFolder<T> {
     pub(crate) fn new(path: PathBuf, read: fn(&str) -> Result<T, String>) -> YamlFolder<T> {
-        YamlFolder { path, read, entries: BTreeMap::new(), unread: None, optional: false }
+        let documents = SiteDocuments::of_directory(&path);
+        YamlFolder { path, read, entries: BTreeMap::new(), unread: None, optional: false, documents }
+    }
+
+    /// Sets the source from which the files are read.
+    pub(crate) fn set_documents(&mut self, documents: &SiteDocuments) {
+        self.documents = documents.clone();
     }
 
     /// Creates the reader of a folder that may be missing, because operator directories of earlier versions do not
@@ -85,7 +93,7 @@ impl<T: Clone> YamlFolder<T> {
 
     /// Reads changed files, and returns whether anything has changed.
     pub(crate) fn rescan(&mut self) -> bool {
-        let found = match list_yaml_files(&self.path) {
+        let found = match self.documents.list_yaml(&self.path) {
             Ok(found) => found,
             Err(error) if self.optional && self.entries.is_empty() && error.kind() == ErrorKind::NotFound => {
                 return self.unread.take().is_some();
@@ -109,7 +117,7 @@ impl<T: Clone> YamlFolder<T> {
 
     /// Reads the file if it has changed, and returns whether anything has changed.
     pub(crate) fn rescan_file(&mut self, path: PathBuf) -> bool {
-        let stamp = image_digest_cache::file_stamp(&path);
+        let stamp = self.documents.stamp(&path);
         let known = self.entries.get(&path);
         if let (Some(VersionedFile { newest: Ok(_) | Err(FileFault::Wrong(_)), stamp: Some(before), .. }), Ok(now)) =
             (known, &stamp)
@@ -121,10 +129,11 @@ impl<T: Clone> YamlFolder<T> {
             Err(FileFault::Unread(unread)) => Some(unread.clone()),
             _ => None,
         });
-        let newest = match stamp.as_ref().map_err(|error| error.to_string()).and_then(|_| read_text(&path)) {
-            Ok(text) => text.and_then(|text| (self.read)(&text)).map_err(FileFault::Wrong),
-            Err(why) => Err(FileFault::Unread(ReadFault::continue_fault(before.as_ref(), why))),
-        };
+        let newest =
+            match stamp.as_ref().map_err(|error| error.to_string()).and_then(|_| read_text(&self.documents, &path)) {
+                Ok(text) => text.and_then(|text| (self.read)(&text)).map_err(FileFault::Wrong),
+                Err(why) => Err(FileFault::Unread(ReadFault::continue_fault(before.as_ref(), why))),
+            };
         let is_old_news = matches!((&newest, &before), (Err(FileFault::Unread(now)), Some(before)) if now == before);
         let in_force = self.entries.remove(&path).and_then(|entry| entry.in_force);
         self.entries.insert(path, VersionedFile { stamp: stamp.ok(), newest, in_force });
@@ -174,13 +183,19 @@ pub fn has_machine_files(dir: &Path) -> bool {
     }
 }
 
+/// Fields that contain secrets.
+pub const SECRET_FIELDS: [&str; 6] = ["user_data:", "console_password:", "disk_key:", "vpn:", "pull_secret:", "bmc:"];
+
+/// Returns whether a text contains a field for secrets.
+pub(crate) fn has_secrets(text: &str) -> bool {
+    text.lines().any(|line| SECRET_FIELDS.iter().any(|name| line.trim_start().starts_with(name)))
+}
+
 /// Returns the files in a folder that contain secrets and are world-readable.
 pub fn find_readable_secrets(folder: &Path) -> Vec<PathBuf> {
-    const SECRETS: [&str; 6] = ["user_data:", "console_password:", "disk_key:", "vpn:", "pull_secret:", "bmc:"];
-    let has_secrets =
-        |text: &str| text.lines().any(|line| SECRETS.iter().any(|name| line.trim_start().starts_with(name)));
+    let documents = SiteDocuments::of_directory(folder);
     let files = list_yaml_files(folder).unwrap_or_default().into_iter().filter(|path| is_world_readable(path));
-    files.filter(|path| matches!(read_text(path), Ok(Ok(text)) if has_secrets(&text))).collect()
+    files.filter(|path| matches!(read_text(&documents, path), Ok(Ok(text)) if has_secrets(&text))).collect()
 }
 
 /// Returns whether the file is world-readable. Does not read the content of the file.
@@ -212,19 +227,19 @@ fn add_space(line: &str) -> String {
     if line.starts_with(|c: char| c.is_ascii_digit()) { line.to_owned() } else { format!(" {line}") }
 }
 
-fn is_yaml(path: &Path) -> bool {
+pub(crate) fn is_yaml(path: &Path) -> bool {
     let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
     !hidden && path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
 }
 
 /// Reads a file. The outer error means that the file cannot be read; the inner error means that its content is invalid.
-pub(crate) fn read_text(path: &Path) -> Result<Result<String, String>, String> {
-    const LIMIT: i64 = 4 << 20;
-    let size = image_digest_cache::file_stamp(path).map_err(|error| error.to_string())?.size;
+pub(crate) fn read_text(documents: &SiteDocuments, path: &Path) -> Result<Result<String, String>, String> {
+    const LIMIT: i64 = DOCUMENT_BYTES as i64;
+    let size = documents.stamp(path).map_err(|error| error.to_string())?.size;
     if size > LIMIT {
         return Ok(Err(format!("the file is {size} bytes long; the limit is {LIMIT} bytes")));
     }
-    match fs::read_to_string(path) {
+    match documents.read(path) {
         Ok(text) => Ok(Ok(text)),
         Err(error) if error.kind() == ErrorKind::InvalidData => Ok(Err(error.to_string())),
         Err(error) => Err(error.to_string()),

@@ -27,7 +27,8 @@
 //!   `migration_records` stores migrations. `boot_prohibitions` stores the allocations that a machine must no longer
 //!   boot after a migration. `plan_approval` defines the files with approved plans. `restore_confirmation` withholds the
 //!   installations and migrations of a restored database until its records are confirmed, and `install_state` combines
-//!   all records of an allocation. `users` stores users with their roles, `oidc_users` logs in those of an identity
+//!   all records of an allocation. `documents` stores the operator's files of servers that share a PostgreSQL database.
+//!   `users` stores users with their roles, `oidc_users` logs in those of an identity
 //!   provider, `user_tokens` stores the hashes of their tokens, and `audit` stores the audit log. `audit_transactions`
 //!   marks the entries whose request has changed the database. `server_leases` stores which of several servers owns an
 //!   action on a management controller, and `shared_clock` is the clock of all servers.
@@ -56,6 +57,7 @@ mod console_log;
 pub mod database_file;
 mod database_handle;
 pub mod database_id;
+pub mod documents;
 pub(crate) mod epoch;
 mod event_history;
 mod fair_queue;

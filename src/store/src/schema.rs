@@ -68,6 +68,18 @@ const TABLES: &str = "
     CREATE INDEX IF NOT EXISTS audit_of_object ON audit (object, id);
 ";
 
+/// Documents of the operator, which only servers with PostgreSQL use. `document_source` contains a row from the first
+/// change of the documents on, and the number and the author of the last change.
+const DOCUMENT_TABLES: &str = "
+    CREATE TABLE IF NOT EXISTS documents (
+        path TEXT PRIMARY KEY, text TEXT NOT NULL, executable INTEGER NOT NULL, revision INTEGER NOT NULL,
+        changed TEXT NOT NULL, changed_by TEXT NOT NULL) STRICT;
+    CREATE INDEX IF NOT EXISTS documents_by_revision ON documents (revision);
+    CREATE TABLE IF NOT EXISTS document_source (
+        one INTEGER PRIMARY KEY CHECK (one = 1), revision INTEGER NOT NULL, changed TEXT NOT NULL,
+        changed_by TEXT NOT NULL) STRICT;
+";
+
 /// Index of the MACs in `machines.macs` on SQLite, which triggers maintain, also for servers of earlier versions. A search
 /// in the lists themselves would read all of them, twice for each boot.
 const MACS: &str = "
@@ -144,7 +156,7 @@ const LATER: [(&str, &str); 31] = [
 
 /// Version of the schema. It grows with each change of the tables that an earlier version would misread. Columns that
 /// an earlier version ignores do not change it.
-const VERSION: i64 = 1;
+const VERSION: i64 = 2;
 
 /// Creates the tables, or adds the tables and columns that a database of an earlier version lacks.
 ///
@@ -161,7 +173,7 @@ pub fn upgrade_schema(connection: &Connection) -> sql::Result<()> {
 /// Creates the tables and columns that are missing.
 pub(crate) fn create_tables(transaction: &Transaction) -> sql::Result<()> {
     check_version(transaction)?;
-    let tables = [TABLES, oidc_users::TABLES, server_leases::TABLES].concat();
+    let tables = [TABLES, DOCUMENT_TABLES, oidc_users::TABLES, server_leases::TABLES].concat();
     match transaction.as_postgres() {
         Some(_) => transaction.execute_batch(&(postgres_tables(&tables) + POSTGRES_CALLS))?,
         None => transaction.execute_batch(&tables)?,

@@ -3,6 +3,7 @@
 
 mod attempt_failures;
 mod database_files;
+mod documents;
 pub(crate) mod engine;
 mod installed_fields;
 mod lossy_proxy;

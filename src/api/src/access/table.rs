@@ -52,6 +52,9 @@ const API_RULES: &[RouteRule] = &[
     ("GET", "/v1/oidc", Public, Filtered),
     // The handler verifies the ID token of the identity provider.
     ("POST", "/v1/oidc/token", Public, Filtered),
+    // The documents contain secrets, such as passwords of management controllers.
+    ("POST", "/v1/documents/apply", User(Admin), Whole),
+    ("POST", "/v1/documents/export", User(Admin), Whole),
     ("GET", "/v1/filesystemlayout", User(Viewer), Filtered),
     ("PUT", "/v1/filesystemlayout", User(Admin), Whole),
     ("POST", "/v1/filesystemlayout", User(Admin), Whole),

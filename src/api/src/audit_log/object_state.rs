@@ -4,9 +4,11 @@
 use super::AuditChange;
 use crate::AppState;
 use crate::access::hidden_values::hide_secrets_at;
+use crate::metal_api::edited_files::hex_digest;
 use crate::operator::{list_machines, summarize_machine};
 use serde_json::{Value, json};
 use site::deploy_templates;
+use site::documents::DocumentSet;
 use site::image_states;
 use site::operator_files::yaml_node::{parse_document, to_json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,8 +71,15 @@ impl ObjectState {
         if route.starts_with("/v1/rollouts") || route.starts_with("/rollouts/") {
             documents.extend(read_rollouts(app, object).await);
         }
-        let dir = app.dir.clone();
-        let files = tokio::task::spawn_blocking(move || read_files(&dir, &paths)).await;
+        let (dir, stored) = (app.dir.clone(), app.documents.stored());
+        if route == "/v1/documents/apply" {
+            documents.extend(digest_documents(stored.as_deref()));
+        }
+        let read = move || match stored {
+            Some(stored) => read_stored(&dir, &stored, &paths),
+            None => read_files(&dir, &paths),
+        };
+        let files = tokio::task::spawn_blocking(read).await;
         documents.extend(files.unwrap_or_default());
         ObjectState(documents)
     }
@@ -124,6 +133,27 @@ fn record_of(id: &str, mut summary: Value) -> (String, Value) {
         fields.retain(|name, _| !VOLATILE.contains(&name.as_str()));
     }
     (format!("machine {id}"), summary)
+}
+
+/// Returns the digests of all documents in the database. The texts are omitted, since many documents can change at once.
+fn digest_documents(stored: Option<&DocumentSet>) -> Option<(String, Value)> {
+    let digests: BTreeMap<&str, String> =
+        stored?.all().map(|one| (one.path.as_str(), hex_digest(one.content.text.as_bytes()))).collect();
+    Some(("documents".to_owned(), json!(digests)))
+}
+
+/// Reads YAML documents in the database whose path is one of these paths, or below one of them.
+fn read_stored(dir: &Path, stored: &DocumentSet, paths: &[PathBuf]) -> BTreeMap<String, Value> {
+    let is_watched = |path: &Path| paths.iter().any(|watched| path.starts_with(watched));
+    let watched = stored.all().filter(|one| is_watched(&dir.join(&one.path)));
+    watched.filter_map(|one| Some((one.path.clone(), parse_file(Path::new(&one.path), &one.content.text)?))).collect()
+}
+
+/// Parses a YAML file for the log; `None` if the file is not YAML.
+fn parse_file(path: &Path, text: &str) -> Option<Value> {
+    let is_yaml = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
+    let document = parse_document(text).map(|node| to_json(&node));
+    is_yaml.then(|| document.unwrap_or_else(|_| json!("(not a valid document)")))
 }
 
 /// Reads YAML files, and the YAML files in folders and their folders.

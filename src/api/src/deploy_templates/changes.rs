@@ -5,8 +5,11 @@ use super::listing::is_name;
 use super::template_files::{remove_file, write_file};
 use super::{json_patch, new_uuid};
 use crate::AppState;
+use crate::metal_api::edited_files;
+use crate::metal_api::edited_files::stored_documents::{self, StoredChange};
 use axum::http::StatusCode;
 use common::diagnostic;
+use http_server::api_error::ApiError;
 use model::deploy_steps::template::{DeployTemplate, check_template, is_uuid, prune_step};
 use serde_json::{Value, json};
 use site::deploy_templates::{DeployTemplates, StoredTemplate};
@@ -42,7 +45,7 @@ pub(crate) async fn create_template(app: &AppState, document: &Value) -> Templat
     reject_taken(&directory.known.templates, &template, None)?;
     template.created_at = Some(format_now());
     let path = app.templates.template_path(&template);
-    if path.exists() {
+    if app.documents.stamp(&path).is_ok() {
         return Err(IronicRefusal::conflict(format!(
             "{path} already exists, but is not the file of this template",
             path = path.display()
@@ -80,19 +83,20 @@ pub(crate) async fn change_template(
         return Ok(stored.clone());
     }
     template.updated_at = Some(format_now());
-    check_unchanged(stored)?;
+    let present = check_unchanged(app, stored).await?;
     let (here, there) = (app.templates.template_path(old), app.templates.template_path(&template));
     let path = if stored.path == here && there != here { there } else { stored.path.clone() };
-    if path != stored.path && path.exists() {
+    if path != stored.path && app.documents.stamp(&path).is_ok() {
         return Err(IronicRefusal::conflict(format!(
             "{path} already exists, but is not the file of this template",
             path = path.display()
         )));
     }
     let is_elsewhere = path != stored.path;
-    put_file(path.clone(), render_template(&template)?).await?;
+    let expected = Some(present.as_str()).filter(|_| !is_elsewhere);
+    put_file(app, path.clone(), expected, render_template(&template)?).await?;
     if is_elsewhere {
-        remove_template_file(stored.path.clone()).await?;
+        remove_template_file(app, stored.path.clone(), &present).await?;
     }
     wait_until_published(app, |templates| is_in_force(templates, &path, &template)).await?;
     find_in_force(app, &stored.uuid)
@@ -102,8 +106,8 @@ pub(crate) async fn delete_template(app: &AppState, ident: &str) -> TemplateResu
     let _turn = app.templates.lock_changes().await;
     let directory = app.directory();
     let stored = find_template(&directory.known.templates, ident)?;
-    check_unchanged(stored)?;
-    remove_template_file(stored.path.clone()).await?;
+    let present = check_unchanged(app, stored).await?;
+    remove_template_file(app, stored.path.clone(), &present).await?;
     wait_until_published(app, |templates| templates.all().all(|other| other.path != stored.path)).await
 }
 
@@ -143,20 +147,20 @@ fn order_steps(old: &[Value], new: Vec<Value>) -> Vec<Value> {
 }
 
 /// Refuses a change if the template's file differs from the version in force, so that the operator's edit is not
-/// overwritten.
-fn check_unchanged(stored: &StoredTemplate) -> TemplateResult<()> {
-    let now = std::fs::read_to_string(&stored.path).ok().and_then(|text| DeployTemplate::parse_file(&text).ok());
-    match now.is_some_and(|now| now.equals_ignoring_locations(&stored.template)) {
-        true => Ok(()),
-        false => {
-            let why = "the file differs from the template in force: see the server's output, and try again";
-            Err(IronicRefusal::conflict(format!("{file}: {why}", file = stored.path.display())))
-        }
-    }
+/// overwritten. Returns the text of the file.
+async fn check_unchanged(app: &AppState, stored: &StoredTemplate) -> TemplateResult<String> {
+    let now = edited_files::read_file(app, &stored.path).await.ok().flatten();
+    let is_same = |text: &String| {
+        DeployTemplate::parse_file(text).is_ok_and(|now| now.equals_ignoring_locations(&stored.template))
+    };
+    now.filter(is_same).ok_or_else(|| {
+        let why = "the file differs from the template in force: see the server's output, and try again";
+        IronicRefusal::conflict(format!("{file}: {why}", file = stored.path.display()))
+    })
 }
 
 async fn write_template(app: &AppState, path: PathBuf, template: &DeployTemplate) -> TemplateResult<()> {
-    put_file(path.clone(), render_template(template)?).await?;
+    put_file(app, path.clone(), None, render_template(template)?).await?;
     wait_until_published(app, |templates| is_in_force(templates, &path, template)).await
 }
 
@@ -164,14 +168,36 @@ fn render_template(template: &DeployTemplate) -> TemplateResult<String> {
     template.to_yaml().map_err(|why| IronicRefusal::bad_request(format!("this template cannot be stored: {why}")))
 }
 
-async fn put_file(path: PathBuf, text: String) -> TemplateResult<()> {
+/// Writes the file of a template, whose present text is `expected`.
+async fn put_file(app: &AppState, path: PathBuf, expected: Option<&str>, text: String) -> TemplateResult<()> {
+    if change_stored(app, &path, expected, Some(&text)).await? {
+        return Ok(());
+    }
     let what = format!("write {}", path.display());
     map_io_error(&what, tokio::task::spawn_blocking(move || write_file(&path, &text)).await)
 }
 
-async fn remove_template_file(path: PathBuf) -> TemplateResult<()> {
+async fn remove_template_file(app: &AppState, path: PathBuf, expected: &str) -> TemplateResult<()> {
+    if change_stored(app, &path, Some(expected), None).await? {
+        return Ok(());
+    }
     let what = format!("remove {}", path.display());
     map_io_error(&what, tokio::task::spawn_blocking(move || remove_file(&path)).await)
+}
+
+/// Changes a template in the database. Returns false if the templates are files.
+async fn change_stored(app: &AppState, path: &Path, expected: Option<&str>, new: Option<&str>) -> TemplateResult<bool> {
+    let failed = |error: ApiError| {
+        let (status, message) = error.parts();
+        IronicRefusal::new(status, message)
+    };
+    match stored_documents::change(app, path, expected, new).await.map_err(failed)? {
+        None => Ok(false),
+        Some(StoredChange::Stored) => Ok(true),
+        Some(StoredChange::Conflict(author)) => {
+            Err(IronicRefusal::conflict(stored_documents::describe_conflict(path, author.as_ref())))
+        }
+    }
 }
 
 fn map_io_error(what: &str, result: Result<std::io::Result<()>, tokio::task::JoinError>) -> TemplateResult<()> {

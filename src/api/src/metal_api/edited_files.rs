@@ -1,7 +1,9 @@
-//! Files that are changed over the API: atomically, one at a time, and without overwriting a concurrent edit. The
+//! Files that are changed over the API: atomically, one at a time, and without overwriting a concurrent edit. The files
+//! are in the server's directory, or in the database of servers that share one. The
 //! response to a request is sent when the requested change is in effect.
 
 pub(crate) mod atomic_file;
+pub(crate) mod stored_documents;
 
 use super::refusal::{ApiRefusal, ApiResult};
 use crate::AppState;
@@ -80,19 +82,23 @@ pub(crate) fn add_version(mut response: Response, tag: &str) -> Response {
     response
 }
 
-/// Reads a file. Returns `None` if the file does not exist.
-pub(crate) async fn read_file(path: &Path) -> ApiResult<Option<String>> {
-    let path = path.to_owned();
+/// Reads a document. Returns `None` if the document does not exist.
+pub(crate) async fn read_file(app: &AppState, path: &Path) -> ApiResult<Option<String>> {
+    stored_documents::refresh(app).await?;
+    let (documents, path) = (app.documents.clone(), path.to_owned());
     let what = format!("read {}", path.display());
-    let read = tokio::task::spawn_blocking(move || match std::fs::read_to_string(path) {
+    let read = tokio::task::spawn_blocking(move || match documents.read(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         read => read.map(Some),
     });
     flatten_result(&what, read.await)
 }
 
-/// Creates a file that must not exist yet.
-pub(crate) async fn create_file(path: &Path, text: &str) -> ApiResult<()> {
+/// Creates a document that must not exist yet.
+pub(crate) async fn create_file(app: &AppState, path: &Path, text: &str) -> ApiResult<()> {
+    if let Some(stored) = stored_documents::change(app, path, None, Some(text)).await? {
+        return stored.require_stored(path);
+    }
     let (there, text) = (path.to_owned(), text.to_owned());
     match flatten_result(
         &format!("write {}", path.display()),
@@ -105,16 +111,28 @@ pub(crate) async fn create_file(path: &Path, text: &str) -> ApiResult<()> {
     }
 }
 
-/// Replaces the content `old` of the file by `new`. Returns false if the content is no longer `old`.
-pub(crate) async fn replace_file(path: &Path, old: &str, new: &str) -> ApiResult<bool> {
+/// Replaces the content `old` of the document by `new`. Returns false if the content of the file is no longer `old`.
+///
+/// # Errors
+/// Returns an error if the content in the database is no longer `old`. The error names the author of the other change.
+pub(crate) async fn replace_file(app: &AppState, path: &Path, old: &str, new: &str) -> ApiResult<bool> {
+    if let Some(stored) = stored_documents::change(app, path, Some(old), Some(new)).await? {
+        return stored.require_stored(path).map(|()| true);
+    }
     let (there, old, new) = (path.to_owned(), old.to_owned(), new.to_owned());
     let what = format!("write {}", path.display());
     let put = tokio::task::spawn_blocking(move || atomic_file::replace_content(&there, &old, &new));
     Ok(matches!(flatten_result(&what, put.await)?, EditResult::Written))
 }
 
-/// Removes the file. Returns false if its content is no longer `old`.
-pub(crate) async fn remove_file(path: &Path, old: &str) -> ApiResult<bool> {
+/// Removes the document. Returns false if the content of the file is no longer `old`.
+///
+/// # Errors
+/// Fails as [`replace_file`] does.
+pub(crate) async fn remove_file(app: &AppState, path: &Path, old: &str) -> ApiResult<bool> {
+    if let Some(stored) = stored_documents::change(app, path, Some(old), None).await? {
+        return stored.require_stored(path).map(|()| true);
+    }
     let (there, old) = (path.to_owned(), old.to_owned());
     let what = format!("remove {}", path.display());
     let removed = tokio::task::spawn_blocking(move || atomic_file::remove_unchanged(&there, &old));
@@ -152,7 +170,7 @@ pub(crate) async fn wait_until_in_effect(
         match seen.map(|seen| seen.map(drop)) {
             Ok(Ok(_)) => return Ok(()),
             Ok(Err(_)) => break,
-            Err(_) if read_file(path).await?.as_deref() != now => {
+            Err(_) if read_file(app, path).await?.as_deref() != now => {
                 let why = "another process changed the file after this request: check the file and the server's output";
                 return Err(ApiRefusal::conflict(format!("{path}: {why}", path = path.display())));
             }

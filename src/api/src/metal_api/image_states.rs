@@ -51,7 +51,7 @@ pub(crate) async fn set_image_state(
         return Ok(Json(new).into_response());
     }
     let path = app.dir.join(FILE);
-    let now = write_states(&path, &id, &before, &new).await?;
+    let now = write_states(app, &path, &id, &before, &new).await?;
     wait_until_published(app, &path, Some(&now), |directory| directory.known.states == new).await?;
     let word = if is_set { "is" } else { "is no longer" };
     app.watch.log_note(format!("image {id} {word} {state}, as requested by {peer}"));
@@ -63,16 +63,17 @@ pub(crate) async fn set_image_state(
 /// # Errors
 /// Returns an error if the file does not contain `before`, or cannot be read or written.
 async fn write_states(
+    app: &AppState,
     path: &std::path::Path,
     id: &str,
     before: &ImageStates,
     new: &ImageStates,
 ) -> Result<String, ApiRefusal> {
     let what = EditedObject { kind: "image states", id };
-    match edited_files::read_file(path).await? {
+    match edited_files::read_file(app, path).await? {
         None if *before == ImageStates::default() => {
             let text = edit::format_document(&json!(new), &STATES);
-            edited_files::create_file(path, &text).await?;
+            edited_files::create_file(app, path, &text).await?;
             Ok(text)
         }
         Some(text) if ImageStates::parse(&text).as_ref() == Ok(before) => {
@@ -85,8 +86,8 @@ async fn write_states(
                 edit::format_document(&json!(new), &STATES),
                 says,
             )?;
-            if !edited_files::replace_file(path, &text, &edited.text).await? {
-                return Err(what.conflict(path, edited_files::read_file(path).await?.as_deref(), &json!(new)));
+            if !edited_files::replace_file(app, path, &text, &edited.text).await? {
+                return Err(what.conflict(path, edited_files::read_file(app, path).await?.as_deref(), &json!(new)));
             }
             Ok(edited.text)
         }

@@ -154,7 +154,7 @@ pub(crate) async fn create_image(base: BaseUrls, change: EditRequest<Map<String,
         return Err(ApiRefusal::bad_request("the document cannot be represented in YAML without loss"));
     }
     let path = edited_files::file_path(&app.images, &id);
-    edited_files::create_file(&path, &text).await?;
+    edited_files::create_file(app, &path, &text).await?;
     wait_until_published(app, &path, Some(&text), |directory| is_in_effect(directory, &id, &document)).await?;
     app.watch.log_note(format!("{peer} created image {id}: {path}", path = path.display()));
     Ok(tagged_response(StatusCode::CREATED, &app.directory(), &base, &new))
@@ -177,7 +177,7 @@ pub(crate) async fn update_image(base: BaseUrls, change: EditRequest<Map<String,
     let new = merge_fields(&old, asked);
     let wanted = operator_files::parse_image(&format_document(&new)).map_err(ApiRefusal::bad_request)?;
     check_file_exists(app, &wanted).await?;
-    let text = read_unchanged(what, path, before, headers, &new).await?;
+    let text = read_unchanged(app, what, path, before, headers, &new).await?;
     if new == old {
         return Ok(tagged_response(StatusCode::OK, directory, &base, before));
     }
@@ -188,8 +188,8 @@ pub(crate) async fn update_image(base: BaseUrls, change: EditRequest<Map<String,
         })
     };
     let edited = change_text(path, &text, |text| edit::edit_values(text, &old, &new), format_document(&new), is_right)?;
-    if !edited_files::replace_file(path, &text, &edited.text).await? {
-        return Err(what.conflict(path, edited_files::read_file(path).await?.as_deref(), &new));
+    if !edited_files::replace_file(app, path, &text, &edited.text).await? {
+        return Err(what.conflict(path, edited_files::read_file(app, path).await?.as_deref(), &new));
     }
     let new = image_document(&wanted);
     wait_until_published(app, path, Some(&edited.text), |directory| is_in_effect(directory, &id, &new)).await?;
@@ -208,9 +208,9 @@ pub(crate) async fn delete_image(Path(id): Path<String>, base: BaseUrls, turn: E
     if !users.is_empty() {
         return Err(ApiRefusal::unprocessable(format!("image {id} is in use by machines:[{}]", users.join(" "))));
     }
-    let text = read_unchanged(what, path, before, headers, &Value::Null).await?;
-    if !edited_files::remove_file(path, &text).await? {
-        return Err(what.conflict(path, edited_files::read_file(path).await?.as_deref(), &Value::Null));
+    let text = read_unchanged(app, what, path, before, headers, &Value::Null).await?;
+    if !edited_files::remove_file(app, path, &text).await? {
+        return Err(what.conflict(path, edited_files::read_file(app, path).await?.as_deref(), &Value::Null));
     }
     let is_gone = |directory: &SiteSnapshot| directory.images.values().all(|(file, _)| file != path);
     wait_until_published(app, path, None, is_gone).await?;
@@ -296,13 +296,14 @@ fn version_tag(image: &ImageSpec) -> String {
 
 /// Returns the text of the image's file. Fails if the file differs from the version in effect, or the client's `If-Match` does not match.
 async fn read_unchanged(
+    app: &AppState,
     what: EditedObject<'_>,
     path: &File,
     before: &ImageSpec,
     headers: &HeaderMap,
     yours: &Value,
 ) -> ApiResult<String> {
-    let text = edited_files::read_file(path).await?;
+    let text = edited_files::read_file(app, path).await?;
     let is_same = |text: &String| operator_files::parse_image(text).is_ok_and(|now| now == *before);
     match text {
         Some(text) if is_same(&text) && matches_version(headers, &version_tag(before)) => Ok(text),

@@ -63,7 +63,7 @@ pub(crate) async fn create_layout(change: EditRequest<Value, LAYOUT_BYTES>) -> A
     if !text_equals(&text, &new) {
         return Err(ApiRefusal::bad_request("the document cannot be represented in YAML without loss"));
     }
-    edited_files::create_file(&path, &text).await?;
+    edited_files::create_file(app, &path, &text).await?;
     wait_until_published(app, &path, Some(&text), |directory| directory.known.layouts.get(id) == Some(&new)).await?;
     app.watch.log_note(format!("{peer} created layout {id}: {path}", path = path.display()));
     Ok(tagged_response(StatusCode::CREATED, &new))
@@ -77,7 +77,7 @@ pub(crate) async fn update_layout(change: EditRequest<Value, LAYOUT_BYTES>) -> A
     let before = directory.known.layouts.get(id).ok_or_else(|| what.not_found())?;
     let mut new = validate_layout(app, document)?;
     keep_implicit_types(&mut new, before);
-    let (path, text, parsed) = read_unchanged(directory, what, before, headers, &layout_response(&new)).await?;
+    let (path, text, parsed) = read_unchanged(app, directory, what, before, headers, &layout_response(&new)).await?;
     if new == *before {
         return Ok(tagged_response(StatusCode::OK, &new));
     }
@@ -88,8 +88,8 @@ pub(crate) async fn update_layout(change: EditRequest<Value, LAYOUT_BYTES>) -> A
         layout::canonical_yaml(&new),
         |text| text_equals(text, &new),
     )?;
-    if !edited_files::replace_file(path, &text, &edited.text).await? {
-        return Err(what.conflict(path, edited_files::read_file(path).await?.as_deref(), &layout_response(&new)));
+    if !edited_files::replace_file(app, path, &text, &edited.text).await? {
+        return Err(what.conflict(path, edited_files::read_file(app, path).await?.as_deref(), &layout_response(&new)));
     }
     wait_until_published(app, path, Some(&edited.text), |directory| directory.known.layouts.get(id) == Some(&new))
         .await?;
@@ -108,9 +108,9 @@ pub(crate) async fn delete_layout(Path(id): Path<String>, turn: EditTurn) -> Api
     if !users.is_empty() {
         return Err(ApiRefusal::unprocessable(format!("{KIND} {id} is in use by machines:[{}]", users.join(" "))));
     }
-    let (path, text, _) = read_unchanged(directory, what, before, headers, &Value::Null).await?;
-    if !edited_files::remove_file(path, &text).await? {
-        return Err(what.conflict(path, edited_files::read_file(path).await?.as_deref(), &Value::Null));
+    let (path, text, _) = read_unchanged(app, directory, what, before, headers, &Value::Null).await?;
+    if !edited_files::remove_file(app, path, &text).await? {
+        return Err(what.conflict(path, edited_files::read_file(app, path).await?.as_deref(), &Value::Null));
     }
     let is_gone = |directory: &SiteSnapshot| directory.layout_files.values().all(|file| file != path);
     wait_until_published(app, path, None, is_gone).await?;
@@ -270,6 +270,7 @@ fn metal_api_refusal(problems: Vec<Diagnostic>) -> ApiRefusal {
 
 /// Returns the file of a layout. Fails if the file differs from the version in effect, or the client's `If-Match` does not match.
 async fn read_unchanged<'a>(
+    app: &AppState,
     directory: &'a SiteSnapshot,
     what: EditedObject<'_>,
     before: &Layout,
@@ -277,7 +278,7 @@ async fn read_unchanged<'a>(
     yours: &Value,
 ) -> ApiResult<(&'a File, String, ParsedLayout)> {
     let path = directory.layout_files.get(what.id).ok_or_else(|| what.not_found())?;
-    let text = edited_files::read_file(path).await?;
+    let text = edited_files::read_file(app, path).await?;
     let parsed = text.as_deref().and_then(|text| layout::read_yaml(text).ok());
     match (text, parsed) {
         (Some(text), Some(parsed)) if parsed.layout == *before && matches_version(headers, &version_tag(before)) => {

@@ -30,7 +30,7 @@ pub(super) async fn rewrite_machine_file(
     let path: &File = directory.machine_files.get(id).ok_or_else(|| what.not_found())?;
     // A machine file contains secrets, so the response to a conflict omits its text.
     let changed = || what.conflict(path, None, &Value::Null);
-    let text = edited_files::read_file(path).await?.ok_or_else(changed)?;
+    let text = edited_files::read_file(app, path).await?.ok_or_else(changed)?;
     let before = operator_files::parse_machine(&text).ok().filter(|machine| machine.id == id && was(machine));
     before.ok_or_else(changed)?;
     let old = operator_files::parse_unvalidated(&text).map_err(ApiRefusal::internal_error)?;
@@ -53,7 +53,7 @@ pub(super) async fn rewrite_machine_file(
             operator_files::parse_unvalidated(text).as_ref() == Ok(&new) && operator_files::parse_machine(text).is_ok()
         },
     )?;
-    if !edited_files::replace_file(path, &text, &edited.text).await? {
+    if !edited_files::replace_file(app, path, &text, &edited.text).await? {
         return Err(changed());
     }
     app.request_machine_reload(id, Some(path.to_owned()));

@@ -31,7 +31,7 @@ pub async fn read_machine_text(app: &AppState, id: &str) -> ApiResult<MachineFil
     let directory = app.directory();
     let missing = || ApiRefusal::not_found(KIND, id);
     let path = directory.machine_files.get(id).ok_or_else(missing)?.clone();
-    let text = edited_files::read_file(&path).await?.ok_or_else(missing)?;
+    let text = edited_files::read_file(app, &path).await?.ok_or_else(missing)?;
     Ok(MachineFileText { path, text })
 }
 
@@ -152,7 +152,7 @@ pub async fn replace_machine_text(turn: &EditTurn, id: &str, file: &MachineFileT
     let EditTurn { app, peer, directory, .. } = turn;
     let mut published = app.directory.clone();
     published.mark_unchanged();
-    if !edited_files::replace_file(&file.path, &file.text, new).await? {
+    if !edited_files::replace_file(app, &file.path, &file.text, new).await? {
         return Err(ApiRefusal::conflict(format!(
             "{file} was changed by another process: reload the page and repeat your changes",
             file = file.path.display()

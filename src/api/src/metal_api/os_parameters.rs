@@ -114,7 +114,7 @@ async fn write_site_parameters(
     let name = os.to_string();
     // The file may contain secrets, so the response to a conflict omits its text.
     let changed = || EditedObject { kind: "os", id: &name }.conflict(&path, None, &Value::Null);
-    let text = edited_files::read_file(&path).await?;
+    let text = edited_files::read_file(app, &path).await?;
     let old = operator_files::parse_unvalidated(text.as_deref().unwrap_or_default());
     let mut old = old.map_err(|_| changed())?;
     if old.is_null() {
@@ -128,16 +128,18 @@ async fn write_site_parameters(
     let anew = edit::format_document(&wanted, &[]);
     let now = match &text {
         None => {
-            tokio::fs::create_dir_all(&folder)
-                .await
-                .map_err(|error| ApiRefusal::internal_error(format!("create {}: {error}", folder.display())))?;
-            edited_files::create_file(&path, &anew).await?;
+            if app.documents.stored().is_none() {
+                tokio::fs::create_dir_all(&folder)
+                    .await
+                    .map_err(|error| ApiRefusal::internal_error(format!("create {}: {error}", folder.display())))?;
+            }
+            edited_files::create_file(app, &path, &anew).await?;
             anew
         }
         Some(text) => {
             let is_right = |text: &str| operator_files::parse_unvalidated(text).as_ref() == Ok(&wanted);
             let edited = change_text(&path, text, |text| edit::edit_values(text, &old, &wanted), anew, is_right)?;
-            if !edited_files::replace_file(&path, text, &edited.text).await? {
+            if !edited_files::replace_file(app, &path, text, &edited.text).await? {
                 return Err(changed());
             }
             log_removed_comments(app, &path, &edited.gone);

@@ -77,7 +77,7 @@ pub(crate) async fn create_size(EditRequest { asked, turn }: EditRequest<Map<Str
     if MachineSize::parse_size(&text).as_ref() != Ok(&size) {
         return Err(ApiRefusal::bad_request("the document cannot be represented in YAML without loss"));
     }
-    edited_files::create_file(&path, &text).await?;
+    edited_files::create_file(app, &path, &text).await?;
     wait_until_published(app, &path, Some(&text), |directory| directory.known.sizes.get(id) == Some(&size)).await?;
     app.watch.log_note(format!("{peer} created size {id}: {path}", path = path.display()));
     Ok(tagged_response(StatusCode::CREATED, &size))
@@ -92,7 +92,7 @@ pub(crate) async fn update_size(EditRequest { asked, turn }: EditRequest<Map<Str
     let mut new = json!(old);
     new.as_object_mut().into_iter().for_each(|fields| fields.extend(asked.clone()));
     let new = validate_size(new, &directory.known.sizes)?;
-    let (path, text) = read_unchanged(directory, what, old, headers, &json!(new)).await?;
+    let (path, text) = read_unchanged(app, directory, what, old, headers, &json!(new)).await?;
     if new == *old {
         return Ok(tagged_response(StatusCode::OK, old));
     }
@@ -103,8 +103,8 @@ pub(crate) async fn update_size(EditRequest { asked, turn }: EditRequest<Map<Str
         edit::format_document(&json!(new), &FIELDS),
         |text| MachineSize::parse_size(text).as_ref() == Ok(&new),
     )?;
-    if !edited_files::replace_file(path, &text, &edited.text).await? {
-        return Err(what.conflict(path, edited_files::read_file(path).await?.as_deref(), &json!(new)));
+    if !edited_files::replace_file(app, path, &text, &edited.text).await? {
+        return Err(what.conflict(path, edited_files::read_file(app, path).await?.as_deref(), &json!(new)));
     }
     wait_until_published(app, path, Some(&edited.text), |directory| directory.known.sizes.get(&id) == Some(&new))
         .await?;
@@ -119,9 +119,9 @@ pub(crate) async fn delete_size(Path(id): Path<String>, turn: EditTurn) -> ApiRe
     let EditTurn { app, peer, headers, directory, .. } = &turn;
     let what = EditedObject { kind: KIND, id: &id };
     let size = directory.known.sizes.get(&id).ok_or_else(|| what.not_found())?;
-    let (path, text) = read_unchanged(directory, what, size, headers, &Value::Null).await?;
-    if !edited_files::remove_file(path, &text).await? {
-        return Err(what.conflict(path, edited_files::read_file(path).await?.as_deref(), &Value::Null));
+    let (path, text) = read_unchanged(app, directory, what, size, headers, &Value::Null).await?;
+    if !edited_files::remove_file(app, path, &text).await? {
+        return Err(what.conflict(path, edited_files::read_file(app, path).await?.as_deref(), &Value::Null));
     }
     let is_gone = |directory: &SiteSnapshot| directory.size_files.values().all(|file| file != path);
     wait_until_published(app, path, None, is_gone).await?;
@@ -131,6 +131,7 @@ pub(crate) async fn delete_size(Path(id): Path<String>, turn: EditTurn) -> ApiRe
 
 /// Returns the file of a size. Fails if the file differs from the version in effect, or the client's `If-Match` does not match.
 async fn read_unchanged<'a>(
+    app: &AppState,
     directory: &'a SiteSnapshot,
     what: EditedObject<'_>,
     before: &MachineSize,
@@ -138,7 +139,7 @@ async fn read_unchanged<'a>(
     yours: &Value,
 ) -> ApiResult<(&'a File, String)> {
     let path = directory.size_files.get(what.id).ok_or_else(|| what.not_found())?;
-    match edited_files::read_file(path).await? {
+    match edited_files::read_file(app, path).await? {
         Some(text)
             if MachineSize::parse_size(&text).as_ref() == Ok(before)
                 && matches_version(headers, &version_tag(before)) =>

@@ -54,7 +54,7 @@ struct CurrentMachineFile {
 impl CurrentMachineFile {
     async fn read_current(app: &AppState, id: &str) -> Result<Option<CurrentMachineFile>, String> {
         let Some(path) = app.directory().machine_files.get(id).cloned() else { return Ok(None) };
-        let Some(text) = edited_files::read_file(&path).await.map_err(|why| why.into_message())? else {
+        let Some(text) = edited_files::read_file(app, &path).await.map_err(|why| why.into_message())? else {
             return Ok(None);
         };
         let wrong = |why: String| format!("{}: {why}", path.display());
@@ -77,7 +77,7 @@ impl CurrentMachineFile {
     }
 
     async fn replace_text(&self, app: &AppState, new: &str) -> Result<(), String> {
-        match edited_files::replace_file(&self.path, &self.text, new).await.map_err(|why| why.into_message())? {
+        match edited_files::replace_file(app, &self.path, &self.text, new).await.map_err(|why| why.into_message())? {
             true => Ok(()),
             false => {
                 app.request_reload();

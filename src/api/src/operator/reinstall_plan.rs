@@ -5,7 +5,8 @@ use super::reinstalls::{self, OrderableReinstall, ReinstallRequest};
 use crate::AppState;
 use crate::allocation_state;
 use crate::deploy_templates::template_files;
-use crate::metal_api::edited_files::wait_until_published;
+use crate::metal_api::ApiRefusal;
+use crate::metal_api::edited_files::{self, stored_documents, wait_until_published};
 use crate::plan_input::WAITS;
 use crate::rack_plan::build_order;
 use axum::http::StatusCode;
@@ -99,20 +100,27 @@ pub(crate) async fn approve_plan(
     let text = render_approval(&verdicts, inputs, orderable.standing.last_installation(), now());
     let text = text.map_err(|why| ApiError::bad_request(format!("approved: {why}")))?;
     let path = plan_approvals::approval_path(&app.dir, id);
-    let (target, content) = (path.clone(), text.clone());
-    let written = tokio::task::spawn_blocking(move || write_approval(&target, &content)).await;
-    let failed = |why: String| {
-        ApiError::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            format!("cannot write the approval {file}: {why}", file = path.display()),
-        )
-    };
-    written.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))?;
+    store_approval(app, &path, &text).await?;
     let is_in_force = |known: &site::snapshot::SiteSnapshot| {
         let found = known.known.approvals.find_in_force(id, &orderable.standing);
         found.is_some_and(|found| found.is_ok_and(|found| found.to_wire().sha256 == approved.sha256))
     };
     wait_until_published(app, &path, Some(&text), is_in_force).await.map_err(|refusal| refusal.into_error())
+}
+
+/// Stores the approval of a machine. An approval in the database that another request stores at the same time is not
+/// overwritten.
+async fn store_approval(app: &AppState, path: &Path, text: &str) -> Result<(), ApiError> {
+    let present = edited_files::read_file(app, path).await.map_err(ApiRefusal::into_error)?;
+    if let Some(stored) = stored_documents::change(app, path, present.as_deref(), Some(text)).await? {
+        return stored.require_stored(path).map_err(ApiRefusal::into_error);
+    }
+    let (target, content) = (path.to_owned(), text.to_owned());
+    let written = tokio::task::spawn_blocking(move || write_approval(&target, &content)).await;
+    let failed = |why: String| {
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot write the approval {}: {why}", path.display()))
+    };
+    written.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))
 }
 
 /// Returns the digests of the present inputs of the reinstall. The digests in the request, if any, are those of the inputs

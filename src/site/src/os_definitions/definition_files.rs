@@ -14,7 +14,7 @@ const MOST_FILES: usize = 200;
 /// Maximum depth of nested folders.
 const MOST_DEEP: usize = 4;
 
-/// Stamp of a folder: path, size, modification time and mode of each file. It changes whenever a file changes.
+/// Stamp of a folder: path, size, modification time and mode of each file, or path and revision in the database. It changes whenever a file changes.
 pub(crate) type FolderStamp = Vec<(String, u64, i64, i64, u32)>;
 
 /// Returns the stamp of a definition's folder.
@@ -44,10 +44,7 @@ pub(crate) fn read_files(folder: &Path) -> io::Result<DefinitionFiles> {
     walk_files(folder, "", 0, &mut |path, is, file| {
         bytes += is.len();
         if bytes > MOST_BYTES || files.len() >= MOST_FILES {
-            let most = MOST_BYTES >> 10;
-            return Err(io::Error::other(format!(
-                "the definition has more than {MOST_FILES} files, or more than {most} KiB"
-            )));
+            return Err(too_large());
         }
         let text = fs::read_to_string(file).map_err(|error| {
             io::Error::other(match error.kind() {
@@ -61,6 +58,21 @@ pub(crate) fn read_files(folder: &Path) -> io::Result<DefinitionFiles> {
         Ok(())
     })?;
     Ok(files)
+}
+
+fn too_large() -> io::Error {
+    let most = MOST_BYTES >> 10;
+    io::Error::other(format!("the definition has more than {MOST_FILES} files, or more than {most} KiB"))
+}
+
+/// Checks the limits of a definition from the database, which consists of `files`.
+///
+/// # Errors
+/// Returns an error if a limit is exceeded.
+pub(crate) fn check_limits(files: &DefinitionFiles) -> io::Result<()> {
+    let bytes: usize = files.values().map(|file| file.text.len()).sum();
+    let is_good = files.len() <= MOST_FILES && bytes as u64 <= MOST_BYTES;
+    if is_good { Ok(()) } else { Err(too_large()) }
 }
 
 /// Visits every file, with its path in the definition. Symbolic links are followed, since Debian's `variants.list` is a

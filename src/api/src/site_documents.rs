@@ -1,0 +1,260 @@
+//! Storing and returning all documents of the operator at once: `drophammer apply` and `drophammer export`.
+//!
+//! Documents are stored in the database that several servers share. The set of documents that would result is loaded as a
+//! server would load it, and nothing is stored if this finds new problems. With SQLite, the documents are the files of
+//! the server's directory, which are edited there.
+
+mod candidate_set;
+mod removed_machines;
+
+use crate::AppState;
+use crate::access;
+use crate::metal_api::EditTurn;
+use crate::metal_api::edited_files::{hex_digest, stored_documents};
+use crate::operator::OperatorAuth;
+use axum::Json;
+use axum::body::{Body, to_bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use candidate_set::CandidateSet;
+use common::error_code::ErrorCode;
+use http_server::api_error::ApiError;
+use http_server::quotas::ClientAddress;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use site::documents::directory_import::{ImportedDirectory, read_directory};
+use std::sync::Arc;
+use std::time::Duration;
+use store::documents::{DocumentContent, DocumentOutcome};
+use tokio::sync::Semaphore;
+
+/// Maximum length of a request, in bytes. Ten thousand machine files have 10 MB.
+const APPLICATION_BYTES: usize = 48 << 20;
+/// Time limit for receiving a request.
+const RECEIVE: Duration = Duration::from_secs(120);
+/// Time limit for the new documents to be in force.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Requests with documents are large, so that only one is received and handled at a time.
+static TURN: Semaphore = Semaphore::const_new(1);
+
+/// Document with its path relative to the server's directory, such as `machines/storage-7.yaml`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SiteDocument {
+    pub path: String,
+    pub text: String,
+    /// True for a program of an OS definition.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub executable: bool,
+}
+
+/// Request body: documents to store.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DocumentApplication {
+    pub documents: Vec<SiteDocument>,
+    /// Remove the stored documents that the request does not contain.
+    #[serde(default)]
+    pub prune: bool,
+    /// Check and compare the documents, but change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// Effect of a request on one document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DocumentAction {
+    Created,
+    Changed,
+    Unchanged,
+    /// The document is removed, because it is not part of a request that prunes.
+    Deleted,
+    /// The stored document is not part of the request, and is preserved.
+    Retained,
+    /// The document is stored from the file in the server's directory, because the database did not contain documents
+    /// before, and the request does not contain the document.
+    Imported,
+}
+
+/// Document with the effect of a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DocumentEffect {
+    pub path: String,
+    pub action: DocumentAction,
+    /// SHA-256 of the resulting text; absent if the document is deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+    /// Text before the change; only in the response to a dry run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
+}
+
+/// Result of a request to store documents.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DocumentReport {
+    /// True if nothing was stored.
+    pub dry_run: bool,
+    /// Revision of the stored documents; absent before the first request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<i64>,
+    pub documents: Vec<DocumentEffect>,
+}
+
+/// Source of the documents of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DocumentOrigin {
+    /// Files of the server's directory.
+    Directory,
+    /// Database that several servers share.
+    Database,
+}
+
+/// All documents of a server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DocumentExport {
+    pub origin: DocumentOrigin,
+    /// Revision of the documents in the database.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<i64>,
+    pub documents: Vec<SiteDocument>,
+}
+
+/// `POST /v1/documents/export`: returns all documents as they are stored.
+pub(crate) async fn export_documents(
+    State(app): State<Arc<AppState>>,
+    _: OperatorAuth,
+) -> Result<Json<DocumentExport>, ApiError> {
+    stored_documents::refresh(&app).await?;
+    let document = |path: &str, DocumentContent { text, executable }: DocumentContent| SiteDocument {
+        path: path.to_owned(),
+        text,
+        executable,
+    };
+    if let Some(stored) = app.documents.stored() {
+        let documents = stored.all().map(|one| document(&one.path, one.content.clone())).collect();
+        let revision = Some(stored.revision);
+        return Ok(Json(DocumentExport { origin: DocumentOrigin::Database, revision, documents }));
+    }
+    let documents = import_directory(&app).await?.into_iter().map(|(path, content)| document(&path, content));
+    Ok(Json(DocumentExport { origin: DocumentOrigin::Directory, revision: None, documents: documents.collect() }))
+}
+
+/// Reads the documents of the server's directory.
+///
+/// # Errors
+/// Returns an error if a file cannot be read, or cannot be stored unchanged.
+async fn import_directory(app: &AppState) -> Result<Vec<(String, DocumentContent)>, ApiError> {
+    let dir = app.dir.clone();
+    let read = run_blocking(move || read_directory(&dir)).await?;
+    let failed = |error: std::io::Error| {
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("{}: {error}", app.dir.display()))
+    };
+    let ImportedDirectory { documents, problems, .. } = read.map_err(failed)?;
+    // Files that are not documents do not concern the documents of a server that runs already.
+    let problems: Vec<String> = problems.into_iter().filter(|why| !why.contains("unknown file or folder")).collect();
+    match problems.is_empty() {
+        true => Ok(documents),
+        false => Err(refuse_documents(&problems)),
+    }
+}
+
+/// `POST /v1/documents/apply`: stores documents.
+pub(crate) async fn apply_documents(
+    State(app): State<Arc<AppState>>,
+    _: OperatorAuth,
+    peer: ClientAddress,
+    body: Body,
+) -> Result<Json<DocumentReport>, ApiError> {
+    if !app.documents.is_shared() {
+        let why = "apply: cannot store documents: this server uses SQLite, and its documents are the files of its directory; edit these files, or move the records to PostgreSQL with `drophammer store migrate`";
+        return Err(ApiError::new(StatusCode::CONFLICT, why));
+    }
+    let _turn = TURN.acquire().await;
+    let asked = read_application(body).await?;
+    candidate_set::check_documents(&asked.documents).map_err(|problems| refuse_documents(&problems))?;
+    let turn = EditTurn::wait_for_turn(&app, peer, HeaderMap::new()).await;
+    stored_documents::refresh(&app).await?;
+    let candidate = match app.documents.stored() {
+        Some(stored) => CandidateSet::from_stored(&stored, asked),
+        None => CandidateSet::from_directory(import_directory(&app).await?, asked),
+    };
+    let report = candidate.report();
+    if !candidate.has_changes() {
+        return Ok(Json(report));
+    }
+    let (of, set) = (app.clone(), candidate.document_set());
+    let after = run_blocking(move || candidate_set::load_candidate(&of, set)).await??;
+    let problems = candidate.find_new_problems(&after, &turn.directory, &app.dir);
+    if !problems.is_empty() {
+        return Err(refuse_documents(&problems));
+    }
+    removed_machines::refuse_removal(&app, &turn.directory, &after.directory).await?;
+    if report.dry_run {
+        return Ok(Json(report));
+    }
+    let revision = match app.state.store_documents(candidate.into_batch(), access::current_user()).await? {
+        DocumentOutcome::Stored(revision) => revision,
+        DocumentOutcome::Conflict(author) => {
+            let why = stored_documents::describe_conflict(std::path::Path::new("documents"), author.as_ref());
+            return Err(ApiError::new(StatusCode::CONFLICT, why));
+        }
+    };
+    let count = report.documents.iter().filter(|one| one.action.is_change()).count();
+    app.watch.log_note(format!("{peer} changed {count} documents in the database, revision {revision}"));
+    wait_until_in_force(&app, revision).await?;
+    Ok(Json(DocumentReport { revision: Some(revision), ..report }))
+}
+
+impl DocumentAction {
+    /// Returns whether the action changes the database.
+    pub fn is_change(self) -> bool {
+        !matches!(self, DocumentAction::Unchanged | DocumentAction::Retained)
+    }
+}
+
+/// Reads a request. The texts of documents are not sanitized, since they must be stored unchanged.
+async fn read_application(body: Body) -> Result<DocumentApplication, ApiError> {
+    let late = |_| ApiError::new(StatusCode::REQUEST_TIMEOUT, "the request body did not arrive in time");
+    let bytes = tokio::time::timeout(RECEIVE, to_bytes(body, APPLICATION_BYTES)).await.map_err(late)?;
+    let bytes = bytes.map_err(|error| {
+        let why = format!("the request body is incomplete or has more than {APPLICATION_BYTES} bytes: {error}");
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, why)
+    })?;
+    serde_json::from_slice(&bytes).map_err(|error| ApiError::bad_request(format!("request body: {error}")))
+}
+
+async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
+    let failed = |error: tokio::task::JoinError| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
+    tokio::task::spawn_blocking(work).await.map_err(failed)
+}
+
+/// Returns the error for documents that cannot be stored.
+fn refuse_documents(problems: &[String]) -> ApiError {
+    const SHOWN: usize = 50;
+    let mut lines: Vec<String> = problems.iter().take(SHOWN).cloned().collect();
+    if problems.len() > SHOWN {
+        lines.push(format!("and {} further problems", problems.len() - SHOWN));
+    }
+    let why = format!("apply: nothing was stored: {} problems\n{}", problems.len(), lines.join("\n"));
+    ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, why).with_error_code(ErrorCode::SiteFile)
+}
+
+/// Waits until this server has published the stored documents.
+async fn wait_until_in_force(app: &AppState, revision: i64) -> Result<(), ApiError> {
+    app.request_reload();
+    let mut directory = app.directory.clone();
+    let seen = directory.wait_for(|known| known.revision.is_some_and(|known| known >= revision));
+    match tokio::time::timeout(PATIENCE, seen).await {
+        Ok(Ok(_)) => Ok(()),
+        _ => {
+            let why = "the documents were stored, but are not in force yet: see the server's output";
+            Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, why))
+        }
+    }
+}
+
+fn digest_of(text: &str) -> Option<String> {
+    Some(hex_digest(text.as_bytes()))
+}

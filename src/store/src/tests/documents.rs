@@ -1,0 +1,91 @@
+//! Documents in the database.
+
+use super::*;
+use crate::documents::{DocumentAuthorship, DocumentBatch, DocumentChange, DocumentContent, DocumentOutcome};
+
+fn content(text: &str) -> DocumentContent {
+    DocumentContent { text: text.to_owned(), executable: false }
+}
+
+fn batch(base: Option<i64>, stored: &[(&str, &str)], removed: &[&str]) -> DocumentBatch {
+    let stored = stored.iter().map(|(path, text)| ((*path).to_owned(), content(text))).collect();
+    DocumentBatch { base, stored, removed: removed.iter().map(|path| (*path).to_owned()).collect() }
+}
+
+fn change(state: &ServerState, path: &str, expected: Option<&str>, new: Option<&str>) -> DocumentOutcome {
+    let text = |text: Option<&str>| text.map(str::to_owned);
+    let change = DocumentChange { path: path.to_owned(), expected: text(expected), new: text(new) };
+    wait(state.change_document(change, "bob".to_owned()))
+}
+
+/// Returns all documents with their texts.
+fn all(state: &ServerState) -> Vec<(String, String)> {
+    let update = state.read_documents_blocking(None).unwrap().unwrap();
+    let all: Vec<_> = update.changed.into_iter().map(|one| (one.path, one.content.text)).collect();
+    assert!(all.iter().map(|(path, _)| path).eq(&update.paths));
+    all
+}
+
+#[test]
+fn a_batch_is_stored_completely_and_only_on_its_base() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(&dir);
+    assert_eq!(state.read_documents_blocking(None).unwrap(), None);
+    let text = "# a comment\nid: a\r\n\t\u{fc} \n\n";
+    let first = batch(None, &[("machines/a.yaml", text), ("layouts/b.yaml", "b")], &[]);
+    assert_eq!(wait(state.store_documents(first.clone(), "ann".to_owned())), DocumentOutcome::Stored(1));
+    let expected = [("layouts/b.yaml".to_owned(), "b".to_owned()), ("machines/a.yaml".to_owned(), text.to_owned())];
+    assert_eq!(all(&state), expected);
+
+    // A second first batch, and a batch on an outdated revision, change nothing and name the author of the last change.
+    let DocumentOutcome::Conflict(Some(author)) = wait(state.store_documents(first, "bob".to_owned())) else {
+        panic!("stored twice")
+    };
+    assert_eq!(author.changed_by, "ann");
+    let outdated = batch(Some(0), &[("sizes/c.yaml", "c")], &["layouts/b.yaml"]);
+    assert!(matches!(wait(state.store_documents(outdated, "bob".to_owned())), DocumentOutcome::Conflict(Some(_))));
+    assert_eq!(all(&state), expected);
+
+    let second = batch(Some(1), &[("sizes/c.yaml", "c")], &["layouts/b.yaml"]);
+    assert_eq!(wait(state.store_documents(second, "bob".to_owned())), DocumentOutcome::Stored(2));
+    let update = state.read_documents_blocking(Some(1)).unwrap().unwrap();
+    assert_eq!((update.revision, update.changed.len()), (2, 1));
+    assert_eq!(update.paths.into_iter().collect::<Vec<_>>(), ["machines/a.yaml", "sizes/c.yaml"]);
+    assert_eq!(state.read_documents_blocking(Some(2)).unwrap(), None);
+    // A revision above that of the database belongs to a database before a restore.
+    assert_eq!(state.read_documents_blocking(Some(9)).unwrap().unwrap().changed.len(), 2);
+}
+
+#[test]
+fn of_two_changes_of_one_text_the_first_one_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(&dir);
+    assert!(matches!(change(&state, "machines/a.yaml", None, Some("one")), DocumentOutcome::Stored(1)));
+    assert!(matches!(change(&state, "machines/a.yaml", Some("one"), Some("two")), DocumentOutcome::Stored(2)));
+    for (expected, new) in
+        [(Some("one"), Some("three")), (None, Some("three")), (Some("one"), None), (Some("two "), None)]
+    {
+        let DocumentOutcome::Conflict(Some(DocumentAuthorship { changed_by, .. })) =
+            change(&state, "machines/a.yaml", expected, new)
+        else {
+            panic!("{expected:?} {new:?}")
+        };
+        assert_eq!(changed_by, "bob");
+    }
+    assert_eq!(change(&state, "machines/b.yaml", Some("x"), Some("y")), DocumentOutcome::Conflict(None));
+    assert_eq!(all(&state), [("machines/a.yaml".to_owned(), "two".to_owned())]);
+    assert_eq!(change(&state, "machines/a.yaml", Some("two"), None), DocumentOutcome::Stored(3));
+    assert!(all(&state).is_empty());
+}
+
+#[test]
+fn a_change_of_a_program_keeps_it_executable() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(&dir);
+    let program = DocumentContent { text: "#!/bin/sh\n".to_owned(), executable: true };
+    let batch = DocumentBatch { base: None, stored: vec![("os/a/create".to_owned(), program)], removed: Vec::new() };
+    wait(state.store_documents(batch, "ann".to_owned()));
+    change(&state, "os/a/create", Some("#!/bin/sh\n"), Some("#!/bin/bash\n"));
+    let update = state.read_documents_blocking(None).unwrap().unwrap();
+    assert!(update.changed[0].content.executable);
+}
