@@ -11,6 +11,7 @@ from accessibility import find_violations
 from browser import Browser, until
 from plans import allocate, plan_all_machines, select_on_a_phone
 from rack import LAYOUT, Agent, Rack, inventory, machine_id
+from rollout import roll_out
 from speed import measure_list
 
 HOSTILE = "\"'></pre><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
@@ -361,6 +362,11 @@ def by_keys_and_without_script():
     browser.script(True)
 
 
+def rolling_out():
+    say("a rollout")
+    roll_out(browser, Rack(program, f"{here}/rollout", 12), log_in, good, picture)
+
+
 def many():
     say("2,000 machines")
     many = Rack(program, f"{here}/many", 2000)
@@ -374,7 +380,8 @@ def many():
 browser = Browser(free())
 rack = Rack(program, f"{here}/rack", 12)
 try:
-    for part in (logging_in, watching, machine, reinstalling, refusals, sorting_and_filtering, editing, planning, accessible, unreadable, hostile, by_keys_and_without_script, many):
+    for part in (logging_in, watching, machine, reinstalling, refusals, sorting_and_filtering, editing, planning, accessible, unreadable, hostile, by_keys_and_without_script,
+                 rolling_out, many):
         part()
     # Refusals are responses with an error status, which the browser logs.
     complaints = [line for line in browser.complaints() if "the server responded with a status of 4" not in line]

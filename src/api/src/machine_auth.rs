@@ -174,7 +174,7 @@ pub(crate) fn describe_unidentified_machine(peer: ClientAddress, asking: &BootId
 pub(crate) fn describe_unknown_machine(id: &str, peer: ClientAddress, hardware: &RegisteredHardware) -> String {
     let macs: Vec<&str> = hardware.nics.iter().map(|nic| nic.mac.as_str()).collect();
     let message = format!(
-        "unknown machine {id} at {peer}: {cores}, {memory} MiB, {disks}, MACs {macs}; to use the machine, create a file with this id in machines/",
+        "unknown machine {id} at {peer}: {cores}, {memory} MiB, {disks}, MACs {macs}; to use the machine, run `drophammer machine add {id} --name NAME`, or create a file with this id in machines/",
         cores = format_count(hardware.cpu_cores as usize, "core", "cores"),
         memory = hardware.memory >> 20,
         disks = format_count(hardware.disks.len(), "disk", "disks"),

@@ -2,8 +2,8 @@
 
 use super::AppState;
 use super::agent_api::request_body::{EVENT_BYTES, read_operator_document};
-use super::metal_api::edited_files::stored_documents::{self, StoredChange};
 use super::metal_api::ApiRefusal;
+use super::metal_api::edited_files::stored_documents::{self, StoredChange};
 use super::metal_api::edited_files::wait_until_in_effect;
 use super::metal_api::machine_file::check_templates;
 use super::operator::OperatorAuth;

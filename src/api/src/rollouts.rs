@@ -2,6 +2,7 @@
 //! members are reinstalled as requested, and [`runner`] orders the reinstalls.
 
 mod member_approval;
+mod member_refusals;
 pub(crate) mod power_cycle;
 pub mod runner;
 mod start_time;
@@ -22,6 +23,7 @@ use common::error_code::ErrorCode;
 use common::format::metal_api_wording::reword_metal_phrases;
 use http_server::api_error::ApiError;
 use http_server::quotas::ClientAddress;
+use member_refusals::{MemberRefusal, list_refusals};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -39,8 +41,6 @@ const MEMBERS: usize = 1000;
 const REQUEST_BYTES: usize = 16 << 20;
 /// Interval at which pending requests are read.
 const PENDING_INTERVAL: Duration = Duration::from_millis(50);
-/// Maximum number of refused members that an error message lists.
-const LISTED: usize = 10;
 
 /// Request body: a rollout.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -142,18 +142,14 @@ async fn create_rollout(
                 let record = MemberRecord { image, request: serde_json::json!(approved), ..MemberRecord::default() };
                 members.push((request.id.clone(), record));
             }
-            Err(error) => refused.push(format!(
-                "{}: {}",
-                app.directory().display_name(&request.id),
-                reword_metal_phrases(&error.parts().1)
-            )),
+            Err(error) => refused.push(MemberRefusal {
+                machine: app.directory().display_name(&request.id).to_owned(),
+                reason: reword_metal_phrases(&error.parts().1),
+            }),
         }
     }
     if !refused.is_empty() {
-        let more = refused.len().saturating_sub(LISTED);
-        refused.truncate(LISTED);
-        let more = if more > 0 { format!("; and {more} more") } else { String::new() };
-        return Err(refuse(format!("nothing was ordered: {reasons}{more}", reasons = refused.join("; "))));
+        return Err(refuse(format!("nothing was ordered: {reasons}", reasons = list_refusals(&refused))));
     }
     let created_by = identity.user.clone();
     let record = RolloutRecord { created: now(), created_by, limits, ..RolloutRecord::default() };

@@ -253,19 +253,8 @@ fn build_app_state(
     listeners: &BoundListeners,
     services: StartedServices,
 ) -> Result<AppState> {
-    let StartedServices {
-        ipxe,
-        directory,
-        documents,
-        closing,
-        state,
-        counters,
-        watch,
-        operator,
-        metrics,
-        wake,
-        oidc,
-    } = services;
+    let StartedServices { ipxe, directory, documents, closing, state, counters, watch, operator, metrics, wake, oidc } =
+        services;
     let alarms = RateLimitedLog::new(watch.clone());
     Ok(AppState {
         url: options.url.as_ref().map(|url| url.trim_end_matches('/').to_owned()),

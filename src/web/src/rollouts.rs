@@ -136,14 +136,24 @@ fn show_limits(rollout: &RolloutView) -> Markup {
 
 fn show_member(member: &MemberView) -> Markup {
     html! {
-        tr {
+        tr class=[member_class(member.state)] {
             td { a href={ "/machines/" (member.machine) } { (if member.name.is_empty() { &member.machine } else { &member.name }) } }
-            td data-label="State" { (member_word(member.state)) }
+            td.phase data-label="State" { span.word { (member_word(member.state)) } }
             td data-label="Ordered" { @if !member.ordered.is_empty() { (show_age(&member.ordered)) } }
             td data-label="Ended" { @if !member.ended.is_empty() { (show_age(&member.ended)) } }
             td.number data-label="Data lost" { (member.lost_bytes.map_or_else(|| "unknown".to_owned(), format_bytes)) }
             td.words data-label="Reason" { (access::visible_message(&member.reason)) }
         }
+    }
+}
+
+/// Returns the class of a row, which determines the symbol and the color of the state as in the list of machines.
+fn member_class(state: MemberState) -> Option<&'static str> {
+    match state {
+        MemberState::Waiting => None,
+        MemberState::Ordered | MemberState::Installing => Some("busy"),
+        MemberState::Done => Some("good"),
+        MemberState::Failed | MemberState::Skipped => Some("bad"),
     }
 }
 

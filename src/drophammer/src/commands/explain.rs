@@ -1,13 +1,19 @@
 //! `drophammer explain`: prints the manual's entry of an error code, or lists all codes.
 
 pub(crate) mod manual_entry;
+mod paragraphs;
 
+use crate::terminal_output::table_width;
 use clap::Args;
 use common::error::{Error, Phase, Result};
 use common::error_code::ErrorCode;
 use common::exit_status::{CommandOutcome, report_refusal};
 use common::output::{print_text, to_json};
 use manual_entry::ManualEntry;
+use paragraphs::wrap_paragraphs;
+
+/// Maximum width of paragraphs: longer lines are hard to read.
+const MAX_WIDTH: usize = 100;
 
 /// Options of `drophammer explain`.
 #[derive(Debug, Args)]
@@ -36,12 +42,13 @@ fn explain_output(options: &ExplainOptions) -> Result<String> {
             false => Ok(entries.iter().map(|entry| format!("{}  {}\n", entry.code, entry.title)).collect()),
         };
     };
+    let width = table_width().map_or(MAX_WIDTH, |width| width.min(MAX_WIDTH));
     let entry = ErrorCode::parse(code).and_then(ManualEntry::find).ok_or_else(|| {
         let what =
             format!("cannot explain {code:?}: this version has no such code; `drophammer explain` lists all codes");
         Error::refusal(Phase::Settings, what).with_code(ErrorCode::UnknownCode)
     })?;
-    if options.json { Ok(to_json(&entry)? + "\n") } else { Ok(entry.to_string()) }
+    if options.json { Ok(to_json(&entry)? + "\n") } else { Ok(wrap_paragraphs(&entry.to_string(), width)) }
 }
 
 #[cfg(test)]

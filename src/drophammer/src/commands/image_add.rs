@@ -72,7 +72,7 @@ fn copy_into_site(options: &AddImageOptions) -> Result<String> {
     // An image without its description would prevent a second attempt.
     rest.inspect_err(|_| remove_image(&files.image))?;
     Ok(format!(
-        "{id} is added: {file} ({size}), {digest}\nInstall it on a machine:\n  drophammer machine reinstall NAME --image {id}\n",
+        "{id} is added: {file} ({size}), {digest}\nInstall it on a new machine, or reinstall a machine:\n  drophammer machine add --name NAME --image {id} --layout LAYOUT --ssh-key FILE\n  drophammer machine reinstall NAME --image {id}\n",
         file = files.image.display(),
         size = format_bytes(size),
         digest = resolved.digest

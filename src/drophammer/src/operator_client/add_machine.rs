@@ -66,6 +66,9 @@ pub(super) fn add_machine(
     }
 }
 
+/// Maximum number of new machines that an error message lists.
+const LISTED: usize = 10;
+
 /// Returns the id of the machine to add: the given id, or the id of the only machine without a file.
 ///
 /// # Errors
@@ -79,13 +82,19 @@ fn find_new_machine(all: &[MachineSummary], given: Option<&str>) -> Result<Strin
         [machine] => Ok(machine.id.clone()),
         [] => Err("machine add: no machine without a machine file is waiting; boot a new machine over PXE first, or specify the id of a machine".to_owned()),
         several => {
-            let lines = several.iter().map(|machine| {
+            let lines = several.iter().take(LISTED).map(|machine| {
                 let address = machine.address.as_deref().unwrap_or("unknown address");
-                format!("\n  {}  {address}  {}", machine.id, machine.last_seen.as_deref().unwrap_or("-"))
+                format!("\n  {}  {address}", machine.id)
             });
             let lines: String = lines.collect();
+            let more = several.len().saturating_sub(LISTED);
+            let more = if more > 0 {
+                format!("\n  and {more} more: `drophammer machine list --filter phase=new`")
+            } else {
+                String::new()
+            };
             Err(format!(
-                "machine add: {count} new machines wait; specify the id of one of them:{lines}",
+                "machine add: {count} new machines wait:{lines}{more}\nSpecify the id of one of them; `drophammer machine show ID` shows its hardware",
                 count = several.len()
             ))
         }
@@ -148,7 +157,15 @@ mod tests {
             "{why}"
         );
         let why = find_new_machine(&[machine("4c-1", true), machine("4c-2", true)], None).unwrap_err();
-        assert!(why.contains("2 new machines wait") && why.contains("4c-1") && why.contains("4c-2"), "{why}");
+        assert!(why.starts_with("machine add: 2 new machines wait:\n  4c-1  unknown address\n  4c-2  "), "{why}");
+        assert!(
+            why.ends_with("\nSpecify the id of one of them; `drophammer machine show ID` shows its hardware"),
+            "{why}"
+        );
+        let many: Vec<MachineSummary> = (0..25).map(|number| machine(&format!("4c-{number}"), true)).collect();
+        let why = find_new_machine(&many, None).unwrap_err();
+        assert!(why.contains("25 new machines wait") && why.contains("\n  4c-9  ") && !why.contains("4c-10"), "{why}");
+        assert!(why.contains("\n  and 15 more: `drophammer machine list --filter phase=new`\n"), "{why}");
     }
 
     #[test]

@@ -94,6 +94,9 @@ pub(crate) fn switch_through_server(
 
 /// Power-cycles the machine into PXE, so that the machine carries out its reinstall or migration order now. If the
 /// power cycle fails, the reinstall or migration order remains open.
+///
+/// # Errors
+/// Returns an error if the machine cannot be power-cycled.
 pub(crate) fn power_cycle_now(
     server: &OperatorClient,
     machine: &MachineSummary,
@@ -104,9 +107,9 @@ pub(crate) fn power_cycle_now(
     for action in [PowerAction::Pxe, PowerAction::Cycle] {
         match request_power(server, machine, action)? {
             OperatorResponse::Refused(why) => {
-                return Ok(print_refusal(&format!(
-                    "the {ordered} is ordered, but {name} could not be restarted: {why}"
-                )));
+                // The order is stored, so that this is a failure (exit status 1), not a refusal.
+                let what = format!("the {ordered} is ordered, but {name} could not be restarted: {why}");
+                return Err(Error::new(Phase::Control, what));
             }
             OperatorResponse::Good(PowerRequest { action }) if !json => {
                 print_result(name, PowerResult::Switched(action), json)?;

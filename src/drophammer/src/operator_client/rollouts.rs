@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 use common::error::Result;
 use common::exit_status::CommandOutcome;
 use common::format::terminal_escaping::escape_line;
-use common::format::{format_bytes, format_columns, format_count};
+use common::format::{format_bytes, format_columns, format_count, natural_sort_key};
 use common::output::print_text;
 use reqwest::Method;
 use reqwest::blocking::RequestBuilder;
@@ -22,6 +22,8 @@ use time::OffsetDateTime;
 
 /// Timeout of the request that orders a rollout: the server plans the reinstall of each machine.
 const ANSWER: Duration = Duration::from_secs(300);
+/// Maximum number of machines that commands other than `rollout show` list.
+const LISTED: usize = 20;
 
 #[derive(Debug, Args)]
 pub struct RolloutOptions {
@@ -82,15 +84,16 @@ pub fn run_rollout_command(options: &RolloutOptions) -> Result<CommandOutcome> {
         RolloutCommand::Resume { id } => server.request(Method::POST, &format!("/v1/rollouts/{id}/resume")),
         RolloutCommand::Cancel { id } => server.request(Method::DELETE, &format!("/v1/rollouts/{id}")),
     };
-    print_rollout(&server, request, options.json)
+    let most = if matches!(options.command, RolloutCommand::Show { .. }) { usize::MAX } else { LISTED };
+    print_rollout(&server, request, options.json, most)
 }
 
-/// Sends a request, and prints the rollout in the response.
-fn print_rollout(server: &OperatorClient, request: RequestBuilder, json: bool) -> Result<CommandOutcome> {
+/// Sends a request, and prints the rollout in the response, with its machines if there are at most `most` of them.
+fn print_rollout(server: &OperatorClient, request: RequestBuilder, json: bool, most: usize) -> Result<CommandOutcome> {
     match server.send_json::<RolloutView>(request)? {
         OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
         OperatorResponse::Good(rollout) if json => print_json(&rollout),
-        OperatorResponse::Good(rollout) => print_text(&format_rollout(&rollout)).map(|()| CommandOutcome::Good),
+        OperatorResponse::Good(rollout) => print_text(&format_rollout(&rollout, most)).map(|()| CommandOutcome::Good),
     }
 }
 
@@ -114,7 +117,7 @@ pub(super) fn order_rollout(
     };
     let body = RolloutRequest { members, at_most, stop_after, start, window, power_cycle: asked.now };
     let request = server.request(Method::POST, "/v1/rollouts").timeout(ANSWER).json(&body);
-    print_rollout(server, request, json)
+    print_rollout(server, request, json, LISTED)
 }
 
 /// Returns the reinstalls in the order in which they start. The inner error is the reason why nothing is ordered.
@@ -143,12 +146,21 @@ fn collect_members(
     let Some(image) = &asked.image else { return Ok(Err("the image is missing: specify --image ID".to_owned())) };
     let selected = match asked.rollout.filter.is_empty() {
         true => asked.machines.iter().map(|name| find_machine(all, name)).collect(),
-        false => select_objects(&machine_columns(all, OffsetDateTime::now_utc()), all, &asked.rollout.filter),
+        false => {
+            let selected = select_objects(&machine_columns(all, OffsetDateTime::now_utc()), all, &asked.rollout.filter);
+            selected.map(sort_naturally)
+        }
     };
     Ok(selected.and_then(|machines| match machines.is_empty() {
         true => Err("no machine matches the filters; `drophammer machine list` lists the machines".to_owned()),
         false => Ok(machines.iter().map(|machine| asked.overrides.to_request(&machine.id, image)).collect()),
     }))
+}
+
+/// Sorts the machines as `machine list` does.
+fn sort_naturally(mut machines: Vec<&MachineSummary>) -> Vec<&MachineSummary> {
+    machines.sort_by(|one, other| natural_sort_key(&one.name).cmp(&natural_sort_key(&other.name)));
+    machines
 }
 
 fn rollout_columns() -> ObjectList<'static, RolloutView> {
@@ -193,8 +205,8 @@ fn to_minute(time: &str) -> String {
     time.get(..16).map_or_else(|| time.to_owned(), |minute| minute.replace('T', " "))
 }
 
-/// Formats a rollout with its members and the next steps.
-fn format_rollout(rollout: &RolloutView) -> String {
+/// Formats a rollout with its members, if there are at most `most` of them, and the next steps.
+fn format_rollout(rollout: &RolloutView, most: usize) -> String {
     let RolloutView { id, limits, images, created, created_by, reason, .. } = rollout;
     let reason = if reason.is_empty() { String::new() } else { format!(": {}", escape_line(reason)) };
     let start = limits.start.as_deref().map(|start| format!(", not before {} UTC", to_minute(start)));
@@ -212,6 +224,9 @@ fn format_rollout(rollout: &RolloutView) -> String {
         user = escape_line(created_by),
         time = to_minute(created),
     );
+    if rollout.members.len() > most {
+        return head + &format!("List the machines:\n  drophammer rollout show {id}\n") + &describe_next_steps(rollout);
+    }
     let titles = ["MACHINE", "STATE", "ORDERED", "ENDED", "DATA LOST", "REASON"].map(str::to_owned);
     let rows: Vec<[String; 6]> = std::iter::once(titles).chain(rollout.members.iter().map(member_row)).collect();
     head + &format_columns(&rows) + &describe_next_steps(rollout)

@@ -71,9 +71,13 @@ async fn a_stranger_is_said_with_what_it_has() {
         (
             1,
             json!([{ "name": "/dev/sda", "size": 9 }]),
-            "1 core, 16 MiB, 1 disk, MACs 52:54:00:00:00:09; to use the machine, create a file",
+            "1 core, 16 MiB, 1 disk, MACs 52:54:00:00:00:09; to use the machine, run `drophammer machine add ",
         ),
-        (2, json!([]), "2 cores, 16 MiB, 0 disks, MACs 52:54:00:00:00:09; to use the machine, create a file"),
+        (
+            2,
+            json!([]),
+            "2 cores, 16 MiB, 0 disks, MACs 52:54:00:00:00:09; to use the machine, run `drophammer machine add ",
+        ),
     ] {
         let nics = json!([{ "mac": "52:54:00:00:00:09", "name": "eth0" }]);
         let mut register = registration(STRANGER);

@@ -66,6 +66,16 @@ async fn a_template_is_made_changed_and_deleted_and_its_file_with_it() {
     assert_eq!(server.template("DELETE", &uuid, &Value::Null).await.status, 404);
     assert_eq!(server.read("deploy-templates/CUSTOM_OTHER.yaml"), "");
 
+    // Methods that are not supported, and those that need a template or the collection.
+    for (method, path, status) in [("PUT", AT, 405), ("PUT", &*uuid, 405), ("POST", &*uuid, 400), ("DELETE", AT, 400)] {
+        assert_eq!(server.template(method, path, &json!({})).await.status, status, "{method} {path}");
+    }
+    let (token, old) = (server.operator(), ("X-OpenStack-Ironic-API-Version", "1.54"));
+    for (method, status) in [("GET", 404), ("POST", 405), ("DELETE", 405)] {
+        let headers = [("X-Auth-Token", token.as_str()), old];
+        assert_eq!(server.ask(method, AT, &headers, "").await.status, status, "{method}");
+    }
+
     // Only the operator may send these requests. The response to an unknown version lists the supported range.
     let version = [("X-OpenStack-Ironic-API-Version", "1.115")];
     assert_eq!(server.ask("GET", AT, &version, "").await.status, 401);

@@ -69,7 +69,8 @@ fn new_problems_and_problems_of_changed_documents_count() {
     let candidate = CandidateSet::from_stored(&stored(&PRESENT), asked(false));
     let dir = Path::new("/d");
     let old = ["/d/layouts/b.yaml:1:1: bad (its last good version stays in force)", "/d/layouts/c.yaml: gone"];
-    let present = SiteSnapshot { problems: old.map(str::to_owned).to_vec(), ..SiteSnapshot::default() };
+    let mut present = SiteSnapshot::default();
+    present.problems = old.map(str::to_owned).to_vec();
     let new = ["/d/layouts/b.yaml:1:1: bad", "/d/layouts/c.yaml: gone", "/d/machines/m.yaml: image not found"];
     let scan = SiteScan { problems: new.map(str::to_owned).to_vec(), ..SiteScan::default() };
     let problems = candidate.find_new_problems(&scan, &present, dir);

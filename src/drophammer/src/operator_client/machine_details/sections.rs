@@ -67,7 +67,7 @@ fn format_machine(details: &MachineDetails, all: &[MachineSummary]) -> String {
         ("image", summary.image.clone()),
         ("wanted", summary.wanted.clone().filter(|wanted| summary.image.as_ref() != Some(wanted))),
         ("layout", summary.layout.clone()),
-        ("order", order.filter(|_| moving.is_none())),
+        ("order", order.filter(|_| moving.is_none() && !summary.new)),
         ("migration", moving),
         ("installed in", took),
     ];

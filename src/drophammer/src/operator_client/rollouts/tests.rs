@@ -18,7 +18,7 @@ fn rollout() -> RolloutView {
 
 #[test]
 fn a_rollout_is_printed_with_its_members_and_the_next_steps() {
-    let text = format_rollout(&rollout());
+    let text = format_rollout(&rollout(), 3);
     let lines: Vec<&str> = text.lines().collect();
     assert!(
         lines[0].starts_with("rollout 7: stopped, 0 of 3 done, 1 in progress, 1 failed: 1 member has failed"),
@@ -34,8 +34,10 @@ fn a_rollout_is_printed_with_its_members_and_the_next_steps() {
         text.ends_with("  drophammer rollout resume 7\n  drophammer rollout cancel 7\n") && !text.contains('\u{1b}')
     );
     let running = RolloutView { state: RolloutState::Running, ..rollout() };
-    assert!(format_rollout(&running).ends_with("drophammer rollout halt 7\n"));
-    assert!(!format_rollout(&RolloutView { state: RolloutState::Finished, ..running }).contains("drophammer rollout"));
+    assert!(format_rollout(&running, 3).ends_with("drophammer rollout halt 7\n"));
+    assert!(
+        !format_rollout(&RolloutView { state: RolloutState::Finished, ..running }, 3).contains("drophammer rollout")
+    );
 }
 
 #[test]
@@ -46,4 +48,22 @@ fn a_rollout_that_has_not_begun_is_scheduled() {
     assert_eq!(state_word(&scheduled), "scheduled");
     let table = crate::object_list::format_wide(&rollout_columns(), &[scheduled]);
     assert!(table.contains("scheduled  0 of 3 done  debian-13  ann   2026-11-28 18:00  2026-12-01 02:00"), "{table}");
+}
+
+#[test]
+fn a_long_rollout_is_summarized_unless_it_is_shown() {
+    let text = format_rollout(&rollout(), 2);
+    assert!(
+        !text.contains("MACHINE") && text.contains("\n\nList the machines:\n  drophammer rollout show 7\n\nContinue"),
+        "{text}"
+    );
+    assert!(format_rollout(&rollout(), usize::MAX).contains("MACHINE"));
+}
+
+#[test]
+fn filtered_machines_are_in_the_order_of_the_list() {
+    let machine = |name: &str| MachineSummary { name: name.to_owned(), ..MachineSummary::default() };
+    let all = ["rack-10", "rack-100", "rack-9"].map(machine);
+    let sorted = sort_naturally(all.iter().collect());
+    assert_eq!(sorted.iter().map(|machine| &*machine.name).collect::<Vec<_>>(), ["rack-9", "rack-10", "rack-100"]);
 }
