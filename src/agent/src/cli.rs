@@ -1,4 +1,4 @@
-//! Commands of the agent, shared by the programs `drophammer-agent` and `drophammer`, and the `main` function of both programs.
+//! Commands of the agent, and its `main` function. The programs `drophammer-agent` and `drophammer` share both.
 
 use clap::{FromArgMatches, Subcommand};
 use common::error::{Context, Phase, Result};

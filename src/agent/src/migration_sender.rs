@@ -263,7 +263,7 @@ fn choose_sender_action(machine: &AssignedMachine, order: &str, silence: &mut Co
             "for the receiving machine: it has received everything, but has not confirmed yet that it runs the system",
         ),
         MigrationAnswer::Waiting(state) => waits(&format!(
-            "for instructions of the control plane: the migration is {state}, but the server may be unable to read the machine file of this machine"
+            "for instructions of the control plane: the migration is {state}; if this does not change, check that the server can read the file of this machine"
         )),
         MigrationAnswer::Done if machine.allocation.is_some() => {
             SenderAction::Reboot("for another allocation of this machine")

@@ -39,7 +39,7 @@ pub struct DiagramPlacement {
     /// Rectangle of each node.
     pub boxes: Vec<Rect>,
     pub lines: Vec<Connector>,
-    /// Left edge and width of each column, and the index of one node in the column.
+    /// For each column, its left edge, its width, and the index of any of its nodes.
     pub columns: Vec<(f64, f64, usize)>,
     pub width: f64,
     pub height: f64,

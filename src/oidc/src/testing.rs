@@ -1,6 +1,8 @@
 //! Identity provider for tests, on the loopback interface. It signs tokens with ring, and issues any token that a test
 //! requests, also invalid ones.
 
+#![allow(clippy::unwrap_used)]
+
 mod keys;
 
 use ::testing::http::{Act, Request, Server};

@@ -34,7 +34,7 @@ impl PlannedOperation for VerifyDefinition {
 fn describe_verify(os: &str, parameters: &[String]) -> String {
     match parameters {
         [] => format!("`verify` of {os} passes"),
-        some => format!("`verify` of {os} accepts the {what}", what = some.join(", ")),
+        some => format!("`verify` of {os} accepts {what}", what = some.join(", ")),
     }
 }
 

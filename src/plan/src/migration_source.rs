@@ -234,7 +234,7 @@ impl MigrationCheck<'_> {
         };
         if let Some(part) = inventory.parts.iter().find(|part| part.device == device) {
             let message = format!(
-                "{device}{place_of} is a component of a {whole} on several devices, and such a component cannot be migrated",
+                "{device}{place_of} is a component of {whole} on several devices, and such a component cannot be migrated",
                 whole = part.whole
             );
             return self.refuse(place, message);

@@ -271,14 +271,14 @@ impl PlanDecider<'_> {
             (Some(here), None) => (here, was.size_bytes),
             (None, _) => (device.most_bytes, was.size_bytes),
         };
+        let what = if was.format == FilesystemFormat::None { "content".to_owned() } else { was.format.to_string() };
         if here < there {
             let message = format!(
-                "{device} would have {size} ({here} bytes) on this machine, on {disks}, but has {source_size} ({source_bytes} bytes) on the source machine: its {format} does not fit; choose larger disks",
+                "{device} would have {size} ({here} bytes) on this machine, on {disks}, but has {source_size} ({source_bytes} bytes) on the source machine: its {what} does not fit; choose larger disks",
                 device = was.device,
                 size = format_bytes(here),
                 source_size = format_bytes(was.size_bytes),
-                source_bytes = was.size_bytes,
-                format = was.format
+                source_bytes = was.size_bytes
             );
             self.refuse(ErrorCode::MigrationTarget, place, message);
         } else if here > there && was.format.can_grow() {
@@ -289,7 +289,6 @@ impl PlanDecider<'_> {
         let there = was.sector_bytes;
         let differs = device.sector_bytes != there;
         if device.sector_bytes > there || differs && counts_in_sectors {
-            let what = if was.format == FilesystemFormat::None { "content".to_owned() } else { was.format.to_string() };
             let message = format!(
                 "{device} would be on {disks}, which has sectors of {sector_bytes} bytes, but its {what} was created on the source machine for sectors of {there} bytes; choose disks with sectors of {there} bytes, or reformat an NVMe disk to that sector size (nvme format)",
                 device = was.device,

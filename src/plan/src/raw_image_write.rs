@@ -83,7 +83,7 @@ mod tests {
             _ => None,
         });
         assert_eq!(burned.collect::<Vec<_>>(), [added.clone(), added]);
-        assert!(plan.to_string().contains("a partition config-2 with 4"), "{plan}");
+        assert!(plan.to_string().contains("partition config-2 with 4.10 kB at the end of the disk"), "{plan}");
         let others = plan.disks.iter().filter(|disk| disk.name != inventory.disks[1].name);
         assert!(others.clone().count() == 4 && others.clone().all(|disk| disk.verdict == DiskVerdict::NotOurs));
     }

@@ -93,7 +93,9 @@ async fn find_failures(app: &AppState, free_space: &FreeSpace) -> Vec<ServerFail
         let least = format_bytes(LEAST_FREE);
         let amount = if free == 0 { "no space".to_owned() } else { format!("less than {least}") };
         let message = format!(
-            "{folder}: only {amount} is free: reports and orders cannot be stored without free space; free at least {least}", folder = app.dir.display());
+            "{folder}: {amount} is free: reports and orders cannot be stored without free space; free at least {least}",
+            folder = app.dir.display()
+        );
         ServerFailure { kind: FailureKind::LittleFreeSpace, message }
     });
     let failures = database.into_iter().chain(space);

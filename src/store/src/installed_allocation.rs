@@ -110,8 +110,8 @@ impl ServerState {
     }
 }
 
-/// Copies the record of the served allocation to the attempt that passes its point of no return. In a database of an
-/// earlier version, the record of the served allocation is missing.
+/// Copies the record of the allocation that an attempt was served to the attempt, when it passes its point of no return.
+/// Changes nothing if there is no such record, as in databases of earlier versions.
 pub(crate) fn start_record(transaction: &Transaction, machine: &str, allocation: &str) -> sql::Result<()> {
     let update = "UPDATE allocations SET started_fields =
              (SELECT fields FROM layouts WHERE layouts.machine = ?1 AND layouts.allocation = ?2)

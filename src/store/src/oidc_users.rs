@@ -21,7 +21,7 @@ pub(crate) const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS oidc_used (mark TEXT PRIMARY KEY, expires INTEGER NOT NULL) STRICT;
 ";
 
-/// Maximum number of tokens that logins of one user create. A further login ends the oldest one.
+/// Maximum number of login tokens of a user. A further login revokes the oldest token.
 const LOGIN_TOKENS: i64 = 16;
 
 /// Identity of a user at the identity provider.

@@ -234,7 +234,7 @@ mod tests {
             find_installation(&IronicNode(&Map::new()), &inventory)
                 .unwrap_err()
                 .to_string()
-                .contains("specify the partition of each file")
+                .contains("specify `partition` for each file")
         );
     }
 

@@ -40,8 +40,8 @@ impl EditedObject<'_> {
         ApiRefusal::not_found(self.kind, self.id)
     }
 
-    /// Returns the error for a concurrent change. The error contains the current text of the file, and the new version
-    /// in the client's request.
+    /// Returns the error for a concurrent change. The error contains the current text of the file, and the text that
+    /// the client has submitted.
     pub(crate) fn conflict(self, path: &Path, now: Option<&str>, yours: &Value) -> ApiRefusal {
         let file = json!({"path": path.display().to_string(), "text": now});
         ApiRefusal::concurrent_change(self.kind, self.id, json!({"file": file, "yours": yours}))

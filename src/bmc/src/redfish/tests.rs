@@ -50,7 +50,7 @@ fn of_several_systems_the_one_with_the_machines_id_is_meant() {
     restart(&bmc(&server, None), Some(ID)).unwrap();
     assert_eq!(switches(&server), ["POST /redfish/v1/Systems/2/Actions/ComputerSystem.Reset"]);
     let why = restart(&bmc(&server, None), Some("x")).unwrap_err().to_string();
-    assert!(why.contains("has 3 systems") && why.contains("/redfish/v1/Systems/1"), "{why}");
+    assert!(why.contains("manages 3 systems") && why.contains("/redfish/v1/Systems/1"), "{why}");
     assert_eq!(switches(&server).len(), 1);
 }
 
@@ -131,10 +131,10 @@ fn of_several_systems_the_byte_swapped_one_is_meant_if_none_is_identical() {
     let shared = "03000200-0400-0500-0006-000700080009";
     let server = systems(&["03000200-0400-0500-0006-000700080009", "03000200-0400-0500-0006-000700080009"]);
     let why = restart(&bmc(&server, None), Some(shared)).unwrap_err().to_string();
-    assert!(why.contains("has 2 systems"), "{why}");
+    assert!(why.contains("manages 2 systems"), "{why}");
     let server = systems(&["44454c4c-5100-1030-8052-b4c04f4d0001", "44454c4c-5100-1030-8052-b4c04f4d0001"]);
     let why = restart(&bmc(&server, None), Some(swapped)).unwrap_err().to_string();
-    assert!(why.contains("has 2 systems") && switches(&server).is_empty(), "{why}");
+    assert!(why.contains("manages 2 systems") && switches(&server).is_empty(), "{why}");
 }
 
 #[test]

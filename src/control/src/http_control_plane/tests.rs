@@ -81,7 +81,10 @@ fn each_request_has_an_id_and_an_error_names_it() {
     let wanted: Vec<String> = (1..=4).map(|number| format!("{}-{number}", control.client.boot)).collect();
     assert_eq!(ids, wanted);
     assert!(
-        error.starts_with(&format!("announce the point of no return (request {}): http://127.0.0.1:", ids[2])),
+        error.starts_with(&format!(
+            "announce the point of no return (request {}): control plane http://127.0.0.1:",
+            ids[2]
+        )),
         "{error}"
     );
 }

@@ -18,16 +18,20 @@ fn a_certificate_and_a_key_that_cannot_be_used_are_refused_with_file_and_reason(
     for (certificates, key, words) in [
         (file("none.pem"), file("server.key"), ["read the certificate of --tls-cert", "none.pem: No such file"]),
         (file("server.pem"), file("none.key"), ["read the key of --tls-key", "none.key: No such file"]),
-        (file("server.key"), file("server.key"), ["server.key: does not contain a certificate", "BEGIN CERTIFICATE"]),
+        (
+            file("server.key"),
+            file("server.key"),
+            ["server.key: the file does not contain a certificate", "BEGIN CERTIFICATE"],
+        ),
         (
             file("server.pem"),
             file("server.pem"),
-            ["server.pem: does not contain a readable private key", "without a passphrase"],
+            ["server.pem: the file does not contain a readable private key", "without a passphrase"],
         ),
         (
             file("server.pem"),
             file("stranger.key"),
-            ["stranger.key: does not match the first certificate", "server.pem"],
+            ["stranger.key: the key does not match the first certificate", "server.pem"],
         ),
         (damaged, file("server.key"), ["damaged.pem: ", "invalid PEM"]),
         (nonsense, file("server.key"), ["nonsense.pem: ", "cannot be used"]),

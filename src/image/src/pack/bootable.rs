@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_named() {
         for (names, says) in [
-            (&["etc/hostname"][..], "contains neither a kernel nor an init: a machine"),
+            (&["etc/hostname"][..], "contains neither a kernel nor an init program: a machine"),
             (&["sbin/init", "boot/config-6"], "contains no kernel (boot/vmlinuz*"),
             (&["sbin/init", "boot/efi/EFI/Linux/readme", "lib/modules/6/modules.dep"], "contains no kernel"),
             (&["boot/vmlinuz-6", "usr/lib/systemd/systemd-udevd"], "contains no init (sbin/init"),

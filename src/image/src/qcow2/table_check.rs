@@ -19,8 +19,9 @@ const MOST_TABLES: usize = 4096;
 /// Maximum size of all L2 tables together, in bytes.
 const MOST_TABLES_BYTES: usize = 512 << 20;
 
-/// Sends a list of the L2 tables to `out`: the length of every table, followed by the offset of each table, in file
-/// order. All numbers are eight bytes long and big-endian. The stream contains the file's first [`HEAD_BYTES`] bytes.
+/// Sends a list of the L2 tables to `out`: first the length that all tables share, then the offset of each table, in
+/// file order. All numbers are eight bytes long and big-endian. `stream` provides the first [`HEAD_BYTES`] bytes of the
+/// file.
 ///
 /// # Errors
 /// Returns the error of the stream, or an error if the qcow2 is not supported or cannot be converted while it is

@@ -112,9 +112,9 @@ impl ReadOnlyAssembly {
         unlocked
     }
 
-    /// Inspects filesystems like [`ReadOnlyAssembly::inspect_filesystems`], for a machine whose disks are only read.
-    /// The disks stay locked, and disks that appeared since the assembly are locked too. The caller receives the write
-    /// locks and may release them.
+    /// Like [`ReadOnlyAssembly::inspect_filesystems`], but for a machine whose disks must not be written. All disks stay
+    /// locked, including disks that appeared since the assembly. Returns the write locks, and the caller decides when
+    /// to release them.
     ///
     /// # Errors
     /// Returns an error if a disk cannot be locked, or a filesystem stays mounted. The disks stay locked.

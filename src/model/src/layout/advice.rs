@@ -343,13 +343,15 @@ constraints: {sizes: [], images: {}}
             (&[("/dev/sdb", "/dev/disk/by-id/wwn-0x5")], &[]),
             (
                 &[("/dev/sdb", "/dev/disk/by-id/wwn-0x0000000000000000")],
-                &["disks[1].device: /dev/disk/by-id/wwn-0x0000000000000000 contains a placeholder that many"],
+                &[
+                    "disks[1].device: the device name /dev/disk/by-id/wwn-0x0000000000000000 contains a placeholder that many",
+                ],
             ),
             (
                 &[("/dev/sdb", "data\n  hints: {name: nvmne0n1, tran: pata, size: \"> 500000\"}")],
                 &[
                     "disks[1].hints.name: nvmne0n1 is not a kernel name of a disk; did you mean /dev/nvme0n1?",
-                    "disks[1].hints.size: no disk has 500000 GiB",
+                    "disks[1].hints.size: no existing disk has 500000 GiB",
                     "disks[1].hints.tran: pata is not a transport; supported: ",
                 ],
             ),

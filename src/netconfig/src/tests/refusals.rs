@@ -122,7 +122,7 @@ fn what_is_wrong_is_told_with_its_place() {
         (
             lan(json!({"nameservers": {"addresses": ["10.0.0.1"]}})),
             "ethernets.lan0.nameservers.addresses",
-            "no IPv4 address",
+            "does not have an IPv4 address",
         ),
         (lan(json!({"mtu": 1279})), "ethernets.lan0.mtu", "from 1280 to 65535"),
         (lan(json!({"mtu": "9k"})), "ethernets.lan0.mtu", "from 1280 to 65535"),
@@ -135,7 +135,7 @@ fn what_is_wrong_is_told_with_its_place() {
             "vlans.v.link",
             "device \"lan1\" does not exist; existing: lan0, v",
         ),
-        (vlans(json!({"v": {"id": 5, "link": "v"}})), "vlans.v.link", "v has the link v, which is itself on v"),
+        (vlans(json!({"v": {"id": 5, "link": "v"}})), "vlans.v.link", "v has the link v, which is itself on top of v"),
         (
             vlans(json!({"v": {"id": 5, "link": "lan0"}, "w": {"id": 5, "link": "lan0"}})),
             "vlans.w.id",

@@ -193,7 +193,11 @@ mod tests {
             (&[("etc/os-release", "ID=nixos\n")], "nixos", "nixos is not a supported distribution: "),
             (&[("etc/os-release", "ID=../x\n")], "linux", "../x is not a supported distribution: "),
             (&[("etc/os-release", "NAME=x\n")], "linux", "the image's os-release does not contain ID: "),
-            (&[("etc/os-release", "ID=x\nID_LIKE=\"debian fedora\"\n")], "x", "x has ID_LIKE=debian fedora, "),
+            (
+                &[("etc/os-release", "ID=x\nID_LIKE=\"debian fedora\"\n")],
+                "x",
+                "x cannot be assigned to a family of distributions: its ID_LIKE=debian fedora lists several families: ",
+            ),
             (
                 &[("etc/os-release", "ID=debian\n"), ("etc/redhat-release", "Fedora\n")],
                 "debian",

@@ -220,8 +220,8 @@ fn disks_that_others_stand_in_for_may_be_absent() {
     });
     assert_eq!(devices.collect::<Vec<_>>(), ["/dev/sda1 missing", "/dev/sda2 missing"]);
     let starts = [
-        "/dev/md/efi is created DEGRADED, without /dev/sdb1",
-        "/dev/md/root is created DEGRADED, without /dev/sdb2",
+        "array /dev/md/efi is created DEGRADED, without /dev/sdb1",
+        "array /dev/md/root is created DEGRADED, without /dev/sdb2",
         "/dev/md/data is kept DEGRADED: found raid1 \"data\" of /dev/sdc, /dev/sde (spare) with 1 of 2 missing",
         "device:/dev/sdb does not exist on given hardware: its disks are ",
         "device:/dev/sdd does not exist on given hardware: its disks are ",
@@ -240,7 +240,7 @@ fn degraded_beyond_use_is_refused() {
     unplug(&mut inventory, "sdc");
     unplug(&mut inventory, "sdd");
     let reasons = reasons(make(&layout(), &inventory, InstallMode::Reinstall));
-    let expected = "raid[2]: /dev/md/data must be kept as raid1 of /dev/sde, 1 of them spare, but has lost too many members: found raid1 \"data\" of /dev/sde (spare) with 2 of 2 missing";
+    let expected = "raid[2]: /dev/md/data must be kept as raid1 of /dev/sde, 1 of them spare, but the array has lost too many members: found raid1 \"data\" of /dev/sde (spare) with 2 of 2 missing";
     assert!(reasons.iter().any(|reason| reason == expected), "{reasons:#?}");
     let expected = "; /dev/md/data (raid1) requires /dev/sdc";
     assert!(reasons.iter().any(|reason| reason.ends_with(expected)), "{reasons:#?}");
@@ -286,7 +286,7 @@ fn a_group_goes_on_without_a_disk_while_all_data_are_there() {
         inventory::LvmLogicalVolume { name: "pvc-1".to_owned(), health: VolumeHealth::Lost, ..Default::default() };
     inventory.groups[0].volumes.push(other);
     let reasons = reasons(make(&layout, &inventory, InstallMode::Reinstall));
-    let said = "volumegroups[0]: vg:vg00 must be kept, but data of pvc-1 are missing: vg:vg00 on /dev/sdc, a missing device (volumes: varlib, srv, pvc-1)";
+    let said = "volumegroups[0]: vg:vg00 must be kept, but data of the volumes pvc-1 are missing: vg:vg00 on /dev/sdc, a missing device (volumes: varlib, srv, pvc-1)";
     assert!(reasons.iter().any(|reason| reason == said), "{reasons:#?}");
 }
 

@@ -71,11 +71,11 @@ fn a_uefi_machine_without_an_esp_is_refused_where_nobody_else_knows_better() {
     other_type.disks[0].partitions[0].kind = Some(PartitionType::Linux);
     for (layout, place, why) in [
         (&no_esp, "filesystems", "no vfat filesystem is mounted at /boot/efi"),
-        (&other_type, "filesystems[1].device", "/dev/sda1 is used as the EFI system partition, but has type 8300"),
+        (&other_type, "filesystems[1].device", "/dev/sda1 is used as the EFI system partition, but its type is 8300"),
         (
             &mirrored("1.2"),
             "filesystems[0].device",
-            "/dev/md/efi is used as the EFI system partition, but is raid1 with metadata 1.2",
+            "/dev/md/efi is used as the EFI system partition, but the array is raid1 with metadata 1.2",
         ),
     ] {
         let refused = reasons(finished(layout, FirmwareType::Uefi, &by(FinisherChoice::Builtin)));

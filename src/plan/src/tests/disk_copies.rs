@@ -115,7 +115,7 @@ fn a_copy_of_a_member_is_refused() {
     let reasons = reasons(make(&super::arrays_and_groups::layout(), &inventory, InstallMode::Reinstall));
     assert!(
         reasons.iter().any(|reason| reason.contains(&format!("{} on ", first.device))
-            && reason.contains("/dev/sdf on sdf both claim to be member 0 of array")),
+            && reason.contains("/dev/sdf on sdf both claim to be member 0 of the array")),
         "{reasons:?}"
     );
 }

@@ -222,8 +222,9 @@ fn what_does_not_open_and_is_needed_is_refused_with_what_to_do() {
 fn on_a_desk_nobody_has_tried_to_open_it() {
     let layout = encrypted(&[]);
     let plan = planned(&layout, &locked(&layout, None), InstallMode::Reinstall).unwrap();
-    let says =
-        |said: &String| said.contains("vg:vault: the group was not opened for this plan; the machine will open it");
+    let says = |said: &String| {
+        said.contains("vg:vault: the group was not opened for this plan; the machine will open the group")
+    };
     assert!(plan.warnings.iter().any(says), "{:?}", plan.warnings);
     assert!(on_device(&plan).iter().any(|is| matches!(is, DeviceOp::ActivateGroup(_))));
     assert!(format!("{:?}", plan.verdicts.unwrap()).contains("group vault"));

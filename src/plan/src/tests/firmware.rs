@@ -135,7 +135,7 @@ fn by_default_entries_of_destroyed_partitions_are_removed_and_all_others_are_nam
         "firmware boot variables: boot order 0001,0002,0003",
         "  Boot0000      firmware  firmware program: UiApp  path",
         "  Boot0001      REMOVE    starts from /dev/sda1, whose contents are destroyed: debian  path",
-        "  Boot0002      keep      starts /dev/sdb1: other  path",
+        "  Boot0002      keep      starts from /dev/sdb1: other  path",
         "  Boot0004      foreign   starts a URI: UEFI PXEv4  path",
         "  Boot0010",
         "  Driver0000    foreign   runs before every boot entry; starts an unknown program: driver  path",

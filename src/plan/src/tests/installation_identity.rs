@@ -89,7 +89,7 @@ pub(super) fn empty(disk: &mut inventory::InventoryDisk, serial: &str) {
 fn a_disk_that_is_gone_is_told_by_what_is_recorded_of_it() {
     let (mut inventory, mut remembered) = (marked(), claim());
     unplug(&mut inventory, "sdb");
-    let expected = "disks[1].device: device:/dev/sdb does not exist on given hardware: its disks are /dev/sda (21.0 GB), /dev/sdc (9.44 GB); at installation, this device was the disk with serial B0 (8.39 GB); no other device has a copy of /dev/sdb1";
+    let expected = "disks[1].device: device:/dev/sdb does not exist on given hardware: its disks are /dev/sda (21.0 GB), /dev/sdc (9.44 GB); at installation, this device was the disk with serial B0 (8.39 GB); no other device has a copy of the data on /dev/sdb1";
     assert_eq!(reasons(reinstall(&layout(), &inventory, claim())), [expected]);
     // The result is the same if only the control plane has the record.
     forget_marker(&mut inventory, &mut remembered);

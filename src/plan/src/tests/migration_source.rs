@@ -218,7 +218,7 @@ fn what_cannot_be_moved_is_refused_with_all_reasons() {
                 };
                 table.partitions.push(part);
             },
-            &["disks[5]: /dev/sdf3 (5.24 MB, ext4 \"own\") is not in the layout and would not be migrated"],
+            &["disks[5]: partition /dev/sdf3 (5.24 MB, ext4 \"own\") is not in the layout and would not be migrated"],
         ),
         (
             "a volume that the layout does not list",

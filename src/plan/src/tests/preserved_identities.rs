@@ -93,20 +93,23 @@ type Case = (fn(&mut Inventory), &'static str);
 #[test]
 fn whatever_changed_on_a_kept_stack_is_said() {
     let cases: [Case; 8] = [
-        (|now| now.arrays[2].level = "raid5".into(), "array /dev/md/data: level was raid1 and is raid5"),
+        (
+            |now| now.arrays[2].level = "raid5".into(),
+            "array /dev/md/data: level was raid1 before the installation, and is raid5 now",
+        ),
         (
             |now| drop(now.arrays[2].members.pop()),
-            "array /dev/md/data: members was /dev/sdc /dev/sdd /dev/sde and is /dev/sdc /dev/sdd",
+            "array /dev/md/data: members was /dev/sdc /dev/sdd /dev/sde before the installation, and is /dev/sdc /dev/sdd now",
         ),
         (|now| drop(now.arrays.pop()), "array /dev/md/data is missing"),
         (|now| now.groups[0].uuid = "new".into(), "volume group vg00 is missing"),
         (
             |now| now.groups[0].physical[0].uuid = "new".into(),
-            "volume group vg00: physical volumes was pv-0 and is new",
+            "volume group vg00: physical volumes was pv-0 before the installation, and is new now",
         ),
         (
             |now| drop(now.groups[0].volumes.remove(0)),
-            "volume group vg00: volume varlib was lv-varlib, 419430400 bytes, linear and is nothing",
+            "volume group vg00: volume varlib was lv-varlib, 419430400 bytes, linear before the installation, and is nothing now",
         ),
         (
             |now| {
@@ -118,9 +121,12 @@ fn whatever_changed_on_a_kept_stack_is_said() {
                 };
                 now.groups[0].volumes.push(volume);
             },
-            "volume group vg00: volume more was nothing and is lv, 0 bytes, linear",
+            "volume group vg00: volume more was nothing before the installation, and is lv, 0 bytes, linear now",
         ),
-        (|now| now.disks[2].size_bytes = 1, "disk /dev/sdc: size was 20971520000 bytes and is 1 bytes"),
+        (
+            |now| now.disks[2].size_bytes = 1,
+            "disk /dev/sdc: size was 20971520000 bytes before the installation, and is 1 bytes now",
+        ),
     ];
     let before = with_uuids(stacked());
     let plan = make(&stacked_layout(), &before, InstallMode::Reinstall).unwrap();
@@ -150,7 +156,7 @@ fn partitions_and_filesystems_of_others_are_proven_too() {
         (|now| drop(now.disks[1].table.as_mut().unwrap().partitions.pop()), "disk /dev/sdb: partition 7 was "),
         (
             |now| now.disks[1].table.as_mut().unwrap().partitions[1].signatures[0].uuid = "u-2".into(),
-            "filesystem on /dev/sdb7: uuid was u-1 and is u-2",
+            "filesystem on /dev/sdb7: uuid was u-1 before the installation, and is u-2 now",
         ),
         (|now| now.disks[1].table.as_mut().unwrap().partitions[0].signatures.clear(), "filesystem at /srv is missing"),
     ];

@@ -64,7 +64,7 @@ fn a_kept_disk_that_differs_is_refused_with_both_sides() {
             |inventory| {
                 inventory.disks.remove(1);
             },
-            "disks[1].device: device:/dev/sdb does not exist on given hardware: its disks are /dev/sda (21.0 GB), /dev/sdc (9.44 GB); no other device has a copy of /dev/sdb1",
+            "disks[1].device: device:/dev/sdb does not exist on given hardware: its disks are /dev/sda (21.0 GB), /dev/sdc (9.44 GB); no other device has a copy of the data on /dev/sdb1",
         ),
     ];
     for (name, change, expected) in cases {

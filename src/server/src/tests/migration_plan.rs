@@ -123,7 +123,7 @@ async fn the_plan_of_who_receives_is_seen_and_approved_before() {
         (&one["outcome"], &two["outcome"], exit),
         (&json!("nothing"), &json!("unknown"), CommandOutcome::Refused)
     );
-    assert!(one["reasons"][0].as_str().unwrap().contains("is migrated to two (ordered)"), "{one}");
+    assert!(one["reasons"][0].as_str().unwrap().contains("is migrated to machine two (ordered)"), "{one}");
     assert!(two["reasons"][0].as_str().unwrap().contains(words), "{two}");
     assert!(server.preview(TWO).await.withheld.unwrap().contains(words));
     assert!(server.preview(ONE).await.withheld.unwrap().contains("are only read"));

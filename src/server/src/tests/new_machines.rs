@@ -91,8 +91,8 @@ async fn a_complete_file_is_written_if_everything_in_it_exists() {
     let server = Running::start().await;
     let token = server.token(STRANGER).await;
     for (body, words) in [
-        (json!({ "name": "new", "layout": "default" }), "no image; add an image"),
-        (json!({ "name": "new", "ssh_pub_keys": [KEY] }), "no image; add an image"),
+        (json!({ "name": "new", "layout": "default" }), "requires an image; add an image"),
+        (json!({ "name": "new", "ssh_pub_keys": [KEY] }), "requires an image; add an image"),
         (json!({ "name": "new", "image": "debian-99", "layout": "default" }), "allocation.image: "),
         (json!({ "name": "new", "image": "debian-12", "layout": "nosuch" }), "allocation.filesystemlayout: "),
         (

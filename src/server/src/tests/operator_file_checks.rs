@@ -30,7 +30,8 @@ async fn bad_files_are_named_and_the_last_good_version_counts() {
     server.heard("all files are valid again").await;
 
     server.write("machines/copy.yaml", &good);
-    server.heard(&format!("one.yaml: machine {ONE} is also in ")).await;
+    let copy = server.dir.path().join("machines/copy.yaml").display().to_string();
+    server.heard(&format!("one.yaml: {copy} describes machine {ONE} too: both files are ignored")).await;
     std::fs::remove_file(server.dir.path().join("machines/copy.yaml")).unwrap();
     server.write("machines/three.yaml", &format!("id: {STRANGER}\nmacs: ['52:54:00:00:00:01']\n"));
     server.heard(&format!("52:54:00:00:00:01 is also in the file of machine {ONE}")).await;

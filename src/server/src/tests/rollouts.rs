@@ -113,7 +113,7 @@ async fn machines_are_reinstalled_in_waves() {
     let server = server.restarted().await;
     server.installs_member(1).await;
     server.until_states(path, &["done", "ordered", "ordered", "waiting"]).await;
-    server.heard("rollout 1: m1 done").await;
+    server.heard("rollout 1: machine m1 done").await;
     let server = server.restarted().await;
     server.installs_member(3).await;
     server.until_states(path, &["done", "ordered", "done", "ordered"]).await;
@@ -206,7 +206,7 @@ async fn a_rollout_that_cannot_be_carried_out_is_refused_as_a_whole() {
         (&[], json!({}), 400, "the list of machines is empty"),
         (&[1], json!({ "at_most": 0 }), 400, "must be at least 1"),
         (&[1], json!({ "stop_after": 0 }), 400, "must be at least 1"),
-        (&[1], json!({ "start": "2020-01-01T00:00Z" }), 400, "start: 2020-01-01T00:00Z has passed"),
+        (&[1], json!({ "start": "2020-01-01T00:00Z" }), 400, "start: the start time 2020-01-01T00:00Z has passed"),
         (&[1], json!({ "window": "1-5" }), 400, "is not a window"),
         (&[1], json!({ "parallel": 2 }), 400, "unknown field"),
         (&[1], json!({ "members": [{ "id": id(1), "imageid": "i", "force": true }] }), 400, "unknown field"),

@@ -78,7 +78,7 @@ async fn secrets_are_released_at_the_point_of_use_to_the_boot_that_installs() {
         let given = server.allocated(ONE, token).await.allocation.unwrap();
         assert_eq!((given.user_data.as_str(), given.disk_key.is_empty(), given.disk_key_withheld), ("", true, true));
     }
-    server.heard("one: user_data, console_password, vpn of allocation a1 sent to 127.0.0.1").await;
+    server.heard("one: sent secrets of allocation a1 to 127.0.0.1: user_data, console_password, vpn").await;
     let next = server.token(ONE).await;
     server.begin(&next, "").await;
     server.report(ONE, &next, "a1", true).await;

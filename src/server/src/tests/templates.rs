@@ -164,7 +164,7 @@ async fn requested_traits_change_the_steps_and_what_cannot_be_is_said_before_a_m
         (
             "b.yaml",
             "name: CUSTOM_B\nsteps:\n- interface: deploy\n  step: apply_layout\n  args: {erase: secure, wipe: 1}\n  priority: 90\n",
-            "(deploy-templates/b.yaml:5:25): deploy.apply_layout: unknown argument wipe; supported arguments: erase",
+            "(deploy-templates/b.yaml:5:25): step deploy.apply_layout: unknown argument wipe; supported arguments: erase",
         ),
         (
             "b.yaml",

@@ -125,7 +125,7 @@ fn what_there_is_not_is_told_with_what_there_is() {
     desk.write("second.yml", "web: [ns1=2]\n");
     let twice = desk.problems();
     assert!(
-        twice[0].starts_with("os/second.yml:1:1: web is already configured in ")
+        twice[0].starts_with("os/second.yml:1:1: OS definition web is already configured in ")
             && twice[0].ends_with(", which takes precedence"),
         "{twice:?}"
     );

@@ -1,5 +1,5 @@
-//! Decision which members of a rollout start next. The decision depends only on its arguments, so that it is repeated
-//! within the transaction that stores its result.
+//! Decides which members of a rollout start next. The result depends only on the arguments, so that the transaction that
+//! stores the result can compute it again.
 
 use super::{MemberState, Rollout, RolloutState};
 use time::OffsetDateTime;

@@ -185,7 +185,10 @@ fn on_sqlite_a_lease_lasts_as_long_as_its_process() {
     end_leases(&state);
     assert!(wait(state.permit_request(&lease, true)) && wait(state.renew_lease(&lease)));
     assert_eq!(wait(state.list_abandoned_leases()), []);
-    wait(async { Ok::<_, common::error::Error>(state.close().await) });
+    wait(async {
+        state.close().await;
+        Ok::<_, common::error::Error>(())
+    });
     let state = open();
     assert!(!wait(state.permit_request(&lease, true)));
     let abandoned = wait(state.list_abandoned_leases());

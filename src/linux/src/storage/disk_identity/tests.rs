@@ -19,14 +19,14 @@ fn what_the_plan_knows_must_be_so_still() {
         (disk("S1", "0x5", 9), disk("S1", "0x5", 9), &[]),
         (disk("", "", 9), disk("S1", "0x5", 9), &[]),
         (disk("S1", "", 9), disk("S1", "0x5", 9), &[]),
-        (disk("S1", "", 9), disk("S2", "", 9), &["serial S1 is now S2"]),
-        (disk("S1", "", 9), disk("", "", 9), &["serial S1 is now unknown"]),
-        (disk("", "0x5", 9), disk("S2", "0x6", 9), &["wwn 0x5 is now 0x6"]),
+        (disk("S1", "", 9), disk("S2", "", 9), &["the serial S1 of the plan is now S2"]),
+        (disk("S1", "", 9), disk("", "", 9), &["the serial S1 of the plan is now unknown"]),
+        (disk("", "0x5", 9), disk("S2", "0x6", 9), &["the wwn 0x5 of the plan is now 0x6"]),
         (disk("", "", 9), disk("", "", 10), &["9 bytes are now 10"]),
         (
             disk("S1", "0x5", 9),
             disk("S2", "0x6", 10),
-            &["serial S1 is now S2", "wwn 0x5 is now 0x6", "9 bytes are now 10"],
+            &["the serial S1 of the plan is now S2", "the wwn 0x5 of the plan is now 0x6", "9 bytes are now 10"],
         ),
     ];
     for (plan, now, expected) in cases {
@@ -71,7 +71,7 @@ fn loop_another_size_is_another_disk() {
     let expected = "is not the disk for which the plan was made: 17825792 bytes are now 16777216; nothing was written";
     assert_eq!(error, format!("{} {expected}", device.path()));
     let error = open_identified_disk(&DiskIdentity { serial: Some("S1".into()), ..plan }).unwrap_err().to_string();
-    assert!(error.contains("serial S1 is now unknown"), "{error}");
+    assert!(error.contains("the serial S1 of the plan is now unknown"), "{error}");
 }
 
 #[test]

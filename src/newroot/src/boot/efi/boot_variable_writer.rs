@@ -134,7 +134,8 @@ mod tests {
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         assert!(warnings[0].contains("remove Boot0007: Is a directory"), "{warnings:?}");
         assert!(
-            warnings[0].contains("; Boot0001: the firmware did not store the written value: set the boot order"),
+            warnings[0]
+                .contains("; EFI variable Boot0001: the firmware did not store the written value: set the boot order"),
             "{warnings:?}"
         );
         for (number, words) in [(libc::EROFS, "read-only"), (libc::EPERM, "lockdown"), (libc::EIO, "setup")] {

@@ -124,7 +124,7 @@ fn it_is_made_again_by_what_the_image_has() {
     assert!(!root.path_exists("/etc/mkinitfs"));
     assert!(
         said[0].starts_with(
-            "mkinitfs builds the initramfs for kernel 6.1, because the image does not contain an initramfs"
+            "tool mkinitfs builds the initramfs for kernel 6.1, because the image does not contain an initramfs"
         ),
         "{said:?}"
     );

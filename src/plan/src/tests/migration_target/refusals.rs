@@ -14,15 +14,15 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
                 moving.disks[0].size_bytes = 10_000 * MIB;
             },
             &[
-                "filesystems[2]: /dev/md/root has 9.95 GB (",
-                "on this machine, on /dev/nvme0n1 (10.5 GB), /dev/nvme1n1 (31.5 GB), but 20.4 GB (",
+                "filesystems[2]: /dev/md/root would have 9.95 GB (",
+                "on this machine, on /dev/nvme0n1 (10.5 GB), /dev/nvme1n1 (31.5 GB), but has 20.4 GB (",
             ],
         ),
         (
             "one byte less",
             |_, moving, _| filesystem(moving, "/dev/sdf1").size_bytes += 1,
             &[
-                "filesystems[4]: /dev/sdf1 has 67.1 MB (67108864 bytes) on this machine, on /dev/nvme5n1 (31.5 GB), but 67.1 MB (67108865 bytes) on the source machine: its none does not fit; choose larger disks",
+                "filesystems[4]: /dev/sdf1 would have 67.1 MB (67108864 bytes) on this machine, on /dev/nvme5n1 (31.5 GB), but has 67.1 MB (67108865 bytes) on the source machine: its content does not fit; choose larger disks",
             ],
         ),
         (
@@ -101,7 +101,7 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
                 let guid = Uuid::parse_str(guid).ok();
                 other.disks[0].table = Some(DiskTable { kind: "gpt".to_owned(), guid, partitions: Vec::new() });
             },
-            &["disks[0].device: /dev/nvme0n1 has the partition table of m-1, whose system is migrated"],
+            &["disks[0].device: /dev/nvme0n1 has the partition table of machine m-1, whose system is migrated"],
         ),
         (
             "a disk that both machines reach, without a table",
@@ -110,7 +110,7 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
                 moving.carried.as_mut().unwrap().marker.disks[4].wwn = "0x5000".to_owned();
             },
             &[
-                "disks[2].device: /dev/nvme2n1 has the same wwn 0x5000 as /dev/sde of m-1, whose system is migrated: both machines have access to that disk",
+                "disks[2].device: /dev/nvme2n1 has the same wwn 0x5000 as /dev/sde of machine m-1, whose system is migrated: both machines have access to that disk",
             ],
         ),
         (
@@ -121,7 +121,7 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
                 }
                 moving.carried.as_mut().unwrap().marker.disks[4].wwn = "0x5000".to_owned();
             },
-            &["disks[2].device: /dev/nvme2n1 has the same wwn 0x5000 as /dev/sde of m-1"],
+            &["disks[2].device: /dev/nvme2n1 has the same wwn 0x5000 as /dev/sde of machine m-1"],
         ),
         (
             "a disk with all names of one of the machine that is moved",
@@ -130,7 +130,7 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
                 (there.model, there.serial, there.size_bytes) = ("M".to_owned(), "B3".to_owned(), 30_000 * MIB);
                 other.disks[3].model = "M".to_owned();
             },
-            &["disks[3].device: /dev/nvme3n1 has the same serial number B3, model and size as /dev/sde of m-1"],
+            &["disks[3].device: /dev/nvme3n1 has the same serial number B3, model and size as /dev/sde of machine m-1"],
         ),
         (
             "nothing said yet",

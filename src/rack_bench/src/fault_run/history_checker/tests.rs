@@ -93,7 +93,9 @@ fn each_invariant_is_violated_by_one_wrong_history() {
         database.entries.clear();
     });
     assert_eq!(unreported_first, [Wrong::CompletionReported]);
-    let remained_open = after(|_, database| drop(database.open_orders.insert((0, order("o0")))));
+    let remained_open = after(|_, database| {
+        database.open_orders.insert((0, order("o0")));
+    });
     assert_eq!(remained_open, [Wrong::InstalledOnce]);
     let twice = after(|_, database| database.entries.push(entry(0, "installed", "o0")));
     assert_eq!(twice, [Wrong::InstalledOnce]);

@@ -55,8 +55,12 @@ async fn a_free_machine_is_allocated_after_its_plan_and_with_its_name() {
     assert_eq!(file(&server), commented, "the plan writes nothing");
     let write = ("do", "write");
     for (fields, status, words) in [
-        (vec![write], 400, "nothing was allocated: &quot;&quot; was typed"),
-        (vec![write, ("name", "one")], 400, "nothing was allocated: &quot;one&quot; was typed"),
+        (vec![write], 400, "nothing was allocated: the name was not confirmed: &quot;&quot; was typed"),
+        (
+            vec![write, ("name", "one")],
+            400,
+            "nothing was allocated: the name was not confirmed: &quot;one&quot; was typed",
+        ),
         (vec![write, ("name", "two"), ("hostname", "other")], 409, "have changed since the plan was shown"),
     ] {
         let answer = browser.allocate(&planned, &[&more[..], &fields].concat()).await;

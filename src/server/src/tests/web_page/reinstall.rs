@@ -40,7 +40,12 @@ async fn the_plan_comes_first_and_the_name_is_typed_in() {
     for (fields, headers, status, words) in [
         (fields("", "one", shown), &[][..], 403, "does not belong to your session"),
         (fields(form, "one", shown), &[("Origin", "http://evil")], 403, "does not belong to your session"),
-        (fields(form, "two", shown), &[], 400, "nothing was ordered: &quot;two&quot; was typed"),
+        (
+            fields(form, "two", shown),
+            &[],
+            400,
+            "nothing was ordered: the name was not confirmed: &quot;two&quot; was typed",
+        ),
         (fields(form, "", shown), &[], 400, "nothing was ordered"),
         (fields(form, "one", "sha256:0"), &[], 409, "the plan has changed"),
     ] {

@@ -69,7 +69,11 @@ async fn a_user_with_a_project_sees_only_its_machines_and_keeps_them_in_it() {
         let text = text.replace("project: blue", other);
         let fields = [("form", form.as_str()), ("base", base), ("text", text.as_str())];
         let answer = browser.post(&path, &[], &fields).await;
-        assert!(answer.status == 403 && answer.text().contains("your projects are blue"), "{}", answer.text());
+        assert!(
+            answer.status == 403 && answer.text().contains("a user with the projects blue cannot set the project"),
+            "{}",
+            answer.text()
+        );
     }
     assert_eq!(std::fs::read_to_string(server.dir.path().join("machines/one.yaml")).unwrap(), text);
 }

@@ -217,7 +217,7 @@ fn an_encoding_without_compressed_messages_is_ignored() {
 
 #[test]
 fn a_connection_that_ends_before_the_response_may_mean_a_rejected_certificate() {
-    let words = "closed the connection without a response, possibly because it rejects this machine's certificate";
+    let words = " closed the connection without a response, possibly because it rejects this machine's certificate";
     for steps in [[Step::Close], [Step::Reset(Reason::NO_ERROR)], [Step::GoAway(Reason::ENHANCE_YOUR_CALM)]] {
         check_failure(&steps, FailureKind::Certificate, words);
     }
@@ -285,9 +285,8 @@ fn calls_have_a_timeout() {
 
 #[test]
 fn untrusted_certificates_are_named() {
-    let untrusted =
-        "has a certificate from a CA that is not in pixie's configuration, or a certificate for another host";
-    let rejected = "closed the connection without a response, possibly because it rejects this machine's certificate";
+    let untrusted = ": the server has a certificate from a CA that is not in pixie's configuration, or a certificate for another host";
+    let rejected = " closed the connection without a response, possibly because it rejects this machine's certificate";
     for (tls, address, words) in [
         (ServerTls { name: "stranger", ..TRUSTED }, "127.0.0.1:0", untrusted),
         (TRUSTED, "127.0.0.2:0", untrusted),
@@ -296,7 +295,7 @@ fn untrusted_certificates_are_named() {
         let server = GrpcServer::start_with(&tls, address, vec![only(200, &[OK])]);
         let (kind, text) = classify(register(&client(&server.address.to_string()), PATIENCE).unwrap_err());
         assert_eq!(kind, FailureKind::Certificate, "{text}");
-        assert!(text.starts_with(&format!("{METHOD}: {} {words}", server.address)), "{text}");
+        assert!(text.starts_with(&format!("{METHOD}: {}{words}", server.address)), "{text}");
     }
     let server = GrpcServer::start(vec![only(200, &[OK])]);
     assert!(register(&client(&format!("localhost:{}", server.address.port())), PATIENCE).is_ok());
