@@ -174,7 +174,7 @@ fn vm_every_disk_of_the_inventory_is_itself_and_no_other() {
             let error = open_identified_disk(&moved).unwrap_err().to_string();
             assert!(
                 error.contains(&format!(
-                    "serial {} is now {}",
+                    "the serial {} of the plan is now {}",
                     identity.serial.as_ref().unwrap(),
                     other.serial.as_ref().unwrap()
                 )),
