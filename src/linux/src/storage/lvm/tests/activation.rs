@@ -74,7 +74,10 @@ fn vm_lvm_a_group_without_one_of_its_disks_is_activated() {
     signature_wipe::wipe_ends(&all[1]).unwrap();
     let left = [all[0].clone(), all[2].clone()];
     let error = activate_volumes("vg-0", &words("only"), &left).unwrap_err().to_string();
-    assert!(error.starts_with("activate logical volumes only of volume group vg-0: ") && error.contains("partial"), "{error}");
+    assert!(
+        error.starts_with("activate logical volumes only of volume group vg-0: ") && error.contains("partial"),
+        "{error}"
+    );
     // A missing copy of another volume does not prevent the activation.
     activate_volumes("vg-0", &words("safe"), &left).unwrap();
     assert!(fs::metadata("/dev/vg-0/only").is_err());
