@@ -209,7 +209,7 @@ fn root_what_cannot_be_answered_is_refused_at_the_start() {
             "{why}"
         );
         let why = with(&|pxe| pxe.range = Some("10.78.0.1,10.78.0.9".parse().unwrap()));
-        assert!(why.contains("is not within the network eth1, 10.77.0.0/255.255.255.0"), "{why}");
+        assert!(why.contains("is not within the network 10.77.0.0/255.255.255.0 of eth1"), "{why}");
         let why = with(&|pxe| pxe.range = Some("10.77.0.1,10.77.0.9".parse().unwrap()));
         assert!(why.contains("contains this host's own address 10.77.0.1"), "{why}");
         let why = refused(&ServerConfig { listen: "127.0.0.1:0".parse().unwrap(), ..good.clone() });

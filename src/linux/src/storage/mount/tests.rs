@@ -133,7 +133,7 @@ fn loop_what_cannot_be_mounted_is_named() {
     assert!(error.starts_with(&format!("mount {} at / of the target: Invalid argument", disk.path())), "{error}");
     assert!(error.contains("Invalid argument (os error 22) (mounted as ext4, with no options)"), "{error}");
     let swap = MountFilesystem { format: FilesystemFormat::Swap, ..blank };
-    assert!(mounts.mount_filesystem(&swap).unwrap_err().to_string().contains("swap cannot be mounted"));
+    assert!(mounts.mount_filesystem(&swap).unwrap_err().to_string().contains("the swap filesystem cannot be mounted"));
 }
 #[test]
 #[ignore = "needs root and loop devices"]

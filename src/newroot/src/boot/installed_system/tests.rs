@@ -172,7 +172,11 @@ fn loop_the_kernel_is_taken_from_where_the_installed_system_has_it() {
     for (fstab, in_boot, expected) in [
         (found, &["vmlinuz", "initrd"][..], "load /boot/vmlinuz for kexec: "),
         (found, &["initrd"][..], "open /boot/vmlinuz, which boot-info.yaml specifies"),
-        ("LABEL=gone /boot ext4\n", &["vmlinuz", "initrd"][..], "/boot in the installed system's fstab: no device"),
+        (
+            "LABEL=gone /boot ext4\n",
+            &["vmlinuz", "initrd"][..],
+            "mount point /boot in the installed system's fstab: no device",
+        ),
         // Without a separate /boot, the kernel of the root filesystem is used, which has no initrd.
         ("", &["vmlinuz", "initrd"][..], "open /boot/initrd, which boot-info.yaml specifies"),
     ] {
