@@ -132,7 +132,7 @@ impl Drop for Server {
 fn over_tls(messages: &[Value]) -> Vec<u16> {
     let notes = messages.iter().filter_map(|line| line["note"].as_str());
     let places = notes.filter_map(|note| note.strip_prefix("the API and images are served only at https://127.0.0.1:"));
-    places.filter_map(|rest| rest.split(' ').next()?.parse().ok()).collect()
+    places.filter_map(|rest| rest.split(';').next()?.parse().ok()).collect()
 }
 
 fn spawn_server(

@@ -188,7 +188,7 @@ pub fn self_test() {
     refused(&["rm", "node", "db-1", "--persistent-volume", "lost"], "persistent_volume");
     refused(&["rm", "node", "db-1", "--persistent-volume", "bound"], "PersistentVolume that is bound");
     refused(&["rm", "node", "db-1", "--persistent-volume", "pending"], "PersistentVolume that is pending");
-    refused(&["rm", "node", "db-2", "--persistent-volume", "released"], "db-2 is Pending");
+    refused(&["rm", "node", "db-2", "--persistent-volume", "released"], "db-2 cannot be deleted: it is Pending");
     refused(&["rm", "node", "db-1"], "--persistent-volume");
     good(&["rm", "node", "db-2", "--persistent-volume", "none"]);
     let left = lines(&good(&["rm", "node", "db-1", "--persistent-volume", "released"]));
