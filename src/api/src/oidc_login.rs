@@ -60,9 +60,9 @@ pub struct ExchangedToken {
     pub identity: Identity,
 }
 
-/// User and token name of a refused login, for the audit log.
+/// User of a refused login, for the audit log.
 #[derive(Debug, Clone)]
-pub struct RefusedLogin(pub String, pub String);
+pub struct RefusedLogin(pub String);
 
 /// Failure of a login. The response contains the reason.
 #[derive(Debug)]
@@ -170,7 +170,7 @@ pub(crate) async fn exchange_token(State(app): State<Arc<AppState>>, peer: Clien
 /// Adds the user of a refused login to the response, for the audit log.
 pub fn mark_refused(user: Option<String>, mut response: Response) -> Response {
     if let Some(user) = user {
-        response.extensions_mut().insert(RefusedLogin(user, String::new()));
+        response.extensions_mut().insert(RefusedLogin(user));
     }
     response
 }

@@ -48,8 +48,8 @@ pub(crate) async fn authorize(State(app): State<Arc<AppState>>, request: Request
             .is_some_and(|(_, _, access, _)| matches!(access, RouteAccess::Machine | RouteAccess::MachineOrUser(_)));
         if !is_agents {
             let outcome = audit_log::response_outcome(&response);
-            let actor =
-                response.extensions().get::<RefusedLogin>().map(|refused| (refused.0.clone(), refused.1.clone()));
+            // The token of a refused login has no name.
+            let actor = response.extensions().get::<RefusedLogin>().map(|refused| (refused.0.clone(), String::new()));
             let identity = response.extensions().get::<Identity>().cloned();
             record_unauthenticated(&app, &audited, has_credentials, outcome, (identity, actor)).await;
         }
