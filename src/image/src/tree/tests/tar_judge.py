@@ -17,12 +17,13 @@ KINDS = {
 
 
 def members(data):
-    listed, content = [], b""
+    listed, content, end = [], b"", -1
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
         for member in tar:
-            # Python goes back by it, and reads the same members again and again.
-            if member.size < 0:
-                raise ValueError("a negative size")
+            # A negative size makes Python read the same members again and again (CVE-2025-8194).
+            if tar.offset <= end:
+                raise ValueError("the next member begins before the end of this member")
+            end = tar.offset
             kind = KINDS.get(member.type, "-")
             link = member.linkname if kind in "lh" else ""
             listed.append([member.name, kind, member.size if kind == "-" else 0, link])
