@@ -14,6 +14,8 @@ import sys
 import time
 import urllib.parse
 
+import chromium
+
 PROGRAM, FOLDER, MODULES = sys.argv[1:4]
 HERE = os.path.dirname(os.path.abspath(__file__))
 DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
@@ -299,12 +301,14 @@ def main():
     callback = f"http://127.0.0.1:{server_port}/oidc/callback"
     provider = start_provider(port, callback)
     start_provider(other_port, callback)
-    server = Server(server_port, f"http://127.0.0.1:{port}")
+    server = Server(server_port, f"http://localhost:{port}")
     server.call("PUT", "/v1/users", {"name": "local", "role": "viewer"})
     print("| case | result | verdict |\n|---|---|---|")
     judge_page(server)
+    for row in chromium.log_in(server.url, free_port(), "ann", f"{FOLDER}/chromium.png"):
+        check(*row)
     judge_commands(server)
-    judge_tokens(server, f"http://127.0.0.1:{other_port}")
+    judge_tokens(server, f"http://localhost:{other_port}")
     judge_failures(server, provider, port, callback)
 
 

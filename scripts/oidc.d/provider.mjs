@@ -11,7 +11,7 @@ const { default: Provider } = await load('oidc-provider');
 const jose = await load('jose');
 
 const [port, callback] = process.argv.slice(2);
-const issuer = `http://127.0.0.1:${port}`;
+const issuer = `http://localhost:${port}`;
 const groups = { ann: ['shift'], bea: ['admins'], cli: ['auditors'], eve: ['others'], local: ['admins'] };
 
 function newKey(kid) {

@@ -16,7 +16,8 @@ class Browser:
         self.driver = subprocess.Popen(["chromedriver", f"--port={port}", "--log-level=SEVERE"], stdout=subprocess.DEVNULL)
         self.base = f"http://127.0.0.1:{port}"
         until("chromedriver answers", lambda: self.ask("GET", "/status").get("ready"))
-        arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
+        arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
+                     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost"]
         options = {"binary": "/usr/bin/chromium", "args": arguments}
         wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
         session = self.ask("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
