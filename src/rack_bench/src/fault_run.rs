@@ -225,8 +225,10 @@ async fn run_machines(
         }
         injected.push(target.inject(fault, &run.history).await?);
         if injected.len() % 20 == 0 {
-            let (done, left) = (injected.len(), machines.len());
-            print_note(&format!("{done} faults after {:.0} s, {left} machines left", run.history.elapsed()));
+            let is_finished = |record: &&history::HistoryRecord| record.event == HistoryEvent::Finished;
+            let finished = run.history.records().iter().filter(is_finished).count();
+            let (done, all, seconds) = (injected.len(), options.machines, run.history.elapsed());
+            print_note(&format!("{done} faults, {finished} of {all} machines after {seconds:.0} s"));
         }
     }
     let mut failures = Vec::new();
