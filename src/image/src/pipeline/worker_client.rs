@@ -74,7 +74,7 @@ impl WorkerConnection {
         self.send_request(WorkerRequest::Restart);
     }
 
-    /// Sends the response to a request of the worker for its limits.
+    /// Sends the current limits to the worker, which has requested them.
     pub(crate) fn answer(&self, answer: [u64; 2]) {
         self.send_request(WorkerRequest::Answer(answer));
     }
