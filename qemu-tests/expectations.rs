@@ -1,4 +1,5 @@
-//! Expectations of a run as they are written. `docs/scenarios.md` describes each field; `expectation_check.rs` compares them.
+//! Expectations of a run as they are written. `docs/scenario-expectations.md` describes each field;
+//! `expectation_check.rs` compares them.
 
 use crate::scenario::Partition;
 use serde::Deserialize;

@@ -19,7 +19,8 @@ pub enum AgentCommand {
     #[command(after_help = "Example: the kernel command line of the ramdisk\n  \
         drophammer.url=http://10.0.0.1:8080 drophammer.token=SECRET console=ttyS0,115200n8")]
     Agent,
-    /// Carry out the reinstall that is ordered for this running machine: start the agent by kexec, bypassing the firmware.
+    /// Carry out the reinstall that is ordered for this running machine: start the agent by kexec, bypassing the
+    /// firmware.
     ///
     /// Does not ask for confirmation. If kexec is not possible, the machine reboots over PXE.
     #[command(after_help = format!(
@@ -72,7 +73,8 @@ pub fn run_agent_command(command: &AgentCommand) -> Result<CommandOutcome> {
     }
 }
 
-/// Parses the command line as `command` defines it, starts the log, runs the command, and returns the exit code of the program.
+/// Parses the command line according to `command`, starts the log, runs the parsed command, and returns the exit code
+/// of the program.
 pub fn run_program<C: FromArgMatches>(
     mut command: clap::Command,
     run: impl Fn(C) -> Result<CommandOutcome>,
@@ -98,7 +100,7 @@ pub fn run_program<C: FromArgMatches>(
         Ok(CommandOutcome::Refused) => ExitCode::from(2),
         Ok(CommandOutcome::Erases) => ExitCode::from(3),
         Ok(CommandOutcome::Changes) => ExitCode::from(4),
-        // EX_TEMPFAIL of sysexits.h.
+        // The exit code 75 is EX_TEMPFAIL of sysexits.h.
         Ok(CommandOutcome::BootAgain) => ExitCode::from(75),
         Ok(CommandOutcome::Rescue) => ExitCode::from(76),
         Err(error) => {
@@ -113,7 +115,7 @@ pub fn run_program<C: FromArgMatches>(
 fn print_usage(error: &clap::Error) {
     let text = error.render().to_string();
     if escape_hidden(&text) == text {
-        // A closed pipe is not an error.
+        // A failure to print, for example to a closed pipe, is ignored.
         let _ = error.print();
     } else {
         common::output::print_preformatted(&text);

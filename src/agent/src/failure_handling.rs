@@ -13,9 +13,9 @@
 //! intact. The receiver reboots if the control plane requests another attempt. In all other cases, the machine waits at
 //! its console.
 //!
-//! Once an attempt has passed the point of no return, the old system is gone. Later attempts are therefore treated as
-//! past the point of no return from their start. The exception is an attempt that finds the old system intact: see
-//! `clear_begun_if_intact` in `plan::request_from_allocation`.
+//! Once an attempt has passed the point of no return, the old system no longer exists. Later attempts are therefore
+//! treated as if they had passed the point of no return when they start. The exception is an attempt that finds the old
+//! system intact: see `clear_begun_if_intact` in `plan::request_from_allocation`.
 
 use super::{InstallAgent, RebootRequested};
 use crate::executor::{self, LAST_WORDS};
@@ -45,14 +45,14 @@ pub(crate) struct InstallFailure {
     pub past_point_of_no_return: bool,
     /// True if the token expired while the machine waited for an allocation.
     pub token_has_ended: bool,
-    /// Allocation; empty if the failure occurred before the allocation was received.
+    /// Allocation of the machine. The value is empty if the failure occurred before the allocation was received.
     pub allocation: Allocation,
     /// Plan as printed; empty if the failure occurred before the plan was made.
     pub plan: String,
     /// Install marker of this allocation that was found on a disk, but is not trusted. The marker is reported to the
     /// operator.
     pub marker: Option<InstallMarker>,
-    /// True if the installation is recorded neither on the disks nor at the control plane.
+    /// True if no record of an installation exists, neither on the disks nor at the control plane.
     pub unmarked: bool,
     /// True if the control plane rejected the report of success, so that the system must not be booted.
     pub is_success_refused: bool,
@@ -126,7 +126,7 @@ impl InstallFailure {
         }
     }
 
-    /// Returns whether this run and all earlier attempts have left every disk unchanged.
+    /// Returns whether every disk is unchanged after this run and all earlier attempts.
     fn is_untouched(&self) -> bool {
         !self.past_point_of_no_return && !has_earlier_attempt_begun(&self.allocation)
     }
@@ -139,7 +139,7 @@ impl InstallFailure {
     }
 
     pub(crate) fn choose_next_action(&self, answer: &ReportAcknowledgement) -> NextAction {
-        // The final report has already been acknowledged.
+        // In this state, the control plane has already acknowledged the report of success.
         if self.leaves == FailureState::Complete {
             return NextAction::BootNew;
         }
@@ -153,12 +153,13 @@ impl InstallFailure {
             Some(_) => return NextAction::Hold,
             None => {}
         }
-        // The control plane would reject the success of another attempt as well.
+        // Another attempt would be useless, because the control plane would reject its report of success as well.
         if self.is_success_refused {
             return NextAction::Hold;
         }
         match self.allocation.reinstall {
-            // If the control plane requests another attempt, this takes precedence even if nothing was written.
+            // A request of the control plane for another attempt takes precedence, even if nothing was written and the
+            // installed system could be booted.
             true if answer.retry => NextAction::Retry,
             // If `keeps` is true, the installed system belongs to the replaced allocation, and must not be booted.
             true if self.is_untouched() && !self.allocation.keeps && !self.unmarked => NextAction::BootInstalled,
@@ -182,7 +183,7 @@ impl InstallAgent {
         let answer = self.report_failure(&failure);
         match failure.choose_next_action(&answer) {
             NextAction::Hold => {
-                // metal-stack receives no other report of the failure than this event.
+                // This event is the only report of the failure that metal-stack receives, so its delivery is awaited.
                 self.reporter.wait_until_sent(NO_HURRY);
                 return Err(failure.error);
             }

@@ -79,12 +79,12 @@ fn burn_image(burn: &BurnOptions) -> Result<CommandOutcome> {
 #[derive(Debug, PartialEq, Eq)]
 enum BurnTarget {
     Directory(PathBuf),
-    /// Disk to which a raw image is written, or a file in place of a disk.
+    /// Disk, or file in place of a disk, to which a raw image is written.
     Disk(PathBuf),
 }
 
 fn burn_to_directory(reached: ResolvedImage, root: &Path) -> Result<(BurnResult, Duration)> {
-    // If the target is itself a mount point, the list contains it twice. Syncing it twice is harmless.
+    // If the target is itself a mount point, it is in the list twice. Syncing a filesystem twice is harmless.
     let points = [vec![root.to_owned()], busy_device_users::list_mounts_below(root)].concat();
     let began = Instant::now();
     let steady = PeriodicWriteback::start(points);
@@ -205,8 +205,8 @@ fn show_progress(progress: TransferProgress) {
 #[derive(Debug, Serialize)]
 struct BurnSummary {
     digest: String,
-    /// Results for the stream, not including the final sync: time until the last file was written, and load of each
-    /// stage of the pipeline.
+    /// Results without the final sync: the time until the last file was written, and the load of each stage of the
+    /// pipeline.
     burn: ImageTransferFigures,
     /// Time from the start until all data was synced to disk.
     seconds: f64,

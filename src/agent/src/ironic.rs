@@ -43,9 +43,9 @@ use worker::CommandWorker;
 /// Minimum interval between heartbeats.
 const GAP: Duration = Duration::from_secs(5);
 
-/// Number of early heartbeats after the end of a command. The delay doubles after each early heartbeat. Several early
-/// heartbeats are needed, because a conductor that is busy with the node accepts a heartbeat without reading the result
-/// of the command.
+/// Number of additional heartbeats after the end of a command, with a delay that doubles each time. One heartbeat is
+/// not sufficient: a conductor that is busy with the node accepts a heartbeat without reading the result of the
+/// command.
 const HURRIED: u32 = 5;
 
 /// Time that the agent waits before it exits, so that the response to the last command is sent.
@@ -157,7 +157,8 @@ impl IronicAgent<'_> {
             };
             match self.send_heartbeats(&api, &node, &heartbeat, &heard) {
                 Some(ending) => return Ok(ending),
-                // After cleaning, inspection and a deploy, the conductor forgets the agent, and usually switches the power off.
+                // After cleaning, an inspection or a deploy, the conductor no longer accepts heartbeats of the agent,
+                // and usually switches the power off.
                 None => {
                     let next = self.look_up(&api, None)?;
                     if next.token.as_ref().is_some_and(|new| *new != token) {
@@ -247,7 +248,7 @@ impl IronicAgent<'_> {
         retry_lookup(Some(self.conductor.lookup), || api.send_inventory(callbacks, &found))
     }
 
-    /// Waits, after an inspection, until the conductor switches the power off. Does not send any messages.
+    /// Waits, after an inspection, until the conductor switches the power off. No messages are sent while waiting.
     fn wait_for_power(&self, heard: &Receiver<HeartbeatSignal>) -> Result<IronicEnding> {
         loop {
             match heard.recv() {

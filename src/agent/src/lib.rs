@@ -53,18 +53,19 @@ use uuid::Uuid;
 /// Duration of a long poll for the allocation. Many proxies close a connection after a longer silence.
 const WAIT: Duration = Duration::from_secs(60);
 
-/// Minimum time that a machine must have waited for an allocation before a refusal is attributed to an expired token.
+/// Minimum waiting time for an allocation after which a refusal is attributed to an expired token.
 const TOKEN_IS_OLD: Duration = Duration::from_secs(60 * 60);
 
 /// Signals to the caller that the machine reboots immediately after a failure.
 #[derive(Debug)]
 pub(crate) struct RebootRequested;
 
-/// Installs this machine as its control plane specifies, and boots the result. Does not return on success, or if a failed reinstall boots
-/// the installed system.
+/// Installs this machine according to its control plane, and boots the installed system. Does not return on success, or
+/// if the machine boots its previous system after a failed reinstall.
 ///
 /// # Errors
-/// Fails if the installation failed and the machine must wait at its console. The failure was reported if the control plane was reachable.
+/// Fails if the installation failed and the machine must wait at its console. The failure was reported if the control
+/// plane was reachable.
 pub(crate) fn run_agent() -> Result<IronicNextAction> {
     console::load_ramdisk_log();
     let cmdline = std::fs::read_to_string("/proc/cmdline").context(Phase::Settings, || "read /proc/cmdline")?;
@@ -126,7 +127,7 @@ struct InstallAgent {
     machine: String,
     control: Arc<dyn ControlPlane>,
     reporter: Arc<ProgressReporter>,
-    /// LLDP neighbors of the network interfaces, if the control plane requires them.
+    /// LLDP neighbors of the network interfaces; empty unless the control plane requires them.
     leaves: Vec<NicNeighbours>,
     /// Disks that were erased during this boot for the next owner of a pool machine; `None` if no disk was erased.
     erased: Option<Vec<ConnectedDisk>>,
@@ -143,8 +144,9 @@ struct PreparedInstall {
 }
 
 impl InstallAgent {
-    /// Registers, waits for the allocation, fetches the allocation, and makes the plan. Writes to disks only to erase
-    /// the disks of an unallocated pool machine. Returns `None` after the machine has sent its disks in a migration.
+    /// Registers, waits for the allocation, fetches the allocation, and makes the plan. The disks are not written,
+    /// except if the machine belongs to a pool and is not allocated: its disks are then erased. Returns `None` after
+    /// the machine has sent its disks in a migration.
     fn prepare_install(&mut self, inventory: Inventory) -> Result<Option<PreparedInstall>, Box<InstallFailure>> {
         let at = |step: &'static str| move |error| Box::new(InstallFailure::new_before_plan(step, error));
         let (control, began) = (self.control.clone(), Instant::now());

@@ -184,8 +184,8 @@ fn installation(inventory: &Inventory, machine: &AssignedMachine, allocation: &A
     plan.unwrap_or_else(|refusal| panic!("{refusal}"))
 }
 
-/// Installs each of mini-lab's layouts, from the first boot to the report. The allocation arrives late. In the
-/// meantime, the server ends streams, and the machine must open new streams.
+/// Installs each of mini-lab's layouts, from the first boot to the report. The allocation arrives late, and the machine
+/// must open a new stream each time the server ends one.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_installations() {
@@ -240,8 +240,8 @@ fn judge_installations() {
     }
 }
 
-/// Checks that an unallocated machine plans to erase its disks. Then allocates the machine, and checks that disks with
-/// the installed allocation are not erased.
+/// Checks that an unallocated machine plans to erase its disks. Then allocates the machine, and checks that disks on
+/// which this allocation is installed are not erased.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_a_pool() {
@@ -318,7 +318,8 @@ fn judge_a_bmc() {
     rack.calls();
 }
 
-/// Checks the behavior with an expired token, an unavailable server, a single leaf, and a canceled allocation.
+/// Checks the behavior in four cases: an expired token, an unavailable server, a single leaf switch, and a canceled
+/// allocation.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_what_goes_wrong() {

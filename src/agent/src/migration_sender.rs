@@ -109,7 +109,7 @@ impl InstallAgent {
             let machine = match self.poll_machine(&mut silence) {
                 Ok(Some(machine)) => machine,
                 Ok(None) => continue,
-                // A token expires after a day.
+                // The refusal may be caused by the token, which expires after a day.
                 Err(refusal) => {
                     self.announce_reboot(&format!("for a new token: {refusal}"));
                     return Ok(());
@@ -171,7 +171,7 @@ impl InstallAgent {
         let say = |line: &str| self.reporter.print_line(line);
         let fails = |error: &Error| messages.report(&error.to_string());
         let Err(error) = machine_migration::send_devices(own, peer, order, &groups, &say, &fails) else { return true };
-        // This may repeat an error that was already reported for one of the groups.
+        // The same error may already have been reported for one of the groups.
         fails(&error);
         self.reporter.print_line(&format!("{error}; the transfer will be resumed"));
         thread::sleep(AGAIN);
@@ -226,9 +226,9 @@ impl TransferMessages<'_> {
     }
 }
 
-/// Returns the receiver if the data must be sent now. As long as the receiver has not erased its disks, only the
-/// certificate of the receiver is checked, and nothing is sent. Nothing is ever sent to a machine whose certificate is
-/// neither approved nor signed with the secret, even if the control plane requests the transfer.
+/// Returns the receiver if the data must be sent now. Until the receiver has erased its disks, only its certificate is
+/// checked. Data is sent only to a machine whose certificate is approved or signed with the secret, even if the control
+/// plane requests another transfer.
 fn find_trusted_receiver<'m>(
     own: &OwnIdentity,
     moving: &'m MigrationOffer,

@@ -33,8 +33,8 @@ impl InstallAgent {
         })
     }
 
-    /// Waits for the disks that earlier boots recorded. Returns the inventory and the missing disks. Records present
-    /// and missing disks again, because the next registration contains only the present disks.
+    /// Waits for the disks that earlier boots recorded. Returns the inventory and the missing disks. Present and
+    /// missing disks are recorded again, because the next registration reports only the disks that are present.
     pub(super) fn await_known_disks(
         &self,
         pool: &dyn MachinePool,
@@ -154,8 +154,8 @@ impl InstallAgent {
     }
 }
 
-/// Records the disks for later boots. A machine without storage for the record continues, but does not wait for
-/// specific disks at its next boot.
+/// Records the disks for later boots. A machine that cannot store the record continues. At its next boot, it does not
+/// know which disks to wait for.
 fn record_disks(pool: &dyn MachinePool, inventory: &Inventory, missing: &[KnownDisk]) {
     let disks = recorded_disks::disks_to_record(&inventory.disks, missing);
     if let Err(error) = pool.remember_disks(&disks) {

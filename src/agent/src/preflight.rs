@@ -104,7 +104,7 @@ fn list_disks() -> Result<Vec<DevicePath>> {
     Ok(probe::read_inventory(ProbeDepth::Shallow)?.disks.into_iter().map(|disk| disk.device).collect())
 }
 
-/// Like [`read_assembled_inventory`], but first unlocks containers with `open`.
+/// Reads the inventory with [`read_assembled_inventory`] after `open` has unlocked the encrypted containers.
 ///
 /// # Errors
 /// Fails if the disks cannot be assembled or read.

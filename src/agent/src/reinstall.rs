@@ -1,8 +1,8 @@
 //! `drophammer reinstall` on the running machine: starts the agent by kexec. This avoids a boot through the firmware,
 //! which takes minutes.
 //!
-//! This command does not affect the reinstall itself: the agent does the same as after a PXE boot, with the same order,
-//! plan and safety checks. If kexec is not possible, the machine reboots over PXE.
+//! The reinstall itself is the same as after a PXE boot, with the same order, plan and safety checks. If kexec is not
+//! possible, the machine reboots over PXE.
 
 mod boot_download;
 mod boot_verification;
@@ -99,9 +99,10 @@ fn nothing_ordered_message(message: &str, machine: Option<&str>) -> String {
     )
 }
 
-/// Loads the new kernel and stops the system. Until this function is called, nothing on the system is changed.
+/// Loads the new kernel and stops the system. Before the call of this function, the command has not changed anything.
 fn start_agent(boot: &BootFiles, macs: &[String], manner: &StopMethod, digest: Option<&BootDigest>) -> Result<()> {
-    // The new kernel reads the time from the hardware clock, which this system may not have kept correct.
+    // The time is passed on the command line, because the hardware clock, from which the new kernel reads the time, may
+    // be wrong.
     let cmdline = format!("{} {BOOT_TIME}{}", boot.names.cmdline, OffsetDateTime::now_utc().unix_timestamp());
     let loaded = kexec::load_kernel_files(&boot.names.kernel, &boot.kernel, Some(&boot.initrd), &cmdline);
     let next = match loaded {
@@ -119,7 +120,7 @@ fn start_agent(boot: &BootFiles, macs: &[String], manner: &StopMethod, digest: O
     output::print_line(&format!("stop    {}", manner.describe(next)));
     let stopped = manner.stop(next);
     if stopped.is_err() && next == NextKernel::Loaded {
-        // The kernel is unloaded, since a later reboot would otherwise unexpectedly start the agent.
+        // The loaded kernel is unloaded. Otherwise a later reboot would unexpectedly start the agent.
         kexec::unload_kernel();
     }
     stopped.context(Phase::Boot, || "stop this system; some of its services may already be stopped")

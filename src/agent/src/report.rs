@@ -87,7 +87,8 @@ impl ProgressReporter {
         print_line(&format::fold_lines(&format!("{:20}{line}", ""), format::CONSOLE_COLUMNS));
     }
 
-    /// Reports the progress of the image. Can be called often, since progress is printed and sent only at intervals.
+    /// Reports the progress of the image. The function may be called at any rate, because progress is printed and sent
+    /// only at intervals.
     pub(crate) fn report_progress(&self, progress: TransferProgress) {
         let now = Instant::now();
         let due = |last: Option<Instant>, pause| last.is_none_or(|last| now.duration_since(last) >= pause);
@@ -127,7 +128,7 @@ impl ProgressReporter {
     }
 
     fn lock_state(&self) -> MutexGuard<'_, ReporterState> {
-        // If a thread panicked while it held the lock, the state is still consistent.
+        // A poisoned lock is ignored, because the state is consistent even if a thread panicked while it held the lock.
         lock_mutex(&self.state)
     }
 }

@@ -22,10 +22,10 @@ const ANSWER: Duration = Duration::from_secs(60);
 /// has selected.
 const CIPHER_ERRORS: &[&str] =
     &["cipher suite", "authentication algorithm", "integrity algorithm", "confidentiality algorithm"];
-/// Options for further attempts after a controller has rejected the session. Each option is preceded by parts of the
-/// error messages after which the option is tried. Old controllers support only cipher suite 3 (SHA-1), and strict
-/// controllers accept only cipher suite 17 (SHA-256). By default, ipmitool requests the privilege level Administrator,
-/// which some users lack.
+/// Options for further attempts after a controller has rejected the session. Each option is preceded by texts; it is
+/// tried after an error message that contains one of these texts. Old controllers support only cipher suite 3 (SHA-1),
+/// and strict controllers accept only cipher suite 17 (SHA-256). By default, ipmitool requests the privilege level
+/// Administrator, which some users lack.
 const FALLBACKS: [(&[&str], [&str; 2]); 3] =
     [(CIPHER_ERRORS, ["-C", "3"]), (CIPHER_ERRORS, ["-C", "17"]), (&["privilege", "invalid role"], ["-L", "OPERATOR"])];
 
@@ -125,8 +125,8 @@ impl IpmiController<'_> {
         }
     }
 
-    /// Waits until the controller reports the state. A request that the controller has rejected counts as successful if
-    /// the machine reaches the state anyway.
+    /// Waits until the controller reports the state. If the controller has rejected the request but the machine reaches
+    /// the state, the request counts as successful.
     fn await_state(&self, state: &str, requested: Result<String>) -> Result<()> {
         let reads = if requested.is_ok() { READS } else { READS_AFTER_REJECTION };
         let actual = read_until(reads, || self.read_power(), |actual| actual == state)?;
@@ -155,7 +155,8 @@ impl IpmiController<'_> {
         }
     }
 
-    /// Returns a warning if the controller reports the GUID of another machine. Not all controllers have a GUID.
+    /// Returns a warning if the controller reports the GUID of another machine. A controller without a GUID causes no
+    /// warning.
     fn compare_guid(&self, machine: &TargetMachine) -> Option<String> {
         let wanted = machine.uuid.as_deref().and_then(parse_usable_uuid)?;
         let reported = reported_guid(&self.run(&["mc", "guid"]).ok()?)?;
@@ -178,8 +179,8 @@ fn reported_guid(text: &str) -> Option<Uuid> {
     parse_usable_uuid(line.split_once(':')?.1)
 }
 
-/// Returns whether both GUIDs are the same in one of the byte orders that controllers and ipmitool use. These are the
-/// orders of RFC 4122 and SMBIOS, and both orders reversed (IPMI 2.0, 20.8).
+/// Returns whether both GUIDs are the same in one of the byte orders that controllers and ipmitool use. The byte orders
+/// are those of RFC 4122 and SMBIOS, and the reverse of each of them (IPMI 2.0, 20.8).
 fn is_same_guid(reported: Uuid, wanted: Uuid) -> bool {
     let mut bytes = *reported.as_bytes();
     bytes.reverse();

@@ -90,8 +90,7 @@ pub struct TargetMachine {
 }
 
 /// Performs the action on the machine, and reads the resulting state from the controller. Returns a warning if the
-/// controller may belong to another machine, or if the resulting state differs from the requested state in a harmless
-/// way.
+/// controller may belong to another machine, or if the resulting state deviates harmlessly from the requested state.
 ///
 /// # Errors
 /// The controller cannot be reached, rejects the credentials, belongs to another machine, does not support the action,
@@ -124,8 +123,8 @@ pub fn read_power_state(bmc: &Bmc, machine: &TargetMachine) -> Result<(PowerStat
 /// Maximum number of times that the state is read until the controller reports the requested state. Many controllers
 /// report the former state for some seconds.
 const READS: u32 = 60;
-/// Maximum number of times that the state is read after the controller has rejected the request. The rejection may mean
-/// that the machine is already in the requested state.
+/// Maximum number of times that the state is read after the controller has rejected the request. The state is read even
+/// then, because the rejection may mean that the machine is already in the requested state.
 const READS_AFTER_REJECTION: u32 = 5;
 const READ_INTERVAL: Duration = Duration::from_millis(if cfg!(any(test, feature = "testing")) { 2 } else { 1000 });
 /// Maximum duration of all reads together if the controller responds slowly or not at all.

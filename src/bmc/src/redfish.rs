@@ -24,7 +24,7 @@ pub struct RedfishMachine<'a> {
 }
 
 /// Performs the action, and reads the resulting state from the service. Returns a warning if the resulting state
-/// differs from the requested state in a harmless way.
+/// deviates harmlessly from the requested state.
 pub(crate) fn perform_action(
     bmc: &Bmc,
     action: PowerAction,
@@ -72,8 +72,8 @@ impl<'a> RedfishMachine<'a> {
 }
 
 impl RedfishClient<'_> {
-    /// Finds the path of the machine's system. If the service has only one system, that system must not report the UUID
-    /// of another machine. If the service has several systems, exactly one system must report the machine's UUID.
+    /// Finds the path of the machine's system. A single system of a service is accepted unless it reports the UUID of
+    /// another machine. If the service has several systems, exactly one of them must report the machine's UUID.
     fn find_system(&self, machine: Option<&str>) -> Result<String> {
         let members = self.fetch_members("/redfish/v1/Systems")?;
         let wanted = machine.and_then(|id| Uuid::try_parse(id).ok());
@@ -91,7 +91,7 @@ impl RedfishClient<'_> {
                 found.push((uuid == wanted, path));
             }
         }
-        // A UUID in the other byte order is accepted only if no system has the identical UUID.
+        // A system whose UUID matches in the other byte order is accepted only if no system has exactly this UUID.
         let exact = found.iter().any(|(is_exact, _)| *is_exact);
         found.retain(|(is_exact, _)| *is_exact == exact);
         if let [(_, path)] = found[..] {

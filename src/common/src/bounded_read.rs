@@ -1,4 +1,4 @@
-//! Reading within a size limit.
+//! Functions that read data up to a size limit.
 
 use std::io::{Read, Result};
 

@@ -72,7 +72,8 @@ impl Error {
         Error { denied: true, ..Error::new(phase, what) }
     }
 
-    /// Sets the code of this error. A code in the chain of sources takes precedence, because it is more specific.
+    /// Sets the code of this error. If an error in the chain of sources has a code, that code takes precedence, because
+    /// it is more specific.
     #[must_use]
     pub fn with_code(self, code: ErrorCode) -> Error {
         Error { code: Some(code), ..self }
@@ -94,7 +95,8 @@ impl Error {
         let mut innermost = self.code;
         let mut source = self.source();
         while let Some(error) = source {
-            // The source of an `io::Error` that wraps another error is the source of the wrapped error.
+            // The wrapped error itself is examined too, because the source of an `io::Error` that wraps another error
+            // is the source of the wrapped error.
             let wrapped = error.downcast_ref::<std::io::Error>().and_then(|error| error.get_ref()?.downcast_ref());
             let coded = error.downcast_ref::<Error>().or(wrapped);
             innermost = coded.and_then(|error| error.specific_code()).or(innermost);
@@ -103,8 +105,8 @@ impl Error {
         innermost
     }
 
-    /// Returns the message with the code at its end, for people. A message that ends with the code of another process, such as a newer
-    /// server, gets no general code in addition.
+    /// Returns the message for operators, with the code at its end. If the message already ends with a code of another
+    /// process, such as a newer server, no general code is added.
     pub fn to_coded_text(&self) -> String {
         match self.specific_code() {
             Some(code) => code.annotate(self.to_string()),
@@ -136,7 +138,8 @@ impl fmt::Display for Error {
         let mut said = what;
         let mut source = self.source();
         while let Some(error) = source {
-            // Some libraries repeat the text of the source in their own text; each text is printed once.
+            // Some libraries repeat the text of the source in their own text. A text that was already printed is
+            // skipped.
             let text = without_secrets(&reword_type_error(&error.to_string()));
             if !said.contains(&text) {
                 write!(f, ": {text}")?;

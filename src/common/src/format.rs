@@ -52,7 +52,7 @@ fn fold_line(line: &str, columns: usize) -> String {
             lines.push(current.trim_end().to_owned());
             current = indent.clone();
         }
-        // A continuation line does not start with the spaces between two words.
+        // The spaces between two words are dropped at the start of a continuation line.
         if lines.is_empty() || !current.trim().is_empty() || word != " " {
             current += word;
         }
@@ -145,7 +145,7 @@ pub fn format_bytes(bytes: u64) -> String {
     }
     let mut value = bytes as f64 / 1000.0;
     let mut unit = 0;
-    // 999.5 and more would be rounded to 1000.
+    // A value of 999.5 or more would be printed as 1000, so the next unit is used.
     while value >= 999.5 && unit + 1 < UNITS.len() {
         value /= 1000.0;
         unit += 1;

@@ -41,7 +41,8 @@ pub fn redraw_screen(text: &str) -> Result<()> {
 /// Set once the reader of standard output has closed the pipe.
 static OUTPUT_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Returns whether the reader of standard output has closed the pipe. Commands that repeat their output then end.
+/// Returns whether the reader of standard output has closed the pipe. A command that prints repeatedly, such as a
+/// watch, then ends.
 pub fn is_output_closed() -> bool {
     OUTPUT_CLOSED.load(Ordering::Relaxed)
 }

@@ -27,7 +27,8 @@ pub fn reword_type_error(message: &str) -> String {
 fn reword_value(message: &str) -> Option<String> {
     let (before, rest) = message.split_once("invalid type: ").or_else(|| message.split_once("invalid value: "))?;
     let (actual, expected) = rest.rsplit_once(", expected ")?;
-    // serde_json appends the position, and error chains append further messages.
+    // The reworded part ends before the position that serde_json appends, and before further messages of an error
+    // chain.
     let end = [" at line ", ": ", "; "].iter().filter_map(|mark| expected.find(mark)).min().unwrap_or(expected.len());
     let (expected, after) = expected.split_at(end);
     Some(format!(

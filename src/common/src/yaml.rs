@@ -38,7 +38,7 @@ pub fn read_document(text: &str, options: LoaderOptions) -> Result<Node, String>
     parse_yaml_with_options(0, text, options).map_err(|error| error.to_string())
 }
 
-/// Returns whether the first document of `text` is a sequence. The document is parsed only as far as necessary.
+/// Returns whether the first document of `text` is a sequence. Only the start of the document is parsed.
 pub fn is_sequence(text: &str) -> bool {
     let mut parser = Parser::new(text.chars());
     loop {
@@ -100,7 +100,8 @@ pub fn to_json(node: &Node) -> Value {
         Node::Scalar(scalar) => match scalar.as_str() {
             "true" => Value::Bool(true),
             "false" => Value::Bool(false),
-            // Only text that is a JSON number is a number: 007 and 1_000 are strings.
+            // A scalar is converted to a number only if its text is a JSON number. For example, 007 and 1_000 are
+            // strings.
             text => serde_json::from_str(text).ok().filter(Value::is_number).unwrap_or_else(|| Value::from(text)),
         },
     }
@@ -127,7 +128,7 @@ pub fn quote_string(text: &str) -> String {
         match c {
             '"' | '\\' => yaml.extend(['\\', c]),
             ' '..='~' => yaml.push(c),
-            // Letters of all languages are printable in YAML.
+            // Letters of all languages are allowed in YAML, and are not escaped.
             c if c.is_alphanumeric() && !is_hidden(c) => yaml.push(c),
             c => {
                 let _ = write!(yaml, "\\U{:08x}", u32::from(c));

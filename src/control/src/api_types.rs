@@ -106,7 +106,7 @@ impl RegisterRequest {
     }
 }
 
-/// Maximum number of disks, and also maximum number of NICs, in [`RegisteredHardware`].
+/// Maximum number of disks in [`RegisteredHardware`]. The same maximum applies to NICs.
 const HARDWARE: usize = 4096;
 /// Maximum number of tags in a [`RegisterRequest`].
 const TAGS: usize = 256;
@@ -206,8 +206,8 @@ impl From<&InstallResult> for InstallReport {
 }
 
 impl InstallReport {
-    /// Returns the message without the name of the failed stage. The agent puts that name in front of the message, but
-    /// [`InstallReport::step`] contains that name already.
+    /// Returns the message without its prefix, the name of the failed stage, which [`InstallReport::step`] contains
+    /// too.
     pub fn reason(&self) -> &str {
         let step = self.step.as_deref().filter(|step| !step.is_empty());
         let rest = step.and_then(|step| self.message.strip_prefix(step)?.strip_prefix(':'));
@@ -254,7 +254,7 @@ pub struct PointOfNoReturn {
     pub secret_digest: Option<String>,
 }
 
-/// Kernel, initrd and command line that a running system boots with kexec for its reinstall. Response to
+/// Kernel, initrd and command line that a running system boots with kexec for its reinstall. This is the response to
 /// `GET /boot.json?uuid=UUID&mac=MAC`. If no reinstall is ordered, the server responds with 409 instead.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -274,7 +274,8 @@ pub struct ErrorBody {
     /// Stable code of the refusal; `None` if the refusal has no code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// Code of the error in the manual, such as `DH-641`; `None` if the server is older than these codes.
+    /// Code of the error in the manual, such as `DH-641`; `None` if the version of the server does not support these
+    /// codes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_code: Option<String>,
 }

@@ -21,8 +21,8 @@ const SERVERS: usize = 4;
 /// header is one second.
 const PRECISE: Duration = Duration::from_secs(2);
 
-/// Maximum deviation of a correct clock from the time of the boot script. It is larger than [`PRECISE`], because the
-/// kernel and the ramdisk are loaded after the script was generated, which takes an unknown time.
+/// Maximum deviation of a correct clock from the time of the boot script. This tolerance is larger than [`PRECISE`],
+/// because the time that elapses between the generation of the script and the boot of the kernel is unknown.
 const BOOT_TOLERANCE: Duration = Duration::from_secs(5 * 60);
 
 /// Maximum time between the build of the ramdisk and an accepted time.
@@ -102,8 +102,8 @@ fn set_clock(servers: &[String], booted: Option<SourceTime>, say: &dyn Fn(&str))
     }
 }
 
-/// Decides whether to set a clock that shows `here` to the time `now`. Without a build time of the ramdisk, as in
-/// tests, any time is accepted.
+/// Decides whether the clock, which currently has the time `here`, must be set to the time `now`. Without a build time
+/// of the ramdisk, as in tests, any time is accepted.
 fn decide(now: SystemTime, here: SystemTime, tolerance: Duration, built: Option<SystemTime>) -> ClockDecision {
     if let Some(built) = built.filter(|built| now < *built) {
         let built = OffsetDateTime::from(built).date();

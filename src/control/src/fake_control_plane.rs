@@ -25,9 +25,9 @@ pub struct FakeControl {
     /// Allocation that is returned to the agent.
     pub allocation: Option<Allocation>,
     pub newest_move: Option<MigrationStatus>,
-    /// True if announcements, logs and reports are not acknowledged.
+    /// True if the control plane does not acknowledge announcements, logs and reports.
     pub refuses: AtomicBool,
-    /// True if reports are denied.
+    /// True if the control plane denies reports.
     pub denies: AtomicBool,
     /// Delay before an event is accepted.
     pub delay: Duration,
@@ -92,7 +92,7 @@ impl ControlPlane for FakeControl {
     }
 }
 
-/// Returns a successful result.
+/// Returns the result of a successful installation.
 pub fn ended() -> InstallResult {
     let boot = BootInfo {
         kernel: "/vmlinuz".into(),

@@ -103,13 +103,15 @@ impl FileControl {
     fn read_current_machine(&self) -> Result<Option<AssignedMachine>> {
         for place in &self.places {
             let before = lock_mutex(&self.seen).clone().filter(|seen| seen.place == *place);
-            // The signature may match once both the file and the signature have been uploaded.
+            // A mismatch is retried, because it may be caused by an upload in progress: the new file has been uploaded,
+            // but not its signature.
             let found = self.brief.run_attempts(|| match self.read_trusted(place, before.as_ref()) {
                 Ok(found) => AttemptResult::Done(found),
                 Err(error) if error.is_refusal() => AttemptResult::Transient(error),
                 Err(error) => AttemptResult::Permanent(error),
             });
-            // Callers would interpret a refusal as a rejected token, but files do not use tokens.
+            // A refusal is converted to another error, because callers would interpret it as a rejected token, and
+            // files do not use tokens.
             let found = found.map_err(|error| Error::new(error.phase, error.to_string()))?;
             if let Some(seen) = found {
                 *lock_mutex(&self.seen) = Some(seen.clone());

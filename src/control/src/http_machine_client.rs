@@ -51,7 +51,7 @@ pub struct HttpMachineClient {
     registered: Mutex<Option<RegisterRequest>>,
     /// Secret fields of the allocation that the server sends only on a separate request.
     separate: Mutex<SeparateSecretFields>,
-    /// Time of the last registration that was triggered by an event.
+    /// Time of the last registration that was triggered by a rejected event.
     pub(crate) by_event: Mutex<Option<Instant>>,
 }
 
@@ -125,7 +125,7 @@ impl HttpMachineClient {
         self.register_privileged(&register, retries, patience).await
     }
 
-    /// Returns whether an event may trigger a registration now. If it may, stores the current time in `by_event`.
+    /// Returns whether a rejected event may trigger a registration now. If so, stores the current time in `by_event`.
     fn may_register_by_event(&self) -> bool {
         let mut last = lock_mutex(&self.by_event);
         let may = last.is_none_or(|last| last.elapsed() >= AGAIN);
@@ -180,7 +180,7 @@ impl HttpMachineClient {
         let said = if said.trim().is_empty() { String::new() } else { format!(": {}", said.trim()) };
         let text = format!("{what}: control plane {url} answered {status}{said}", url = self.url);
         let known = code.as_deref().and_then(ErrorCode::parse);
-        // A code of a newer server is printed, although it has no entry in the manual of this version.
+        // A code that this version does not know, because the server is newer, is printed unchanged.
         let text = match code.filter(|_| known.is_none()) {
             Some(code) => error_code::append(text, &code),
             None => text,
@@ -274,7 +274,8 @@ impl HttpMachineClient {
         let send =
             || self.request_with_retries(ONCE, "event", EVENT, || self.build_request(Method::POST, &path).json(event));
         match send().await {
-            // As in `request_reregistering`, but with short timeouts. After it, the server accepts the events of this machine again.
+            // Registers again, as in `request_reregistering`, but with short timeouts. Afterwards, the server accepts
+            // events of this machine again.
             Err(refused) if refused.is_refusal() && self.may_register_by_event() => {
                 self.register_again(refused, ONCE, EVENT).await?;
                 send().await.map(drop)
@@ -293,7 +294,8 @@ impl HttpMachineClient {
             self.add_request_id("log", self.build_request(Method::POST, &self.machine_path("/log")).json(&part));
         match request.timeout(EVENT).send().await {
             Ok(response) if response.status().is_success() => Ok(true),
-            // The server is another implementation of the control plane, or has an earlier version.
+            // The server does not support log uploads: it has an earlier version, or is another implementation of the
+            // control plane.
             Ok(response) if NOT_KEPT.contains(&response.status()) => Ok(false),
             Ok(response) => Err(self.response_error(&what, response).await),
             Err(error) => Err(self.unreachable_error(&what, error.without_url())),
@@ -339,16 +341,16 @@ impl HttpMachineClient {
         let report = InstallReport::from(ended);
         let request = || self.build_request(Method::POST, &self.machine_path("/report")).json(&report);
         let response = self.request_reregistering(report_retries(&ended.outcome), "report", ANSWER, request).await?;
-        // A success status acknowledges the report, even if another implementation returns a different body.
+        // The success status alone acknowledges the report, because other implementations may return a different body.
         let text = http::read_async_response(response).await.unwrap_or_default();
         Ok(serde_json::from_slice(&text).unwrap_or_default())
     }
 }
 
 /// Returns the retry policy for the report. Reports of successes, and reports of attempts that were announced to the
-/// server, are retried for a long time. Until the server receives the report of an announced attempt, it may assume
-/// that the attempt has passed the point of no return. Reports of other failures are retried only briefly, because a
-/// failed machine must not wait ten minutes before it offers its console.
+/// server, are retried for a long time. Without a report, the server would assume that an announced attempt has passed
+/// the point of no return. Reports of other failures are retried only briefly, because a failed machine must not wait
+/// ten minutes before it offers its console.
 pub(crate) fn report_retries(outcome: &InstallOutcome) -> RetryPolicy {
     let must_be_heard = match outcome {
         InstallOutcome::Succeeded { .. } => true,

@@ -73,8 +73,8 @@ pub trait ControlPlane: Send + Sync {
         Ok(())
     }
 
-    /// Sends a part of the console log once, with a short timeout. `start` is the number of bytes of this boot's log before the part.
-    /// Returns false if the control plane does not store logs.
+    /// Sends a part of the console log once, with a short timeout. `start` is the offset of the part in the log of this
+    /// boot, in bytes. Returns false if the control plane does not store logs.
     ///
     /// # Errors
     /// Fails if the part was not delivered. The caller may send it again.
@@ -104,7 +104,8 @@ pub trait ControlPlane: Send + Sync {
         Err(Error::refusal(Phase::Control, "this control plane does not support the migration of machines"))
     }
 
-    /// Returns whether the control plane records installations. If not, the install marker on the disks is the only record.
+    /// Returns whether the control plane records installations. If the control plane does not record installations, the
+    /// install marker on the disks is the only record.
     fn records_installations(&self) -> bool {
         true
     }
@@ -133,12 +134,12 @@ pub trait ControlPlane: Send + Sync {
 
 /// Control plane that allocates a machine to one owner after another.
 pub trait MachinePool {
-    /// Returns whether this machine is allocated. If `at_stake` is true, its disks contain data that would be lost if
+    /// Returns whether this machine is allocated. `at_stake` is true if the disks contain data, which would be lost if
     /// this function wrongly returned `false`.
     ///
     /// # Errors
-    /// Fails if this cannot be determined. A missing response must not be interpreted as `false`, because the disks of an unallocated
-    /// machine are erased.
+    /// Fails if this cannot be determined. A missing response must not be interpreted as `false`, because the disks of
+    /// an unallocated machine are erased.
     fn is_allocated(&self, at_stake: bool) -> Result<bool>;
 
     /// Returns the disks that earlier boots of this machine have recorded.
@@ -154,8 +155,8 @@ pub trait MachinePool {
     fn remember_disks(&self, disks: &[KnownDisk]) -> Result<()>;
 }
 
-/// Returns the received machine if its id is `id`, the id of this machine. The allocation of another machine must not
-/// erase the disks of this machine.
+/// Checks that the received machine is this machine, whose id is `id`, and returns the received machine. Without this
+/// check, the allocation of another machine could erase the disks of this machine.
 ///
 /// # Errors
 /// Fails if the machine has another id.
@@ -176,7 +177,7 @@ fn require_same_machine(machine: AssignedMachine, id: &str) -> Result<AssignedMa
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReportAcknowledgement {
-    /// True if the machine must, after a failed reinstall, immediately reboot over PXE for another attempt.
+    /// True if the machine must immediately reboot over PXE for another attempt at a failed reinstall.
     #[serde(default)]
     pub retry: bool,
 }

@@ -39,7 +39,8 @@ const PASSWORD: usize = 16;
 /// Maximum time to upload the last log lines before the machine reboots.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Text that is reported instead of the console password if the password was generated during an earlier boot.
+/// Text that is reported instead of a console password that was generated during an earlier boot, and is therefore
+/// unknown.
 const MADE_BEFORE: &str = "the console password is unknown, because the machine was installed before this boot";
 
 /// Client of one version of metal-stack's API, for one machine. The implementations limit each call by a timeout, and retry calls that must
@@ -106,8 +107,8 @@ pub struct MetalControlPlane {
     partition: String,
     /// Console password of the installed system, which is sent to the control plane in the report.
     password: String,
-    /// Whether the agent has passed the point of no return during this boot. Only then does the installed system have the console password
-    /// `password`.
+    /// Whether the agent has passed the point of no return during this boot. The installed system has the console
+    /// password `password` only in this case.
     begun: AtomicBool,
     told: Mutex<EventFilter>,
     record: FirmwareRecord,
@@ -165,8 +166,8 @@ impl MetalControlPlane {
     /// Returns the BMC record to send with a registration: the record that the control plane already has, with missing
     /// fields filled in from the BMC itself.
     fn read_bmc_record(&self) -> Result<BmcRecord> {
-        // The BMC is read first, since that takes seconds, and metal-bmc may change the control plane's record at any
-        // time.
+        // The BMC is read before the control plane's record, because reading the BMC takes seconds, and metal-bmc may
+        // change the record in the meantime.
         let in_band = self.ipmi.as_deref().map_or(Ok(None), ipmi::read_bmc).map_err(|error| error.to_string());
         let known = self.api.known_bmc().context(Phase::Control, || {
             "not registered: a registration would erase the control plane's record of the BMC (address, user, password), because the agent cannot read the record and send it back"
@@ -218,7 +219,8 @@ impl ControlPlane for MetalControlPlane {
         told.map_or(Ok(()), |(name, message)| self.api.send_event(name, &message))
     }
 
-    /// Checks that the disks may still be erased: either the machine is still unallocated, or this allocation is still in force.
+    /// Checks that the disks may still be erased. This is the case if the machine is still unallocated, or if this
+    /// allocation is still in force.
     fn announce_point_of_no_return(&self, notice: &AttemptNotice) -> Result<()> {
         if notice.allocation.is_empty() {
             return match self.api.is_allocated(false)? {

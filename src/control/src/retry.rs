@@ -14,8 +14,8 @@ pub struct RetryPolicy {
     pub longest_pause: Duration,
 }
 
-/// Retries for ten minutes, for requests that must succeed. This is long enough for a restart of the control plane or a
-/// reboot of a switch.
+/// Retries for ten minutes, for requests that must succeed. A restart of the control plane or a reboot of a switch
+/// takes less time.
 pub(crate) const PATIENT: RetryPolicy = RetryPolicy {
     patience: Duration::from_secs(10 * 60),
     first_pause: Duration::from_secs(1),
@@ -71,8 +71,8 @@ impl RetrySchedule {
     }
 
     /// Returns the pause after an attempt that has failed with `error`, and logs the retry. The pause is at least
-    /// `requested`, which the server has sent. Clients that have received the same `requested` return at different
-    /// times.
+    /// `requested`, the pause that the server has requested. It is randomized, so that clients do not retry
+    /// simultaneously.
     ///
     /// # Errors
     /// Returns `error` if the time for retries has elapsed.

@@ -55,7 +55,7 @@ fn box_name(graph: &LayoutGraph, node: usize) -> String {
 
 fn type_line(item: LayoutItem) -> String {
     match item {
-        // The heading of the column shows the type.
+        // No type is written for disks and groups, because the heading of their column shows it.
         LayoutItem::Disk(_) | LayoutItem::Group(_) => String::new(),
         LayoutItem::Partition(_) | LayoutItem::Volume(_) => {
             format!("{} · {}", node_text::node_size(item), node_text::describe_type(item))

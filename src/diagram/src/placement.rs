@@ -1,8 +1,9 @@
 //! Placement of the boxes and lines of the diagram. The boxes are arranged in columns, and the lines between them run
 //! from left to right. Lines have few crossings and are as straight as possible.
 //!
-//! The result is a layered drawing (Sugiyama). A line that passes a column gets a cell in this column. The cells of each column are ordered
-//! by the mean positions of their neighbors. Vertical positions are the least squares solution that keeps the boxes apart.
+//! The result is a layered drawing (Sugiyama). A line that passes a column gets a cell in this column. The cells of
+//! each column are ordered by the mean positions of their neighbors. Vertical positions are the least squares solution
+//! under the condition that the boxes do not overlap.
 
 use model::layout::graph::{LayoutGraph, LayoutItem};
 
@@ -45,7 +46,7 @@ pub struct DiagramPlacement {
     pub height: f64,
 }
 
-/// Cell of a column: a node, or a line that passes the column.
+/// Cell of a column, which contains a node or a line that passes the column.
 struct ColumnCell {
     node: Option<usize>,
     column: usize,
@@ -105,7 +106,7 @@ fn assign_columns(graph: &LayoutGraph) -> (Vec<usize>, usize) {
             LayoutItem::Filesystem(_) => arrays + 5,
         })
         .collect();
-    // Arrays may be listed in any order: the number of rounds covers the longest possible chain.
+    // Arrays may be listed in any order. The number of rounds is sufficient for the longest possible chain of arrays.
     for _ in 0..arrays {
         for node in 0..ranks.len() {
             if matches!(graph.nodes[node].item, LayoutItem::Array(_)) {

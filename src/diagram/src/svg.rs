@@ -192,7 +192,8 @@ fn draw_badge(x: f64, y: f64, wipe: bool) -> Group {
 fn draw_connection(line: &Connector, colour: &str, spare: bool, word: &str) -> Group {
     let mut data = String::new();
     for (index, (x, y)) in line.points.iter().enumerate() {
-        // A curve leads to points with odd indexes, and a straight line leads to points with even indexes.
+        // The segment that ends at a point with an odd index is a curve; a segment that ends at a point with an even
+        // index is straight.
         data += &match index {
             0 => format!("M{x} {y}"),
             _ if index % 2 == 0 => format!(" L{x} {y}"),

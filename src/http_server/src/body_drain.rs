@@ -49,7 +49,7 @@ impl hyper::body::Body for DrainedBody {
 impl Drop for DrainedBody {
     fn drop(&mut self) {
         let Some(body) = self.0.take().filter(|body| !hyper::body::Body::is_end_stream(body)) else { return };
-        // Without a runtime, the server is shutting down.
+        // If there is no runtime, the server is shutting down, and the body is not read.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(tokio::time::timeout(DRAINED_WITHIN, discard(body)));
         }

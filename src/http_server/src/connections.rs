@@ -35,7 +35,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-// The ramdisk's agent has a separate build profile, since it cannot continue after a panic.
+// The server must be built with unwinding panics. The agent has a separate build profile that aborts, because it cannot
+// continue after a panic.
 #[cfg(panic = "abort")]
 compile_error!(
     "the server was built with a Cargo profile that aborts on panic, so a single request could end the server: build the server with the panic strategy unwind"
@@ -44,9 +45,11 @@ compile_error!(
 /// Timeout for the head of a request, and for an idle connection.
 const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Default of the time after which a request that waits for its turn is answered with 429. It is shorter than the patience of agents.
+/// Default time after which a request that waits for its turn is answered with 429. This time is shorter than the
+/// request timeout of agents.
 const TURN_PATIENCE: Duration = Duration::from_secs(20);
-/// Part of the connections that are kept free: below it, connections are closed after each response.
+/// Divisor of the maximum number of connections. If fewer than this fraction of the connections is free, connections
+/// are closed after each response.
 const SCARCE: usize = 10;
 
 /// Listening socket, with the router that handles its requests.
@@ -182,7 +185,8 @@ async fn handle_connection(
     tls: Option<ServerTls>,
     places: ConnectionPermits,
 ) {
-    // Responses are small and sent immediately; a failure to set the option costs a few milliseconds.
+    // The option sends small responses immediately. An error is ignored, because it only delays responses by a few
+    // milliseconds.
     let _ = stream.set_nodelay(true);
     let stream = WriteTimeoutStream::new(stream, STALLED);
     let (client_address, alarms) = (client.address, client.alarms.clone());
@@ -243,7 +247,8 @@ impl ConnectionClient {
         };
         request_context::add_id_header(response.headers_mut(), &id);
         if self.places.available_permits() < self.scarce_places {
-            // An idle connection would occupy a permit for half a minute.
+            // If few permits are left, the connection is closed, because an idle connection would occupy a permit for
+            // half a minute.
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response
@@ -254,8 +259,8 @@ impl ConnectionClient {
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let request = request.map(|body| Body::new(DrainedBody::new(body)));
         let router = TowerToHyperService::new(self.router.clone());
-        // A panic can leave only the state of this request inconsistent: shared state is in the database, or behind
-        // locks that ignore poisoning.
+        // The server can continue after a panic: only the state of this request may be inconsistent. Shared state is in
+        // the database, or behind locks that ignore poisoning.
         let answer = AssertUnwindSafe(async move { router.call(request).await }).catch_unwind();
         let response = match answer.await {
             Ok(Ok(response)) => response,

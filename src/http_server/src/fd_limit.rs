@@ -12,7 +12,8 @@ const BY_CONNECTION: u64 = 2;
 const AT_LEAST: u64 = 16;
 
 /// Returns the number of connections that the server accepts: `wanted`, but at most as many as the file descriptors
-/// suffice for. `default` is the number without a setting, which reserves a second descriptor for each connection.
+/// suffice for. `default` applies if the operator has not set a number; it reserves a second descriptor for each
+/// connection.
 pub fn limit_connections(default: usize, wanted: Option<usize>) -> usize {
     let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(20, |(soft, _)| soft);
     let most = usize::try_from(limit.saturating_sub(RESERVE).max(AT_LEAST)).unwrap_or(usize::MAX);
@@ -27,7 +28,7 @@ pub fn raise_fd_limit(watch: &StatusLog) -> usize {
     if let Err(error) = raised {
         watch.log_note(format!("cannot raise the limit of open files: {error}"));
     }
-    // The minimum required by POSIX.
+    // If the limit cannot be read, the minimum that POSIX requires is assumed.
     let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(20, |(soft, _)| soft);
     max_connections(limit)
 }

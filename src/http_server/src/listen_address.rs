@@ -28,7 +28,7 @@ pub fn parse_listen_address(text: &str) -> Result<SocketAddr, String> {
     let found =
         (host, port).to_socket_addrs().map_err(|error| format!("cannot resolve {host:?}: {error}; {EXAMPLES}"))?;
     let found: Vec<SocketAddr> = found.collect();
-    // Machines boot over IPv4.
+    // IPv4 addresses are preferred, because machines boot over IPv4.
     let preferred = found.iter().find(|address| address.is_ipv4()).or(found.first());
     preferred.copied().ok_or_else(|| format!("{host:?} has no address; {EXAMPLES}"))
 }

@@ -12,8 +12,8 @@ pub const WATCHERS: usize = 256;
 /// Maximum number of pages of one user that receive live updates at the same time, so that no user can prevent the
 /// updates of other users.
 pub const WATCHERS_PER_USER: usize = 16;
-/// Maximum number of machines whose state is stored. When this number is exceeded, half of the states are discarded:
-/// those of the machines that have been silent longest.
+/// Maximum number of machines whose state is stored. When this number is exceeded, the states of the least recently
+/// active half of the machines are discarded.
 const MACHINES: usize = 64 << 10;
 
 /// Current states of machines. Cheap to clone.
@@ -32,7 +32,8 @@ struct LiveState {
     version: u64,
     /// Value of `LiveStates::version` when the console log of the machine last grew.
     logged: u64,
-    /// Last progress event; `None` if a change that is not a progress event has followed.
+    /// Last progress event; `None` if the state of the machine has changed since this event for another reason, such as
+    /// an order.
     event: Option<ProgressEvent>,
     at: Instant,
 }
@@ -129,11 +130,12 @@ impl Drop for WatcherPlace {
     }
 }
 
-/// Change of a machine's state since a watcher last asked.
+/// Change of a machine's state since the watcher's previous call of [`WatcherPlace::take_changes`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct MachineChange {
     pub machine: String,
-    /// Last progress event; `None` if a change that is not a progress event has followed.
+    /// Last progress event; `None` if the state of the machine has changed since this event for another reason, such as
+    /// an order.
     pub event: Option<ProgressEvent>,
     /// Whether the console log has grown.
     pub has_new_log: bool,

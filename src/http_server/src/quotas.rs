@@ -52,11 +52,11 @@ impl<S: Send + Sync> FromRequestParts<S> for ClientAddress {
     }
 }
 
-/// Address and source port of the client of a request.
+/// Client of a request: address and source port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientOrigin {
     pub address: IpAddr,
-    /// Source port; `None` if a proxy hides it.
+    /// Source port; `None` if a proxy does not report it.
     pub port: Option<u16>,
 }
 
@@ -141,7 +141,8 @@ impl ClientQuotas {
             return ClientOrigin { address, port: Some(port) };
         }
         let mut values = headers.get_all("x-forwarded-for").iter().filter_map(|value| value.to_str().ok());
-        // Only the last element is from the proxy. The client itself may have written the others.
+        // Only the last element is trusted, because it was added by the proxy. The client may have written the other
+        // elements.
         let last = values.next_back().and_then(|value| value.rsplit(',').next());
         last.and_then(|element| ClientOrigin::parse_forwarded(element.trim()))
             .unwrap_or(ClientOrigin { address, port: None })

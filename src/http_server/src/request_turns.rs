@@ -1,8 +1,8 @@
-//! Limit on the number of requests of an address that are handled at the same time. Further requests of that address
-//! wait in the order of their arrival, and do not delay requests of other addresses.
+//! Limit on the number of requests of one client address that are handled at the same time (turns). Further requests of
+//! that address wait in the order of their arrival, and do not delay requests of other addresses.
 //!
-//! While a request waits for something outside of the server (its own body, an allocation, a management controller), it releases its turn:
-//! see [`RequestTurn::rest_during`].
+//! While a request waits for something outside of the server (its own body, an allocation, a management controller), it
+//! releases its turn: see [`RequestTurn::rest_during`].
 
 use common::sync::lock_mutex;
 use std::collections::HashMap;
@@ -40,7 +40,7 @@ pub struct RequestTurn {
     place: QueuePlace,
 }
 
-/// Guard that counts a request of an address until it is dropped.
+/// Guard that counts a request of an address until the guard is dropped.
 struct QueuePlace {
     turns: RequestTurns,
     address: IpAddr,
@@ -48,7 +48,7 @@ struct QueuePlace {
 }
 
 impl RequestTurns {
-    /// Creates turns for `at_once` requests of each address at the same time.
+    /// Creates a limit of `at_once` simultaneous requests for each address.
     pub fn new(at_once: usize) -> RequestTurns {
         RequestTurns { queues: Arc::default(), at_once: at_once.max(1) }
     }

@@ -1,5 +1,6 @@
-//! Problems of the server itself: a database that cannot be written, a filesystem without free space, missing boot files,
-//! and requests that the server has failed to complete. The program that serves finds the first three, and records them here.
+//! Problems of the server itself: a database that cannot be written, a filesystem without free space, missing boot
+//! files, and requests that the server has failed to complete. The first three are found by a periodic check in the
+//! crate `server`, which records them here.
 
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
@@ -55,7 +56,7 @@ struct HealthState {
     problems: Mutex<HealthProblems>,
     /// Number of requests that the server has failed to complete.
     errors: AtomicU64,
-    /// Number of entries of the audit log that its file lacks.
+    /// Number of entries of the audit log that could not be written to its file.
     lost_audit_entries: AtomicU64,
 }
 
@@ -95,13 +96,13 @@ impl ServerHealth {
         self.0.errors.load(Ordering::Relaxed)
     }
 
-    /// Sets the problem of the file of the audit log, and the number of entries that the file lacks.
+    /// Sets the problem of the audit log's file, and the number of entries that could not be written to this file.
     pub fn set_audit_file(&self, problem: Option<String>, lost: u64) {
         self.0.lost_audit_entries.store(lost, Ordering::Relaxed);
         lock_mutex(&self.0.problems).audit_file = problem;
     }
 
-    /// Returns the number of entries of the audit log that its file lacks.
+    /// Returns the number of entries of the audit log that could not be written to its file.
     pub fn count_lost_audit_entries(&self) -> u64 {
         self.0.lost_audit_entries.load(Ordering::Relaxed)
     }
@@ -112,8 +113,8 @@ impl ServerHealth {
         lock_mutex(&self.0.problems).failures.iter().map(|failure| failure.kind).collect()
     }
 
-    /// Returns the problems that the periodic check has found, the problem of the file of the audit log, and the last
-    /// failed request, for the operator.
+    /// Returns, for the operator, the problems that the periodic check has found, the problem of the audit log's file,
+    /// and the last failed request.
     pub fn failures(&self) -> Vec<String> {
         let problems = lock_mutex(&self.0.problems);
         let error = problems.last_error.as_ref().filter(|(at, _)| at.elapsed() < ERROR_SHOWN);

@@ -39,7 +39,7 @@ enum LogMessage {
     Answered(AnsweredRequest),
 }
 
-/// A message with the id of the request that caused it.
+/// Message for the log, and the id of the request that caused it.
 #[derive(Debug)]
 struct LogLine {
     request: Option<String>,
@@ -124,7 +124,8 @@ impl StatusLog {
         let (finished, done) = mpsc::channel();
         std::thread::Builder::new().name("watch".to_owned()).spawn(move || {
             for one in heard {
-                // The server must continue even if the output is closed or the line cannot be drawn.
+                // Errors are ignored, because the server must continue even if the output is closed or the line cannot
+                // be drawn.
                 let _ = catch_unwind(AssertUnwindSafe(|| show.show(one)));
             }
             show.end();

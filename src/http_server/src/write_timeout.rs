@@ -1,6 +1,6 @@
-//! Write timeout of connections. A connection is closed if its peer does not accept data for some time. Otherwise, a
-//! client that never reads could keep an image open forever. An agent whose disks stall for longer than the timeout
-//! reconnects, and resumes the download.
+//! Write timeout of connections. A connection is closed if its peer does not accept data for some time. Without the
+//! timeout, a client that never reads could keep an image file open forever. An agent whose disks stall for longer than
+//! the timeout reconnects, and resumes the download.
 
 use std::io;
 use std::pin::Pin;

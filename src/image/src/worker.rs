@@ -43,7 +43,7 @@ fn process_image(inside: WorkerStart, landlock: bool) {
     });
 }
 
-/// Exits the process when the agent is gone. Without this exit, threads that wait for one another would never end.
+/// Exits the process when the agent is gone. Otherwise threads that wait for one another would never end.
 fn exit_without_agent() {
     process::exit(1);
 }

@@ -22,14 +22,14 @@ pub static SAID: ConsoleLog = ConsoleLog::new();
 /// Prints one or more lines.
 pub fn print_line(text: &str) {
     let text = escape_hidden(text);
-    // An unwritable console must not make an installation fail.
+    // Errors are ignored, because an unwritable console must not make an installation fail.
     let _ = io::stdout().write_all(format!("{text}\n").as_bytes());
     SAID.append(&text);
 }
 
 /// Starts the log with the output that the ramdisk recorded before the agent started. That output may be empty.
 pub fn load_ramdisk_log() {
-    // Other ramdisks do not record their output.
+    // The file exists only in drophammer's own ramdisk.
     if let Ok(text) = std::fs::read(Path::new(BEFORE)) {
         SAID.append(truncate_bytes(String::from_utf8_lossy(&text).trim_end(), KEPT / 2));
     }
@@ -56,7 +56,7 @@ impl ConsoleLog {
     }
 
     fn lock_tail(&self) -> MutexGuard<'_, ConsoleTail> {
-        // A panic while the lock was held leaves the text consistent.
+        // A poisoned lock is ignored, because the text is consistent even after a panic of the lock's holder.
         lock_mutex(&self.0)
     }
 

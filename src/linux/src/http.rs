@@ -53,7 +53,7 @@ pub async fn read_async_response(response: reqwest::Response) -> io::Result<Vec<
     is_complete.then_some(body).ok_or_else(too_long)
 }
 
-/// Reads the body of a response to an asynchronous request, of at most `limit` bytes.
+/// Reads the body of a response to an asynchronous request. The body may be at most `limit` bytes long.
 ///
 /// # Errors
 /// Returns an error if the connection is interrupted, or the response exceeds the limit.
@@ -62,7 +62,7 @@ pub async fn read_async_response_up_to(response: reqwest::Response, limit: u64) 
     is_complete.then_some(body).ok_or_else(|| io::Error::other(format!("the response has more than {limit} bytes")))
 }
 
-/// Reads the beginning of an error response to an asynchronous request, as [`read_error_response`] does.
+/// Asynchronous form of [`read_error_response`].
 pub async fn read_async_error_response(response: reqwest::Response) -> String {
     let (body, _) = read_up_to(response, REFUSAL_BYTES).await.unwrap_or_default();
     String::from_utf8_lossy(&body).into_owned()
@@ -208,8 +208,8 @@ pub fn new_async_login_client(authorities: Option<&[u8]>) -> Result<reqwest::Cli
     client.context(Phase::Control, what)
 }
 
-/// Returns a builder with the settings that all clients share. The client connects directly unless the caller adds
-/// [`proxies`].
+/// Returns a builder with the settings that all clients share. The client does not use a proxy unless the caller adds
+/// [`proxies`] to the builder.
 pub fn client_builder(timeout: Option<Duration>) -> ClientBuilder {
     ClientBuilder::from(async_client_builder()).timeout(timeout)
 }
@@ -219,8 +219,8 @@ fn async_client_builder() -> reqwest::ClientBuilder {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let agent = concat!("drophammer/", env!("CARGO_PKG_VERSION"));
     // No Referer header is sent: on a redirect, it would disclose the URL and its query, which may be secret, to the
-    // other host. HTTP/2 is not used: it would send all ranges of an image over one connection, which defeats parallel
-    // ranges.
+    // other host. HTTP/2 is not used: all ranges of an image would be sent over one connection, and fetching the ranges
+    // in parallel would have no benefit.
     let client = reqwest::Client::builder().user_agent(agent).connect_timeout(CONNECT).referer(false);
     let client = client.no_proxy();
     client.http1_only().redirect(Policy::custom(|attempt| match attempt.previous().last() {

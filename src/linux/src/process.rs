@@ -55,7 +55,7 @@ pub struct ToolCommand {
     whole: Option<usize>,
 }
 
-/// Text between the description of a failed `verify` program and its output.
+/// Text that separates, in a message, the description of a failed `verify` program from the program's output.
 pub(crate) const QUOTE: &str = ", saying: ";
 
 /// Output of a tool that succeeded.
@@ -319,7 +319,7 @@ impl fmt::Display for CommandError {
 
 impl std::error::Error for CommandError {}
 
-/// Returns the first line of an error message up to the output of a program that the message quotes. The output follows
+/// Returns the first line of an error message, without the program output that the message quotes. The output follows
 /// the description of a [`CommandError`], or [`QUOTE`]. Programs of an image may print passwords.
 pub fn without_program_output(message: &str) -> &str {
     let line = message.lines().next().unwrap_or_default();

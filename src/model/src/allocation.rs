@@ -46,8 +46,8 @@ pub struct AssignedMachine {
     pub size: Option<IdReference>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocation: Option<Allocation>,
-    /// Latest migration in which the machine takes or took part. The field remains present after the migration has ended. drophammer
-    /// extension.
+    /// Latest migration of which the machine is or was a part. The field remains present after the migration has ended.
+    /// drophammer extension.
     #[serde(default, rename = "move", skip_serializing_if = "Option::is_none")]
     pub newest_move: Option<MigrationStatus>,
 }
@@ -89,8 +89,8 @@ pub struct Allocation {
     /// Layout, in the spelling of the control plane; see [`Allocation::parse_layout`].
     #[cfg_attr(feature = "schema", schemars(with = "crate::layout::Layout", description = "Desired disk layout."))]
     pub filesystemlayout: Value,
-    /// Networks of metal-stack. Like `dns_servers`, `ntp_servers`, `firewall_rules` and `vpn`, they are passed to the image's installer
-    /// without changes.
+    /// Networks of metal-stack. This field is passed unchanged to the image's installer, and so are `dns_servers`,
+    /// `ntp_servers`, `firewall_rules` and `vpn`.
     #[serde(default)]
     pub networks: Value,
     /// Network configuration of the installed system, in version 2 of netplan's format. drophammer extension.
@@ -98,8 +98,8 @@ pub struct Allocation {
     pub network: Value,
     #[serde(default)]
     pub ssh_pub_keys: Vec<String>,
-    /// User data for the installed system, in base64. As in metal-stack, a text that is not valid base64 is itself the
-    /// user data.
+    /// User data for the installed system, in base64. A text that is not valid base64 is used as the user data itself,
+    /// as in metal-stack.
     #[serde(default)]
     pub user_data: String,
     #[serde(default)]
@@ -136,8 +136,8 @@ pub struct Allocation {
     /// Key of the machine's encrypted filesystems with `key: server`. drophammer extension.
     #[serde(default, skip_serializing_if = "SecretText::is_empty")]
     pub disk_key: SecretText,
-    /// True if a disk key exists but is not in this response. The key is omitted from responses to operators, and from
-    /// responses to machines that boot after the point of no return of their installation.
+    /// True if a disk key exists but is not in this response. The key is omitted from responses to operators, and to a
+    /// machine that boots again after its installation has passed the point of no return.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disk_key_withheld: bool,
     /// Names of the secret fields that this response omits. The control plane sends these fields only on a separate
@@ -153,8 +153,8 @@ pub struct Allocation {
     /// True if the installation is a reinstall. A reinstall preserves the disks with `wipeonreinstall: false`.
     #[serde(default)]
     pub reinstall: bool,
-    /// True if an installation preserves this machine's previous data on disks with `wipeonreinstall: false`. This
-    /// field is never transmitted.
+    /// True if the installation preserves the data that this machine already has on disks with `wipeonreinstall:
+    /// false`. This field is never transmitted.
     #[serde(skip)]
     pub keeps: bool,
     /// Reinstall order. Like `installed`, this field is a drophammer extension.
@@ -167,7 +167,7 @@ pub struct Allocation {
     /// Install marker of the last finished installation, as stored by the control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub installed: Option<InstallMarker>,
-    /// How thoroughly disks are erased before new contents are written to them. drophammer extension.
+    /// Method by which disks are erased before new contents are written to them. drophammer extension.
     #[serde(default)]
     pub erase: EraseMode,
     /// Complete list of the steps to run. If no template changes the default steps, the list is empty, and the default
@@ -202,11 +202,11 @@ pub struct Allocation {
     /// Plan that the operator has approved. The agent refuses any other plan. drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<ApprovedPlan>,
-    /// Reason to doubt that this machine is the one that the machine file describes; `None` if there is no doubt. If
-    /// there is a doubt, only blank disks are erased. drophammer extension.
+    /// Reason why this machine may not be the one that the machine file describes; `None` if its identity is certain.
+    /// If a reason is set, only blank disks are erased. drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blank_only: Option<String>,
-    /// Role of this machine in a migration. It takes precedence over all other fields. drophammer extension.
+    /// Role of this machine in a migration. If set, it takes precedence over all other fields. drophammer extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moving: Option<MigrationOffer>,
 }
@@ -311,8 +311,8 @@ pub enum FinisherChoice {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum BootOrder {
-    /// The entry of the installed system comes after the network entries, so that a reinstall, which boots from the
-    /// network, needs no action at the console.
+    /// The entry of the installed system comes after the network entries. The machine can then be reinstalled over the
+    /// network without an action at its console.
     #[default]
     Pxe,
     /// The entry of the installed system comes before all other entries.

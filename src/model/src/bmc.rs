@@ -47,8 +47,8 @@ pub struct InBandBmc {
     pub problems: Vec<String>,
 }
 
-/// Fields of the FRU (field replaceable unit) inventory that identify the parts of a server for orders and replacement.
-/// Unknown fields are empty.
+/// Fields of the FRU (field replaceable unit) inventory, with part and serial numbers that are needed to order spare
+/// parts. Unknown fields are empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FruInfo {
@@ -122,7 +122,8 @@ impl BmcAddress {
         if host.is_empty() || host.starts_with('-') || !host.bytes().all(plain) {
             return Err(form());
         }
-        // Some controllers respond only to paths with a trailing slash, so the path of a system is sent as written.
+        // The path of a system is used as written, because some controllers respond only to paths with a trailing
+        // slash.
         let is_root = ["", "/redfish/v1"].contains(&path.trim_end_matches('/'));
         let (name, port) = match host.rsplit_once(':') {
             Some((name, port)) if !name.contains(':') || name.ends_with(']') => {

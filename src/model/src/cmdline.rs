@@ -16,7 +16,7 @@ pub struct AgentSettings {
     /// `drophammer.key=`: public keys whose signatures on images and machine files are trusted; may be repeated.
     pub keys: Vec<String>,
     /// `drophammer.minimum=`: for each operating system, the oldest version of a signed image that may be installed. If
-    /// the ramdisk specifies a later minimum, the minimum of the ramdisk applies.
+    /// the minimum in the ramdisk is a later version, it applies instead.
     pub minimum: Vec<String>,
     /// `console=`: all consoles, in the order of the command line. The installed system gets the same consoles.
     pub consoles: Vec<String>,
@@ -75,7 +75,7 @@ impl AgentSettings {
 
 fn parse_control_plane(one: &impl Fn(&str) -> Result<Option<String>>) -> Result<ControlPlaneSource> {
     let (token, report) = (one("drophammer.token")?, one("drophammer.report")?);
-    // Either of these two settings selects a conductor.
+    // A conductor is selected by either of these two settings.
     let conductor = one("ipa-api-url")?.or(one("ipa-inspection-callback-url")?);
     let named = [
         ("drophammer.url=", one("drophammer.url")?),

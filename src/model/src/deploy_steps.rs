@@ -17,7 +17,7 @@ pub use out_of_band::{BiosSetting, BootDevice, OutOfBandStep, find_misplaced_ste
 
 use serde::{Deserialize, Serialize};
 
-/// How thoroughly a disk is erased before new contents are written to it.
+/// Method by which a disk is erased before new contents are written to it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -89,7 +89,7 @@ impl StepList {
     /// Returns the mode in which disks are erased.
     pub fn erase_mode(&self) -> EraseMode {
         let values = self.list.iter().filter_map(|step| step.arguments.get("erase"));
-        // Invalid values were rejected before.
+        // Invalid values are ignored here, because they were already reported as problems.
         values.filter_map(|value| EraseMode::deserialize(value).ok()).next_back().unwrap_or_default()
     }
 }

@@ -8,7 +8,8 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::path::Path;
 
-/// Defines the Rust type for one type of name. Values are not converted implicitly to the Rust types of other names.
+/// Defines the Rust type for one type of name. There is no implicit conversion between the Rust types of different
+/// names.
 macro_rules! kind_of_names {
     ($(#[$meta:meta])* $name:ident) => {
         $(#[$meta])*
@@ -137,8 +138,8 @@ impl KernelName {
 }
 
 impl DevicePath {
-    /// Returns the kernel name of a device whose node the kernel created. The result is wrong for paths that device
-    /// mapper or mdadm created; `storage_graph` resolves such paths.
+    /// Returns the kernel name of a device whose node the kernel created. The function must not be used for paths that
+    /// device mapper or mdadm created, which `storage_graph` resolves.
     pub fn kernel_name(&self) -> KernelName {
         KernelName(self.0.strip_prefix("/dev/").unwrap_or(&self.0).replace('/', "!"))
     }
@@ -155,8 +156,8 @@ impl LayoutPath {
         LayoutPath(append_partition_number(&self.0, number))
     }
 
-    /// Returns this name as a device path. The path exists on the machine only if the device is an array or a volume; `storage_graph`
-    /// resolves the names of disks.
+    /// Returns this name as a device path. The path is valid on the machine only for arrays and volumes. For disks,
+    /// `storage_graph` finds the device path.
     pub fn as_device(&self) -> DevicePath {
         DevicePath(self.0.clone())
     }

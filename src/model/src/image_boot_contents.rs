@@ -1,5 +1,5 @@
-//! Bootable contents of an image, as listed in its manifest. The list makes it possible to refuse an image that cannot
-//! be booted before anything is written.
+//! Bootable contents of an image, as listed in its manifest. With this list, an image that cannot boot is refused
+//! before anything is written.
 
 use serde::{Deserialize, Serialize};
 

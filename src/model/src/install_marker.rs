@@ -57,7 +57,7 @@ pub struct InstallMarker {
     #[serde(default)]
     pub disks: Vec<RecordedDisk>,
     /// `sha256:HEX` of the certificate of the machine that sent this installation in a migration. If the sending
-    /// machine has booted its own system after sending, that system may contain newer data.
+    /// machine boots its own system again after the transfer, that system may contain newer data.
     #[serde(default, with = "common::serde_empty", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub received_from: Option<String>,
@@ -134,8 +134,8 @@ pub struct RecordedDisk {
     /// Whether a reinstall may wipe the disk. `None` in older markers, which do not contain this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promise: Option<WipePolicy>,
-    /// Objects on this preserved disk that the attempt was about to create when this record was written. Empty in the
-    /// marker of a finished installation.
+    /// Objects that the attempt was about to create on this disk, which is otherwise preserved, when the record was
+    /// written. Empty in the marker of a finished installation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub making: Vec<PendingCreation>,
 }
@@ -170,7 +170,7 @@ impl RecordedDisk {
     }
 }
 
-/// Object that an attempt creates on a disk whose other contents are preserved.
+/// Object that an attempt creates on a disk. The other contents of the disk are preserved.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct PendingCreation {

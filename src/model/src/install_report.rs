@@ -42,8 +42,8 @@ pub enum InstallOutcome {
 pub struct FailureSummary {
     /// Stage of the plan that failed. If there was no plan yet, this is the phase that failed.
     pub stage: String,
-    /// True if the attempt was announced to the control plane, but has written nothing. The control plane may then have
-    /// recorded that the attempt passed its point of no return.
+    /// True if the attempt was announced to the control plane, but has written nothing. The control plane may
+    /// nevertheless have recorded that the attempt passed its point of no return.
     pub announced: bool,
     /// Marker of this allocation that was found on a disk but is not trusted, for inspection by the operator.
     pub unbelieved: Option<InstallMarker>,
@@ -58,7 +58,7 @@ pub struct FailureSummary {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DiskChanges {
     pub erased: Vec<ErasedDisk>,
-    /// Identifiers of the preserved objects, read before and after a reinstall. The two readings differ only if the
+    /// Identifiers of the preserved objects, read before and after a reinstall. If the two readings differ, the
     /// installation has failed.
     pub kept: Vec<PreservationProof>,
     /// Files of the image that are hidden below the mount points of preserved filesystems.

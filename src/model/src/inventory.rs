@@ -174,7 +174,7 @@ pub struct InventoryDisk {
     #[serde(default)]
     pub uses: Vec<DeviceUse>,
     /// Reason why the contents of the disk are not completely known, such as a read error or a signature with a wrong
-    /// checksum. If there is a reason, the absence of tables and signatures proves nothing, and the disk must not be
+    /// checksum. If a reason is set, the disk may have tables and signatures that are not listed, and must not be
     /// treated as blank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
@@ -345,7 +345,7 @@ impl Inventory {
         use StackedDeviceKind::{Crypt, Other, Volume};
         let volumes = self.stacked.iter().filter(|stacked| matches!(stacked.kind, Volume | Crypt | Other));
         let parts = volumes.flat_map(|stacked| stacked.table.iter().flat_map(|table| &table.partitions));
-        // Partitions that kpartx has mapped are listed as stacked devices.
+        // Partitions that kpartx has mapped have device nodes, and are listed as stacked devices.
         let stacked: BTreeSet<&DevicePath> = self.stacked.iter().map(|stacked| &stacked.device).collect();
         parts.map(|part| &part.device).filter(|device| !stacked.contains(device)).collect()
     }

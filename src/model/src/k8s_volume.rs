@@ -37,8 +37,8 @@ pub struct K8sVolume {
     pub template: Value,
     /// Whether the resource is marked for deletion (`metadata.deletionTimestamp`).
     pub deleted: bool,
-    /// Whether the resource is from a Kubernetes API server, as its `apiVersion` shows. Such a resource owns its
-    /// PersistentVolume.
+    /// Whether the resource was exported from a Kubernetes API server, according to its `apiVersion`. Such a resource
+    /// is the owner of its PersistentVolume.
     pub is_exported: bool,
 }
 
@@ -83,8 +83,8 @@ impl K8sVolume {
     }
 
     /// Returns whether the volume belongs to the host with this name. Kubernetes names nodes by their hostnames, with
-    /// or without the domain. If the hostname is empty, as for a command on an operator's workstation, returns true for
-    /// all volumes.
+    /// or without the domain. If the hostname is empty, because a command runs on an operator's workstation, returns
+    /// true for all volumes.
     pub fn belongs_to_host(&self, hostname: &str) -> bool {
         hostname.is_empty() || is_node(&self.node, hostname)
     }

@@ -21,8 +21,9 @@ const DEFAULT_UUIDS: [Uuid; 2] = [
     Uuid::from_u128(0x8a95d198_7f46_11e5_bf8b_08002704d48e),
 ];
 
-/// Returns the UUID; `None` if the UUID does not identify a machine. Such a UUID is "not present" or "not set" (SMBIOS
-/// 7.2.1), or is a default value that a vendor shipped on all boards of a model.
+/// Returns the UUID; `None` if the UUID does not identify a machine. A UUID does not identify a machine if it is "not
+/// present" or "not set" (SMBIOS 7.2.1), or if it is a default value that a vendor has shipped on all boards of a
+/// model.
 pub fn usable_uuid(uuid: Uuid) -> Option<Uuid> {
     let is_default = |uuid: Uuid| {
         DEFAULT_UUIDS.contains(&uuid)
@@ -209,7 +210,7 @@ pub fn usable_serial(text: &str) -> Option<&str> {
     const ROW: &str = "01234567890123456789";
     let is_row = letters.len() > 4 && (ROW.contains(&letters) || "0123456789abcdef".contains(&letters));
     let is_placeholder = is_repeated || is_row || PLACEHOLDER_SERIALS.contains(&letters.as_str());
-    // A text without ASCII letters and digits is usable, because no placeholder in another script is known.
+    // A text in another script is usable, because no placeholder in another script is known.
     let has_others = text.chars().any(char::is_alphanumeric) && letters.is_empty();
     (has_others || !is_placeholder).then_some(text)
 }

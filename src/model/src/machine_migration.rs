@@ -47,8 +47,8 @@ pub enum MigrationSide {
     Receive,
 }
 
-/// Latest migration of a machine, and the state of this migration. A machine that has no role needs this status to
-/// detect the end of the migration.
+/// Latest migration of a machine, and the state of this migration. A machine without a role in a migration detects the
+/// end of the migration by this status.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
 pub struct MigrationStatus {
@@ -63,9 +63,9 @@ pub struct MigrationStatus {
 pub enum MigrationAnswer<'m> {
     /// The migration continues, and the machine has this role.
     Role(&'m MigrationOffer),
-    /// The migration is in this state and has not ended; the machine must wait, without a role for now.
+    /// The migration is in this state and has not ended. The machine currently has no role, and must wait.
     Waiting(&'m str),
-    /// The migration has succeeded: the system runs on the target machine.
+    /// The migration has succeeded, and the system runs on the target machine.
     Done,
     /// The migration was canceled or refused, or it was superseded by the order of another migration.
     Ended,

@@ -23,8 +23,8 @@ pub struct KnownDisk {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub wwn: String,
     pub size_bytes: u64,
-    /// Whether the machine was erased while this disk was absent. The absence of the disk is then still reported, but no longer prevents
-    /// the use of the machine.
+    /// Whether the machine was erased while this disk was absent. The absence of the disk is then still reported, but
+    /// no longer prevents the use of the machine.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub written_off: bool,
 }
@@ -53,9 +53,9 @@ impl std::fmt::Display for KnownDisk {
     }
 }
 
-/// Returns the known disks that are absent. A known disk is present if a disk with its identifiers and size is found.
-/// If no such disk is found, but there is a disk of the same size that matches no other known disk, that disk is
-/// considered a replacement, and the known disk is not reported as absent.
+/// Returns the known disks that are absent. A known disk is present if a disk with its identifiers and size is found. A
+/// disk of the same size that matches no known disk is treated as a replacement for an absent one, which is then not
+/// reported.
 pub fn find_missing(known: &[KnownDisk], disks: &[InventoryDisk]) -> Vec<KnownDisk> {
     let mut unmatched: Vec<&InventoryDisk> = disks.iter().collect();
     let mut take = |is_match: &dyn Fn(&InventoryDisk) -> bool| {
@@ -76,8 +76,8 @@ pub fn disks_to_record(disks: &[InventoryDisk], missing: &[KnownDisk]) -> Vec<Kn
     present.chain(missed.into_iter().chain(written_off).cloned()).collect()
 }
 
-/// Identity of a connected disk. A disk that was disconnected and reconnected is considered a different disk, because it gets a new
-/// sequence number.
+/// Identity of a connected disk. A disk that was disconnected and reconnected counts as a different disk, because it
+/// has a new sequence number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectedDisk {
     name: KernelName,

@@ -70,8 +70,8 @@ pub fn is_unsupported(name: &str) -> bool {
 /// Supported network managers, in the order in which they are detected. netplan is first because it controls
 /// NetworkManager and networkd. networkd follows NetworkManager and ifupdown, because nearly every image with systemd
 /// contains networkd, even an image that does not use it. cloud-init is last because it does not pass all settings to
-/// other network managers (22.4, Debian 12). For networkd, it writes neither bonds nor VLANs. For ifupdown, it writes
-/// only VLANs whose names contain the VLAN id. It writes `on-link` only for netplan.
+/// other network managers (22.4, Debian 12). For networkd, cloud-init writes neither bonds nor VLANs. For ifupdown, it
+/// writes only VLANs whose names contain the VLAN id. Only for netplan, it writes `on-link`.
 const ALL: [NetworkBackend; 5] = [
     NetworkBackend::Netplan,
     NetworkBackend::NetworkManager,
@@ -86,7 +86,7 @@ const CLOUD_INIT: &str = "/usr/bin/cloud-init";
 /// precedence.
 pub const CLOUD_FOLDER: &str = "/etc/cloud/cloud.cfg.d";
 
-/// Returns a name for a settings file. The name sorts after the names of the settings files in `others`.
+/// Returns a name for a settings file that sorts after the names of all other settings files (`others`).
 fn choose_last_name(others: &[String]) -> String {
     const USUAL: &str = "99-drophammer-network.cfg";
     const OWN: &str = "drophammer-network.cfg";
@@ -178,7 +178,7 @@ impl NetworkBackend {
         }
     }
 
-    /// Returns whether `/etc/resolv.conf` must be written because no program in the tree writes it.
+    /// Returns whether drophammer must write `/etc/resolv.conf`, because no program in the tree writes this file.
     fn needs_resolv_conf(self, has: &dyn Fn(&str) -> bool) -> bool {
         let resolved = ["/usr/lib/systemd/systemd-resolved", "/lib/systemd/systemd-resolved"];
         match self {

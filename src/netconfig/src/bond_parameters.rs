@@ -19,8 +19,9 @@ pub(super) enum ParameterType {
     Targets,
 }
 
-/// Default interval of carrier monitoring (`mii-monitor-interval`) in milliseconds, as in NetworkManager. The other
-/// managers do not monitor the carrier by default, so without this value the bond would not detect link failures.
+/// Default interval of carrier monitoring (`mii-monitor-interval`) in milliseconds, as in NetworkManager. The value is
+/// always set, because the other network managers do not monitor the carrier by default, and the bond would not detect
+/// link failures.
 pub(super) const MII_MILLISECONDS: &str = "100";
 pub(super) const DEFAULT_MODE: &str = "balance-rr";
 

@@ -36,8 +36,8 @@ impl NetworkReader {
         self.problems.push(Diagnostic::new(place, message));
     }
 
-    /// Returns the fields of a mapping. Reports each field whose name is not in `known`. `unread` lists fields that netplan supports but
-    /// drophammer does not.
+    /// Returns the fields of a mapping. Reports each field whose name is not in `known`. `unread` lists the fields that
+    /// netplan supports but drophammer does not; the message for such a field states this.
     pub(crate) fn read_fields<'a>(
         &mut self,
         field: &JsonField<'a>,

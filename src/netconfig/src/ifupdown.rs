@@ -20,7 +20,7 @@ impl NetworkConfig {
             if self.find_bond(id).is_some() {
                 continue;
             }
-            // A VLAN is `auto`: it is brought up at boot, and its underlying device must be up by then.
+            // A VLAN is marked `auto` and brought up at boot. Its underlying device must be up by then.
             let comes_late = ethernet.settings.optional && self.vlans_on_device(id).next().is_none();
             text += &format_stanzas(&name, comes_late, Vec::new(), &ethernet.settings, Vec::new());
         }
@@ -38,18 +38,18 @@ impl NetworkConfig {
 
     fn bond_commands(&self, id: &str, bond: &BondConfig, nics: &[Nic]) -> Vec<String> {
         let given = bond.set_parameters().filter(|(parameter, value)| {
-            // 0 is the kernel's default. The kernel refuses an explicit 0 together with the other type of link
-            // monitoring.
+            // A value of 0 is omitted: it is the kernel's default, and the kernel refuses an explicit 0 if the other
+            // type of link monitoring is configured.
             !(matches!(parameter.kind, ParameterType::Milliseconds) && *value == "0")
         });
         let parameters: Vec<String> = given.map(|(parameter, value)| format!("{} {value}", parameter.kernel)).collect();
-        // Loading the kernel module may have created bond0 already.
+        // The bond may already exist, because loading the kernel module may create bond0.
         let mut lines = vec![creation_command(id, &format!("name {id} type bond"))];
         lines.push(format!("pre-up ip link set dev {id} type bond {}", parameters.join(" ")));
         lines.extend(bond.mac.iter().map(|mac| format!("pre-up ip link set dev {id} address {mac}")));
         for member in &bond.members {
             let member = self.assigned_name(member, nics);
-            // If one of its NICs is missing, the bond must come up with the others.
+            // A failure is ignored, so that the bond comes up even if one of its NICs is missing.
             lines.push(format!("pre-up ip link set dev {member} down || true"));
             lines.push(format!("pre-up ip link set dev {member} master {id} || true"));
         }
@@ -117,7 +117,7 @@ fn address_stanzas(name: &str, settings: &InterfaceSettings) -> Vec<InterfaceSta
     let mut ways = Vec::new();
     let mut push = |is_v4, method, options| ways.push(InterfaceStanza { is_v4, method, options });
     if settings.dhcp4 {
-        // dhclient would also replace the configured MTU.
+        // The MTU is set after the lease was obtained, because dhclient would replace an earlier value.
         let mtu = settings.mtu.map(|mtu| format!("up ip link set dev {name} mtu {mtu}"));
         push(true, "dhcp", [format!("metric {DHCP_METRIC}")].into_iter().chain(mtu).collect());
     }
@@ -129,7 +129,8 @@ fn address_stanzas(name: &str, settings: &InterfaceSettings) -> Vec<InterfaceSta
         (false, Some(true)) => push(false, "auto", Vec::new()),
         (false, _) => {}
     }
-    // Together with a static address, ifup switches autoconfiguration off by default.
+    // Autoconfiguration is written explicitly, because ifup disables it by default for an interface with a static
+    // address.
     let autoconf = (settings.accept_ra != Some(false)).then(|| "autoconf 1".to_owned());
     for address in settings.addresses.iter().filter(|address| !address.is_v4()) {
         push(false, "static", [format!("address {address}")].into_iter().chain(autoconf.clone()).collect());

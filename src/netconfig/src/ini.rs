@@ -41,8 +41,8 @@ impl IniFile {
 }
 
 impl NetworkConfig {
-    /// Renders the `.link` file by which udev names the NIC. udev applies only one `.link` file to a NIC, so this file
-    /// replaces systemd's default file, and also contains the MTU.
+    /// Renders the `.link` file by which udev names the NIC. The file also contains the MTU. It replaces systemd's
+    /// default file, because udev applies only one `.link` file to a NIC.
     pub(super) fn render_link_file(&self, id: &str, name: &str) -> Option<RenderedFile> {
         let ethernet = self.ethernets.get(id)?;
         let mut ini = IniFile::default();

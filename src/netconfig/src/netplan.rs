@@ -45,7 +45,7 @@ impl NetworkConfig {
     pub(super) fn render_netplan(&self) -> Vec<RenderedFile> {
         let mut yaml = YamlWriter { text: WRITTEN_BY.to_owned(), depth: 0, identifies_by_mac: true };
         yaml.write_block("network", |yaml| self.write_yaml(yaml, |_| None));
-        // netplan warns about files that other users can read.
+        // Only root may read the file, because netplan warns about files that other users can read.
         vec![RenderedFile { path: "/etc/netplan/50-drophammer.yaml".to_owned(), mode: 0o600, content: yaml.text }]
     }
 
@@ -94,8 +94,8 @@ impl NetworkConfig {
     }
 }
 
-/// Replaces ARP monitoring by carrier monitoring, because netplan and cloud-init use different field names for the ARP
-/// targets, and each program fails on the field name of the other program.
+/// Replaces ARP monitoring by carrier monitoring. ARP monitoring cannot be configured for both programs: netplan and
+/// cloud-init use different field names for the ARP targets, and each of them fails on the name that the other uses.
 fn replace_arp_monitoring(bond: &mut BondConfig) {
     let had = bond.parameters.remove("arp-interval").is_some() && bond.parameters.remove("arp-ip-targets").is_some();
     if had {

@@ -31,7 +31,8 @@ impl NetworkConfig {
             if self.find_bond(id).is_none() {
                 write_ip(&mut ini, &ethernet.settings);
             }
-            // NetworkManager does not rename NICs; udev does, if the document or the bond requires a name.
+            // If the document or the bond requires a name for a NIC, a `.link` file for udev is written, because
+            // NetworkManager does not rename NICs.
             if ethernet.set_name.is_some() || matches!(ethernet.card, NicSelector::Mac(_)) {
                 files.extend(name.and_then(|name| self.render_link_file(id, &name)));
             }
@@ -64,7 +65,8 @@ impl NetworkConfig {
         ini.set_each("mtu", bond.settings.mtu);
         ini.section("bond");
         for (parameter, value) in bond.set_parameters() {
-            // 0 is the default, and an explicit 0 would conflict with arp_interval.
+            // A value of 0 is omitted, because it is the default, and because an explicit 0 would conflict with
+            // arp_interval.
             let is_off = matches!(parameter.kind, ParameterType::Milliseconds) && value == "0";
             if !is_off || !bond.parameters.contains_key("arp-interval") {
                 ini.set(parameter.kernel, value);
@@ -127,7 +129,7 @@ fn write_family(ini: &mut IniFile, settings: &InterfaceSettings, is_v4: bool) {
     if !servers.is_empty() {
         ini.set("dns", servers.concat());
     }
-    // Search domains are written for only one address family, which must be enabled.
+    // Search domains are written for only one of the address families, which must be enabled on the device.
     let carries_search = if is_v4 { method != "disabled" } else { !settings.has_family(true) && method != "ignore" };
     if carries_search && !settings.search.is_empty() {
         ini.set("dns-search", format!("{};", settings.search.join(";")));

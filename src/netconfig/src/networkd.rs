@@ -40,8 +40,8 @@ impl NetworkConfig {
         let mut ini = IniFile::default();
         ini.section("Match").set("Name", id);
         self.write_network_unit(&mut ini, id, settings);
-        // This unit sorts before the units of NICs, because the first matching unit applies. systemd before 245 would
-        // match a unit of a NIC to a virtual device that has the MAC of this NIC.
+        // The name of this unit sorts before the names of the units of NICs, because the first matching unit applies.
+        // systemd before 245 would otherwise apply the unit of a NIC to a virtual device that has the MAC of this NIC.
         ini.to_file(format!("/etc/systemd/network/05-drophammer-{id}.network"), MODE)
     }
 
@@ -49,7 +49,7 @@ impl NetworkConfig {
     fn write_network_unit(&self, ini: &mut IniFile, id: &str, settings: &InterfaceSettings) {
         ini.section("Link").set_each("MTUBytes", settings.mtu);
         let bond = self.find_bond(id);
-        // The boot waits for bonds, not for each of their members.
+        // Members of a bond are not required for the boot, because the boot waits for the bond itself.
         if settings.optional || bond.is_some() {
             ini.set("RequiredForOnline", "no");
         }
@@ -78,8 +78,8 @@ impl NetworkConfig {
             ini.set("ConfigureWithoutCarrier", "yes");
         }
         if dhcp.is_some() {
-            // netplan writes the same section and metric. Every version of systemd reads this section, and applies the
-            // metric to routes from router advertisements too.
+            // The section and the metric are the same as those that netplan writes. Every version of systemd reads this
+            // section, and applies the metric to routes from router advertisements too.
             ini.section("DHCP").set("RouteMetric", DHCP_METRIC);
             if settings.dhcp4 {
                 // The ramdisk sends the same client identifier, so a DHCP server that identifies clients by option 61

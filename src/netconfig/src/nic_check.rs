@@ -34,7 +34,8 @@ impl NetworkConfig {
 
 /// Returns the field that does not fit the NICs, and the reason.
 fn find_misfit(ethernet: &EthernetConfig, nics: &[Nic]) -> Option<(&'static str, String)> {
-    // The ramdisk has no udev, so the names of NICs in the installed system are not known here.
+    // NICs that are selected by their name are not checked: the names in the installed system are not known here,
+    // because the ramdisk has no udev.
     let NicSelector::Mac(mac) = &ethernet.card else { return None };
     let is_it = |nic: &&Nic| nic.mac.eq_ignore_ascii_case(mac);
     let name = |nic: &Nic| nic.name.clone();

@@ -271,8 +271,8 @@ impl NetworkParser {
         (strip_locations(addresses), strip_locations(search))
     }
 
-    /// Reports a name server whose address family the device does not have. Network managers with separate settings per address family
-    /// cannot express such a name server.
+    /// Reports a name server if the device has no address of the same address family. Network managers with separate
+    /// settings for each address family do not support such a name server.
     fn check_name_servers(&mut self, fields: &JsonFields, settings: &InterfaceSettings, all_read: bool) {
         for is_v4 in [true, false] {
             let server = settings.nameservers.iter().find(|server| server.is_ipv4() == is_v4);
@@ -370,7 +370,7 @@ fn check_gateway(route: &StaticRoute, settings: &InterfaceSettings) -> Result<()
 /// Adds default values of the parameters that every bond must have.
 fn add_default_parameters(mut parameters: BTreeMap<String, String>) -> BTreeMap<String, String> {
     parameters.entry("mode".to_owned()).or_insert_with(|| DEFAULT_MODE.to_owned());
-    // An interval of 0 disables ARP monitoring.
+    // Carrier monitoring is needed if ARP monitoring is absent, or is disabled by an interval of 0.
     if parameters.get("arp-interval").is_none_or(|interval| interval == "0") {
         parameters.entry("mii-monitor-interval".to_owned()).or_insert_with(|| MII_MILLISECONDS.to_owned());
     }

@@ -155,8 +155,8 @@ impl RamdiskScript<'_> {
         }
     }
 
-    /// Adds commands that write the name servers to a file in the directory of the DHCP leases. The ramdisk's scripts consider the network
-    /// up once this directory contains a file.
+    /// Adds commands that write the name servers to a file in the directory of the DHCP leases. The scripts of the
+    /// ramdisk treat the network as up as soon as this directory contains a file.
     fn write_name_servers(&mut self) {
         let content = self.network.render_resolv_conf().map(|file| file.content).unwrap_or_default();
         self.write_command(&["mkdir", "-p", "/run/leases"]);

@@ -41,7 +41,7 @@ impl NetworkParser {
             found,
             |mac| format!("two devices match the NIC {mac}"),
         );
-        // Every link has the same link-local network.
+        // Link-local networks are not compared, because every link has the same link-local network.
         let is_same = |one: &std::net::IpAddr, other: &std::net::IpAddr| {
             one == other && !matches!(one, std::net::IpAddr::V6(one) if one.is_unicast_link_local())
         };

@@ -18,7 +18,7 @@ use sys_mount::MountFlags;
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Runs programs of the target; replaced by a mock in tests.
+/// Runner of the target's programs. Tests replace the runner with a mock.
 pub(crate) trait TargetRunner {
     /// Runs a program of the target.
     ///
@@ -106,7 +106,8 @@ fn mount_special(special: &mut MountStack, devices: &[DevicePath], say: &dyn Fn(
     if Path::new("/sys/firmware/efi/efivars").is_dir()
         && let Err(error) = special.mount_at("efivarfs", "/sys/firmware/efi/efivars", "efivarfs", none, "")
     {
-        // Firmware without runtime services still boots the fallback path of the ESP.
+        // The error is only logged: firmware whose variables are not accessible still boots the fallback path of the
+        // ESP.
         say(&format!("EFI variables are not available in the chroot: {error}"));
     }
     Ok(())
@@ -124,7 +125,8 @@ fn run_and_report_lines(command: ToolCommand, say: &(dyn Fn(&str) + Sync)) -> Re
             }
         });
         let ran = command.run_watched(move |line| {
-            // Sending fails only for lines of processes that outlive the program.
+            // Sending fails only after this function has returned, for lines of processes that have outlived the
+            // program.
             let _ = sender.send(Some(line.to_owned()));
         });
         let _ = end.send(None);

@@ -23,8 +23,8 @@ const PLACE: &str = "/run/drophammer/create";
 /// Directory of the definition in the script's root.
 const FOLDER: &str = "/definition";
 
-/// Directories of the ramdisk that the script can read. Debian's `debootstrap` uses systems that are cached in
-/// `var/cache` instead of downloading them.
+/// Directories of the ramdisk that the script can read. In `var/cache`, Debian's `debootstrap` finds cached systems,
+/// which it would otherwise download.
 const SHOWN: [&str; 8] = ["bin", "sbin", "lib", "lib32", "lib64", "usr", "etc", "var/cache"];
 
 /// Runs the script, and waits until it ends.
@@ -66,7 +66,7 @@ fn bind_read_only(mounts: &mut MountStack, folder: &str) -> Result<()> {
         return fs::read_link(&there).and_then(|to| symlink(to, &here)).context(Phase::Target, what);
     }
     mounts.mount_at(&format!("/{folder}"), &format!("/{folder}"), "none", MountFlags::BIND, "")?;
-    // A bind mount accepts flags only on remount.
+    // A bind mount ignores flags, so they are set by a remount.
     let read_only = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
     mount(None::<&str>, &here, None::<&str>, read_only, None::<&str>).context(Phase::Target, what)
 }

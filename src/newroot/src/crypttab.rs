@@ -48,7 +48,8 @@ pub(crate) fn find_openers(root: &NewRoot) -> impl Iterator<Item = &'static str>
 /// Appends the entries to the image's crypttab, and writes a key file readable only by root for each entry with a key.
 ///
 /// # Errors
-/// Returns an error if the image cannot open a container that is required at boot, or a file cannot be read or written.
+/// Returns an error if a container that is required at boot cannot be opened with the programs of the image, or if a
+/// file cannot be read or written.
 pub fn extend_crypttab(root: &NewRoot, entries: &[CrypttabEntry], say: &dyn Fn(&str)) -> Result<()> {
     if let Some(what) = find_missing_programs(root, entries) {
         let what = format!("the image does not contain {what}");

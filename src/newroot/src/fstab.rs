@@ -9,8 +9,8 @@ use std::io::ErrorKind;
 const PATH: &str = "/etc/fstab";
 
 /// Writes fstab, and creates missing mount points, such as the mount points of tmpfs filesystems, which are not mounted
-/// during installation. Called after the image's installer has run, so that the fstab of the layout replaces the fstab
-/// of the installer.
+/// during installation. This function is called after the image's installer has run, because the installer may write
+/// its own fstab, which is replaced.
 ///
 /// # Errors
 /// Returns an error if the file cannot be written, or a mount point is not a directory.
@@ -47,7 +47,7 @@ fn merge_entries(own: &str, entries: &[FstabEntry]) -> String {
     own.chain([render_fstab(entries)]).collect()
 }
 
-/// Formats an fstab(5) with aligned columns.
+/// Formats the entries as text of an fstab(5), with aligned columns.
 pub(crate) fn render_fstab(entries: &[FstabEntry]) -> String {
     let heading = ["# source", "mount point", "type", "options", "dump", "pass"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
@@ -96,7 +96,8 @@ pub(crate) fn parse_fstab(text: &str) -> Vec<FstabLine> {
     fields.collect()
 }
 
-/// Octal escapes of getmntent(3): characters that end a field or a line, and the backslash, which must be decoded last.
+/// Octal escapes of getmntent(3), for the characters that end a field or a line, and for the backslash. The escape of
+/// the backslash must be decoded last.
 const ESCAPES: [(&str, char); 7] = [
     ("\\040", ' '),
     ("\\011", '\t'),

@@ -5,7 +5,7 @@ use common::error::{Context, Phase, Result};
 use operations::InjectedFile;
 use std::io;
 
-/// Writes or removes each file. Symlinks are resolved within the target.
+/// Writes or removes each of the files in the target, in order. Symlinks are resolved within the target.
 ///
 /// # Errors
 /// Returns an error if a file cannot be written, or its owner does not exist in the target. The remaining files are

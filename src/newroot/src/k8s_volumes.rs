@@ -32,8 +32,7 @@ ExecStop=/bin/sh -c '/sbin/losetup --noheadings --output NAME --associated /var/
 WantedBy=multi-user.target
 ";
 
-/// Writes all volumes of the allocation and returns them. For a volume marked for deletion, no PersistentVolume is
-/// written.
+/// Writes all volumes of the allocation and returns them. Volumes that are marked for deletion get no PersistentVolume.
 ///
 /// # Errors
 /// Returns an error if the backing file of a new volume already exists, the file of a preserved volume is missing, or a
@@ -86,20 +85,21 @@ fn write_sparse_file(root: &NewRoot, sparse: &SparseVolume) -> Result<()> {
             )),
         };
     };
-    // The next attempt treats a file with the final name as complete, so an incomplete file has a temporary name.
+    // The file is created with a temporary name, because the next attempt assumes that a file with the final name is
+    // complete.
     let unfinished = format!("{path}.new");
     root.remove(&unfinished)?;
     let file = root.create_new_file(&unfinished, 0o600).context(Phase::Target, what)?;
     let fill = || {
         file.set_len(*size_bytes).context(Phase::Target, what)?;
-        // Path without symlinks, because the image may contain arbitrary symlinks.
+        // The real path is used, because the image may contain arbitrary symlinks.
         let real = root.real_path(&file).context(Phase::Target, what)?;
         k8s_volumes::fill_sparse_file(&real, filling, *uid, name)?;
         file.sync_all().context(Phase::Target, what)?;
         root.rename_new_file(&unfinished, &uid.to_string()).context(Phase::Target, what)
     };
     fill().inspect_err(|_| {
-        // Removed, because the file may have filled its filesystem.
+        // The incomplete file is removed, because it may have filled its filesystem.
         if let Err(error) = root.remove(&unfinished) {
             tracing::warn!("{error}");
         }

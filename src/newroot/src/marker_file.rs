@@ -10,9 +10,9 @@ use time::format_description::well_known::Rfc3339;
 /// Mode of the marker. Only root may read it, because it contains IDs and serial numbers.
 const SECRET: u32 = 0o600;
 
-/// Writes the marker with the time `now`, waits until the marker is on the disk, and returns the marker as written. All
-/// other data of the target must already be on the disks: after a power failure, a system that contains the marker is
-/// treated as complete.
+/// Writes the marker with the time `now`, waits until the marker is on the disk, and returns the marker as written. The
+/// caller must have flushed all other data of the target to the disks, because a system with a marker is treated as
+/// complete, even after a power failure.
 ///
 /// # Errors
 /// Returns an error if the marker cannot be written.

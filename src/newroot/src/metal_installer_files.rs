@@ -57,14 +57,14 @@ fn format_install_yaml(files: &MachineFiles, root_uuid: &str, password: &str, ti
         ("machineuuid", json!(files.machine)),
         ("sshpublickey", json!(allocation.ssh_pub_keys.join("\n"))),
         ("password", json!(password)),
-        // The field holds a single console, which images put into the kernel command line. The kernel uses the last
-        // console as /dev/console.
+        // The field holds a single console, which images add to the kernel command line. The last console is used,
+        // because the kernel uses the last console as /dev/console.
         ("console", json!(files.assigned.consoles.last().map(String::as_str).unwrap_or_default())),
         ("timestamp", json!(timestamp)),
         ("nics", json!(nics)),
         ("vpn", allocation.vpn.clone()),
         ("role", json!(allocation.role)),
-        // If this is true, images put mdadm.conf and the drivers for arrays into their initrd.
+        // If this field is true, images include mdadm.conf and the drivers for arrays in their initrd.
         ("raidenabled", json!(files.has_arrays)),
         ("root_uuid", json!(root_uuid)),
         ("firewall_rules", allocation.firewall_rules.clone()),
@@ -75,7 +75,7 @@ fn format_install_yaml(files: &MachineFiles, root_uuid: &str, password: &str, ti
 }
 
 /// Describes a NIC and its neighbours. Images use the neighbours to find the NICs that are connected to leaf switches.
-/// As in metal-stack's own agent, the port ID of a neighbour is both the MAC and the identifier of the neighbour.
+/// The port ID of a neighbour is used both as its MAC and as its identifier, as metal-stack's own agent does.
 pub(crate) fn describe_nic(nic: &Nic) -> Value {
     let neighbours = nic.neighbours.iter().map(|leaf| {
         json!({"mac": leaf.port, "name": leaf.display_name(), "hostname": leaf.hostname, "identifier": leaf.port, "neighbors": []})

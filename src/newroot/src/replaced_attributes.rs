@@ -9,11 +9,12 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use xattr::FileExt;
 
-/// Label of SELinux.
+/// Name of the extended attribute that contains the SELinux label.
 pub(crate) const LABEL: &str = "security.selinux";
 const ACL: &str = "system.posix_acl_access";
 
-/// Label and ACL for a file. A new file gets the label of its directory, which the kernel would also assign.
+/// Label and ACL for a file. A file that replaces no other file gets the label of its directory, as the kernel would
+/// assign it.
 #[derive(Debug, Default)]
 pub(crate) struct ReplacedAttributes {
     label: Option<Vec<u8>>,
@@ -60,7 +61,8 @@ impl ReplacedAttributes {
     }
 }
 
-/// Returns a path of an open directory. The path uses the symlink in procfs that always refers to this directory.
+/// Returns a path of an open directory. The path is a symlink in procfs that refers to this directory even if the
+/// directory is renamed.
 fn directory_path(directory: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
 }

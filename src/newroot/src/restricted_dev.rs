@@ -1,7 +1,8 @@
 //! Restricted /dev for programs of the image, with the usual pseudo devices and the disks that these programs may
 //! write.
 //!
-//! With the ramdisk's /dev, programs of the image could write to every disk, and remove the read-only flags of disks.
+//! If programs of the image had access to the ramdisk's /dev, they could write to every disk, and clear the read-only
+//! flags of disks.
 
 use common::error::{Context, Phase, Result};
 use linux::storage::block_device;
@@ -64,7 +65,7 @@ pub(crate) fn run_with_partition_nodes<T>(dev: &Path, devices: &[DevicePath], ru
         scope.spawn(move || {
             let mut shown = BTreeSet::new();
             while let Err(mpsc::RecvTimeoutError::Timeout) = ends.recv_timeout(LOOKS) {
-                // An update fails if a partition disappears in the meantime; the next update then succeeds.
+                // If a partition disappears during an update, the update fails, and the next update succeeds.
                 if let Err(error) = update_partition_nodes(dev, devices, &mut shown) {
                     tracing::debug!("cannot update the device nodes in {folder}: {error}", folder = dev.display());
                 }
@@ -158,7 +159,7 @@ fn copy_allowed_nodes(dev: &Path, ours: &Path, within: &Path, allowed: &BTreeSet
 
 fn create_node(path: &Path, kind: SFlag, device: u64, mode: u32) -> io::Result<()> {
     mknod(path, kind, Mode::S_IRUSR, device)?;
-    // Set explicitly, regardless of the umask.
+    // The mode is set explicitly, because the umask may have cleared bits of the mode.
     fs::set_permissions(path, Permissions::from_mode(mode))
 }
 

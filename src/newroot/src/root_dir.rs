@@ -67,11 +67,12 @@ impl NewRoot {
         let parent = self.open_or_create_directory(parent)?;
         let attributes = ReplacedAttributes::read(&parent, name)?;
         unlink_in(&parent, name)?;
-        // O_EXCL: no symlink, FIFO or device of the image is followed or written to.
+        // With O_EXCL, no existing symlink of the image is followed, and no existing FIFO or device is written.
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let mut file = File::from(openat(&parent, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
         attributes.set_on_file(&file)?;
-        // Set explicitly, regardless of the umask. This also limits the rights that an ACL grants.
+        // The mode is set explicitly, because the umask may have cleared bits of the mode. The mode also limits the
+        // rights that an ACL grants.
         fchmod(&file, Mode::from_bits_truncate(mode))?;
         io::copy(content, &mut file)?;
         file.sync_all()
@@ -150,7 +151,7 @@ impl NewRoot {
         let give = || {
             let file = File::from(self.open_resolved(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK)?);
             std::os::unix::fs::fchown(&file, Some(user), Some(group))?;
-            // Mode last: chown(2) clears set-user-ID bits.
+            // The mode is set last, because chown(2) clears set-user-ID bits.
             Ok(fchmod(&file, Mode::from_bits_truncate(mode))?)
         };
         let given: io::Result<()> = give();
@@ -207,8 +208,8 @@ impl NewRoot {
         Ok(names)
     }
 
-    /// Waits until the entries of this directory are on the disk. [`NewRoot::write_file`] waits only for the content of
-    /// the file.
+    /// Waits until the entries of this directory are on the disk. This call is necessary after [`NewRoot::write_file`],
+    /// which waits only for the content of the file.
     ///
     /// # Errors
     /// Returns an error if the directory does not exist, or the disk fails.

@@ -63,7 +63,7 @@ pub enum Finisher {
     OsInstaller(&'static str),
     /// drophammer.
     Builtin,
-    /// No component.
+    /// The image is not changed.
     Disabled,
 }
 
@@ -213,7 +213,7 @@ pub fn finish_raw_image(
     }
 }
 
-/// Runs the image's installer, and then `label`, which sets the SELinux labels.
+/// Runs the image's installer, and afterwards `label`, a function that sets the SELinux labels.
 fn run_image_installer(
     root: &NewRoot,
     finishing: &FinishInputs,
@@ -237,7 +237,8 @@ fn run_image_installer(
         ),
         Finisher::Builtin | Finisher::Disabled => Ok(()),
     };
-    // An error of the installer is more informative than an error about a mount that the installer left busy.
+    // If both the installer and the cleanup fail, the error of the installer is returned, because the error of the
+    // cleanup (a busy mount) is only a consequence.
     let ran = ran.and_then(|()| label(&chroot));
     ran.and(chroot.close())?;
     Ok(BootRecord::Written)
@@ -274,7 +275,8 @@ fn apply_settings(
         false => None,
     };
     cidata_filesystem::move_seed(root, finishing.seed.as_ref(), say)?;
-    // A raw image may have filesystems that are not mounted now. If it requests labels, only its first boot can set them.
+    // A raw image may contain filesystems that are not mounted now, and that only the installed system can label at its
+    // first boot.
     let policy = selinux::find_policy(root).filter(|_| boots.is_some() || !selinux::is_relabeling_pending(root));
     let needs_programs = boots.is_some() || ignition.is_some() || needs_keys || script.is_some() || enabling.is_some();
     if !needs_programs && policy.as_deref().is_none_or(|policy| !selinux::has_setfiles(root, policy)) {
@@ -299,7 +301,8 @@ fn apply_settings(
         Ok(booting)
     };
     let ran = run();
-    // An error of a program is more informative than an error about a mount that the program left busy.
+    // If both the program and the cleanup fail, the error of the program is returned, because the error of the cleanup
+    // (a busy mount) is only a consequence.
     let left = chroot.close();
     ran.and_then(|booting| left.map(|()| booting))
 }

@@ -17,7 +17,7 @@ pub struct PxeOptions {
 }
 
 impl PxeOptions {
-    /// Returns whether clients get an address without a DNS server.
+    /// Returns whether clients get an address, but no DNS server.
     pub fn assigns_without_dns(&self) -> bool {
         self.range.is_some() && !self.dhcp_options.iter().any(|option| option.is("6", "dns-server"))
     }
@@ -69,7 +69,7 @@ impl DhcpOption {
     }
 }
 
-/// Options that `--pxe` sets itself, by number and name.
+/// DHCP options that `--pxe` sets itself and the operator must not set, by number and name.
 const OWN: [(&str, &str); 5] =
     [("43", "vendor-encap"), ("60", "vendor-class"), ("66", "tftp-server"), ("67", "bootfile-name"), ("150", "")];
 

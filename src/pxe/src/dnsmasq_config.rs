@@ -34,9 +34,9 @@ pub(crate) struct DnsmasqParameters<'a> {
 }
 
 /// Returns the configuration in the format of dnsmasq(8). A client that sends option 175 or the user class iPXE is an
-/// instance of iPXE, and gets the boot script. Every other client is firmware, and must load iPXE first. Firmware of
-/// unsupported architectures gets no response, because after a response without a boot file, such firmware would not
-/// try other servers of the network.
+/// instance of iPXE, and gets the boot script. Every other client is assumed to be firmware, and must load iPXE first.
+/// Firmware of unsupported architectures gets no response, because after a response without a boot file, such firmware
+/// would not try other servers of the network.
 pub(crate) fn dnsmasq_config(asked: &DnsmasqParameters) -> String {
     let DnsmasqParameters { card, script, ipxe, .. } = asked;
     let mut text = format!(
@@ -63,8 +63,8 @@ pub(crate) fn dnsmasq_config(asked: &DnsmasqParameters) -> String {
         card.name,
         asked.leases.display(),
         asked.tftp.display(),
-        // If a proxy offers a file without a server address, iPXE ignores the file. By default, dnsmasq as a proxy does
-        // not send a server address.
+        // The server address is written explicitly, because dnsmasq as a proxy does not send it by default, and iPXE
+        // ignores a boot file without a server address.
         server = card.address,
     );
     let more = match asked.range {
@@ -91,7 +91,8 @@ fn proxy_config(card: &PxeNic) -> String {
 /// the same identifier.
 fn address_config(AddressRange { first, last }: AddressRange, asked: &DnsmasqParameters) -> String {
     let DnsmasqParameters { card, dhcp_options, .. } = asked;
-    // An empty option prevents dnsmasq from announcing itself as the router.
+    // If this host does not forward packets, the router option is set to an empty value. Otherwise dnsmasq would
+    // announce itself as the router.
     let own_router = if asked.forwards { format!(",{}", card.address) } else { String::new() };
     let is_router_given = dhcp_options.iter().any(|option| option.is("3", "router"));
     let router = if is_router_given { String::new() } else { format!("dhcp-option=option:router{own_router}\n") };

@@ -31,9 +31,9 @@ impl DnsmasqDirectory {
         let path = nix::unistd::mkdtemp(&parent.join("drophammer-pxe-XXXXXX"))?;
         let home = DnsmasqDirectory { path, kept, written: None };
         for folder in [home.path.clone(), home.tftp_directory(), home.writable_directory()] {
-            // The first directory already exists.
+            // The outermost directory already exists.
             fs::create_dir_all(&folder)?;
-            // The files are not secret, and dnsmasq may run as another user.
+            // All users can read the directory, because dnsmasq may run as another user. Its files are not secret.
             fs::set_permissions(&folder, Permissions::from_mode(0o755))?;
         }
         for name in BINARIES {
@@ -78,8 +78,8 @@ impl DnsmasqDirectory {
         Ok(path)
     }
 
-    /// Copies the leases, like [`DnsmasqDirectory::keep_leases`], but also if the modification time of the lease file
-    /// is unchanged. The resolution of file times may be too coarse to show the last change.
+    /// Copies the leases even if the modification time of the lease file is unchanged, because the resolution of file
+    /// times may be too coarse to show the last change.
     pub(crate) fn keep_last_leases(&mut self) -> Result<()> {
         self.written = None;
         self.keep_leases()
@@ -87,7 +87,7 @@ impl DnsmasqDirectory {
 
     /// Copies the leases to the server's directory if the lease file has changed.
     pub(crate) fn keep_leases(&mut self) -> Result<()> {
-        // A compromised dnsmasq might have replaced the file by a link.
+        // Links are not followed, because a compromised dnsmasq might have replaced the file by a link.
         let opened =
             OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(self.leases_file());
         let file = match opened {

@@ -50,9 +50,9 @@ impl RamdiskBoot<'_> {
 /// Maximum number of times that a script requests a file.
 const DOWNLOADS: u32 = 4;
 
-/// Returns the part of a script that runs after a failed download. The script is repeated from the label `again`, up to
-/// [`DOWNLOADS`] times in total. It then continues after the label `stop`. A command that fails aborts the script,
-/// unless `||` follows the command.
+/// Returns the commands that run after a failed download. They jump to the label `again`, until the download was tried
+/// [`DOWNLOADS`] times, and then to the label `stop`. In iPXE, a command that fails aborts the script, unless `||`
+/// follows the command.
 fn retry_download(what: &str) -> String {
     format!(
         "inc downloads\niseq ${{downloads}} {DOWNLOADS} && goto stop ||\n\
@@ -60,14 +60,16 @@ fn retry_download(what: &str) -> String {
     )
 }
 
-/// Returns a script that boots the ramdisk. `initrd=initrd` is for UEFI kernels, which request the file by that name; BIOS ignores it.
+/// Returns a script that boots the ramdisk. `initrd=initrd` is for UEFI kernels, which request the file by that name;
+/// BIOS ignores it.
 ///
 /// If kernel or ramdisk cannot be loaded, the script exits, and the firmware boots the disk. If `keep_from_disk` is
-/// true, the system on the disk is incomplete or belongs to another machine. The script then does not return to the
-/// firmware, but restarts the machine after half an hour, as the ramdisk does after a failure.
+/// true, the system on the disk is incomplete or belongs to another machine. In this case, the script does not return
+/// to the firmware. It restarts the machine after half an hour, like the ramdisk after a failure.
 pub fn ramdisk_script(boot: &RamdiskBoot, keep_from_disk: bool) -> String {
     let (kernel, initrd, arguments) = (boot.kernel_url(), boot.initrd_url(), boot.kernel_arguments());
-    // The time is not part of the arguments for kexec, because their digest must be the same in each boot.
+    // The time is added here and not in [`RamdiskBoot::kernel_arguments`], because the digest of those arguments must
+    // be the same in each boot.
     let now = OffsetDateTime::now_utc().unix_timestamp();
     let retry = retry_download("the ramdisk");
     let end = match keep_from_disk {
@@ -87,7 +89,7 @@ pub fn ramdisk_script(boot: &RamdiskBoot, keep_from_disk: bool) -> String {
 
 /// Returns a script that boots the installed system. On UEFI firmware, the script exits with an error, so that the
 /// firmware continues with its next boot entry. If the script exited without an error, the firmware would show its menu
-/// (UEFI 2.10, 3.1.1). A BIOS may stop in both cases, so on BIOS firmware the script boots the first disk explicitly.
+/// (UEFI 2.10, 3.1.1). A BIOS may stop in both cases, so the script for BIOS firmware boots the first disk explicitly.
 pub fn local_disk_script(machine: &str) -> String {
     format!(
         "#!ipxe\necho drophammer: {machine} is installed, starting its disk\niseq ${{platform}} pcbios || exit 1\n\
@@ -110,8 +112,9 @@ pub fn hold_script(url: &str, machine: &str) -> String {
 /// loaded the script. `dhcp` without a NIC name would open other NICs, and continue on the first NIC that receives a
 /// response.
 ///
-/// With `--replace`, the boot script replaces this script. Therefore this script continues only if the download of the
-/// boot script fails, and then repeats the download. The server does not count a repeated request as another attempt.
+/// With `--replace`, the boot script replaces this script. The commands after `--replace` run only if the download of
+/// the boot script has failed, and repeat the download. The server does not count a repeated request as another
+/// attempt.
 pub fn start_script(url: &str) -> String {
     let retry = retry_download("the boot script");
     format!(

@@ -83,7 +83,8 @@ impl PxeServer {
         let (end, ended) = mpsc::channel();
         let (say, first) = mpsc::channel();
         let (keeper, log) = (DnsmasqSupervisor::new(dnsmasq, home), log.clone());
-        // dnsmasq is terminated when the thread that has started it exits, so the same thread supervises it.
+        // The thread that starts dnsmasq also supervises it, because the kernel terminates dnsmasq when this thread
+        // exits.
         let run = move || keeper.supervise(&log, &ended, &say);
         let started = std::thread::Builder::new().name("dnsmasq".to_owned()).spawn(run);
         let keeper = Some(started.context(Phase::Serve, || "start the thread that supervises dnsmasq")?);

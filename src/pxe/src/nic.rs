@@ -13,8 +13,8 @@ use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Duration for which binding an occupied port is retried. A child process keeps the sockets of its parent open until
-/// it executes its program, and may thus occupy a port for a moment.
+/// Duration for which binding an occupied port is retried. A child process inherits the sockets of its parent until it
+/// executes its program, and may occupy a port for a moment.
 const STARTING: Duration = Duration::from_secs(2);
 
 /// UDP port of TFTP.
@@ -92,7 +92,7 @@ impl PxeNic {
             bind(socket.as_raw_fd(), &SockaddrIn::new(a, b, c, d, port))
         };
         let mut found = open();
-        // A child process holds inherited sockets until it executes its program, including the socket of a previous
+        // The check is retried, because a child process of this program may briefly hold the socket of a previous
         // check.
         let until = Instant::now() + STARTING;
         while found == Err(Errno::EADDRINUSE) && Instant::now() < until {

@@ -39,8 +39,8 @@ struct DhcpOffer {
 
 /// Repeated search for other DHCP servers of the network.
 ///
-/// One search proves little: an offer may be lost or late, and another server may start later, for example because both
-/// hosts were powered on together. The first searches therefore follow each other within minutes.
+/// A single search is not reliable: an offer may be lost or late, and another server may start later, for example if
+/// both hosts were powered on together. The first searches are therefore repeated within minutes.
 pub(super) struct ServerSearch {
     due: Instant,
     pause: Duration,
@@ -66,7 +66,8 @@ impl ServerSearch {
         let (card, log, last) = (card.clone(), log.clone(), self.last.clone());
         let search = move || match collect_offers(&card) {
             Ok(offers) => report_change(describe_offers(&card, &offers, assigns), &last, &log),
-            // The search can fail, for example because the DHCP client of this host occupies the port.
+            // A failed search is not a problem of the network: for example, the DHCP client of this host may occupy the
+            // port.
             Err(error) => {
                 log(PxeMessage::Note(format!("cannot look for other DHCP servers on {nic}: {error}", nic = card.name)))
             }

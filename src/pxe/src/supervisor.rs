@@ -79,7 +79,7 @@ impl DnsmasqCommand {
             match has_begun.recv_timeout(Duration::from_millis(50)) {
                 Ok(()) => return Ok(running),
                 Err(RecvTimeoutError::Timeout) => {}
-                // dnsmasq has closed its output, so its start can no longer be observed.
+                // dnsmasq has closed its output, so that its start can no longer be detected.
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
@@ -140,8 +140,8 @@ impl DnsmasqSupervisor {
         if let Some((running, _)) = self.running.take() {
             running.terminate(END);
         }
-        // The saved leases preserve the assigned addresses across restarts. Even without them, most addresses stay the
-        // same, since dnsmasq derives addresses from MACs.
+        // The saved leases preserve the assigned addresses across restarts. An error is ignored: even without the
+        // leases, most addresses stay the same, because dnsmasq derives addresses from MACs.
         let _ = self.home.keep_last_leases();
     }
 
@@ -190,7 +190,7 @@ impl DnsmasqSupervisor {
     }
 
     fn schedule_restart(&mut self, log: &PxeLog, why: &str) {
-        // dnsmasq has run for a while since the last restart, so this is a new problem.
+        // If dnsmasq has run for a while since the last restart, the problem is a new one, and the pause is reset.
         if self.due.elapsed() > LONGEST_PAUSE {
             self.pause = PAUSE;
         }

@@ -55,14 +55,15 @@ pub struct ResolvedAllocation {
     pub allocation: AllocationSpec,
     pub image: ImageSpec,
     pub layout_id: String,
-    /// Layout in metal-api's spelling.
+    /// Layout as JSON, with the field names of metal-api.
     pub layout: Value,
     /// Steps that the agent runs; empty if no template changes the default steps.
     pub steps: Vec<TemplateStep>,
     /// Steps that the server runs, in this order, through the management controller before it serves the installation
     /// to the machine.
     pub out_of_band: Vec<OutOfBandStep>,
-    /// True if the allocation was never installed, or a reinstall is ordered. Otherwise, the agent only boots the installed system.
+    /// True if the next boot will install the machine, because the allocation was never installed or a reinstall is
+    /// ordered. Otherwise, the agent only boots the installed system.
     pub installs: bool,
     /// Approval of the machine's plan, if one is in force. The agent refuses to carry out any other plan.
     pub approved: Option<ApprovedPlan>,
@@ -95,7 +96,7 @@ pub fn resolve_allocation(
     Ok(resolved)
 }
 
-/// Resolves the machine's allocation without regard to approvals, for a plan that the operator has not approved yet.
+/// Resolves the machine's allocation and ignores approvals. Used for a plan that the operator has not approved yet.
 ///
 /// # Errors
 /// Fails as [`resolve_allocation`] does.
@@ -107,9 +108,9 @@ pub fn resolve_before_approval(
     resolve_with_approval(machine, standing, known, |_| Ok(None))
 }
 
-/// Resolves the machine's allocation. `find_approval` receives whether the allocation will be installed. The approval is
-/// checked before the objects that the allocation names, so that an invalid approval is reported even while the machine
-/// waits for one of these objects.
+/// Resolves the machine's allocation. `find_approval` is called with `true` if the allocation will be installed. The
+/// approval is checked before the objects that the allocation names, so that an invalid approval is reported even while
+/// the machine waits for one of these objects.
 fn resolve_with_approval(
     machine: &MachineSpec,
     standing: &InstallState,
@@ -136,7 +137,7 @@ fn resolve_with_approval(
 }
 
 /// Returns the reason why the allocation must not be used although all its references are valid, or `None` if it may be
-/// used. `problem` is a reason that the caller has already found, if any.
+/// used. If the caller has already found a reason, it passes this reason as `problem`.
 fn explain_refusal(
     machine: &MachineSpec,
     allocation: &AllocationSpec,
@@ -183,7 +184,7 @@ fn resolve_parts(
         Ok(merged) => (merged, None),
         Err(why) => (AllocationSteps::default(), Some(why)),
     };
-    // Installations that have started continue.
+    // An installation that has started continues, even if its allocation has become invalid.
     let is_started = standing.order.as_ref().map_or(standing.first.is_some(), |order| order.begun);
     let enabled = match installs && !is_started {
         true => check_enabled_templates(machine, standing, known),

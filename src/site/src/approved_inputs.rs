@@ -1,6 +1,6 @@
-//! Digests of the inputs of an installation that its verdicts do not contain: the content of the image, and the fields of
-//! the allocation. An approval that `machine reinstall --plan` writes contains these digests, so that the server withholds
-//! the allocation if an input changes between the approval and the boot.
+//! Digests of those inputs of an installation that the verdicts of the plan do not cover: the content of the image, and
+//! the fields of the allocation. An approval that `machine reinstall --plan` writes contains these digests, so that the
+//! server withholds the allocation if an input changes between the approval and the boot.
 
 use crate::allocation_resolution::ResolvedAllocation;
 use crate::operator_files::{ImageLocation, ImageSpec};
@@ -28,7 +28,8 @@ pub fn digest_inputs(resolved: &ResolvedAllocation) -> InputDigests {
         ..allocation.to_agent_allocation()
     };
     let mut fields = to_fields(&told);
-    // A field that a later version adds is absent as long as it has its default value.
+    // Fields with default values are omitted. A field that a later version adds therefore does not change the digests
+    // of allocations that do not use it.
     let defaults = to_fields(&Allocation::default());
     fields.retain(|name, value| defaults.get(name) != Some(value));
     fields.insert("image".to_owned(), describe_image(image));
@@ -57,8 +58,8 @@ fn digest(value: &Value) -> String {
     format!("sha256:{:x}", Sha256::digest(value.to_string()))
 }
 
-/// Returns the names of the inputs that differ. If one side has no digests, it was written by an earlier version, and
-/// nothing differs.
+/// Returns the names of the inputs that differ. If one side has no digests, because it was written by an earlier
+/// version, no difference is reported.
 pub fn list_changed_inputs(approved: &InputDigests, present: &InputDigests) -> Vec<String> {
     if approved.is_empty() || present.is_empty() {
         return Vec::new();
@@ -76,7 +77,7 @@ pub fn describe_changed_input(name: &str, image: &str) -> String {
     }
 }
 
-/// Checks that the inputs are those that the operator approved.
+/// Checks that the inputs have not changed since the operator approved the plan.
 ///
 /// # Errors
 /// Returns a message that names each changed input.

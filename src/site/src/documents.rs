@@ -114,7 +114,7 @@ impl SiteDocuments {
         self.0.state.is_some()
     }
 
-    /// Returns the path of a document relative to the server's directory, as the database contains it.
+    /// Returns the path of a document relative to the server's directory. The database uses this form of the path.
     pub fn relative_path(&self, path: &Path) -> String {
         path.strip_prefix(&self.0.dir).unwrap_or(path).to_string_lossy().into_owned()
     }
@@ -134,7 +134,8 @@ impl SiteDocuments {
         Some(found.ok_or_else(|| io::ErrorKind::NotFound.into()))
     }
 
-    /// Lists all YAML documents in a folder. In the database, a folder without documents is an empty folder.
+    /// Lists all YAML documents in a folder. If the documents are in the database, a folder without documents is
+    /// treated as an empty folder.
     ///
     /// # Errors
     /// Fails as [`crate::yaml_folder::list_yaml_files`] does.

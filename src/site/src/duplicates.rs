@@ -1,4 +1,4 @@
-//! Ids and MAC addresses that more than one machine file lists. A duplicate identifies none of the machines.
+//! Ids and MAC addresses that occur in more than one machine file. A duplicate does not identify any of the machines.
 
 use crate::operator_files::MachineSpec;
 use crate::snapshot::SharedMap;

@@ -1,6 +1,6 @@
 //! Allocation that applies to a machine. Before the first installation, the allocation of the machine file applies. A
-//! reinstall keeps the installed allocation except for the image. If it is ordered with `--apply-allocation`, the
-//! allocation of the machine file applies.
+//! reinstall keeps the installed allocation except for the image. If the reinstall is ordered with
+//! `--apply-allocation`, the allocation of the machine file applies.
 //!
 //! | field | without `apply_allocation` |
 //! |---|---|
@@ -57,9 +57,9 @@ pub struct AllocationDifference {
 pub enum DifferenceEffect {
     /// The installed value is kept.
     Kept,
-    /// The value of the machine file applies.
+    /// The value in the machine file will be used.
     Applied,
-    /// The reinstall is refused: the server has not recorded the installed value, and can keep this value only if the
+    /// The reinstall is refused: the server has not recorded the installed value, so the value can be kept only if the
     /// machine file contains it.
     Refused,
 }
@@ -108,8 +108,8 @@ pub fn find_allocation_differences(file: &AllocationSpec, standing: &InstallStat
     compare_fields(record, file, standing.kept_allocation().is_none())
 }
 
-/// Returns whether a reinstall uses the fields of the machine file because the fields of the installation are not
-/// recorded.
+/// Returns whether the fields of the installation are not recorded. A reinstall then uses the fields of the machine
+/// file.
 pub fn is_unrecorded(standing: &InstallState) -> bool {
     standing.succeeded && standing.installed_allocation.is_none()
 }

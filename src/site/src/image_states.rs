@@ -37,7 +37,8 @@ impl ImageStates {
         self.hidden.contains(image)
     }
 
-    /// Returns whether an image, or an OS definition with or without a variant, is blacklisted.
+    /// Returns whether this image is blacklisted. The name may also be that of an OS definition, with or without a
+    /// variant.
     pub fn is_blacklisted(&self, image: &str) -> bool {
         let os = image.split_once('+').map_or(image, |(os, _)| os);
         self.blacklisted.contains(image) || self.blacklisted.contains(os)

@@ -64,8 +64,7 @@ pub struct SiteLoader {
     digests: ImageDigests,
     pub(crate) definitions: OsDefinitions,
     pub(crate) state: ServerState,
-    /// True if something other than the files has changed since the last scan, such as the database or a computed
-    /// digest.
+    /// True if an input that is not a file has changed since the last scan, such as the database or a computed digest.
     pub(crate) stale: bool,
     /// Number of complete scans.
     scans: u64,
@@ -132,7 +131,7 @@ impl SiteLoader {
         self.stale = true;
     }
 
-    /// Returns whether a `verify` program is still running.
+    /// Returns whether a machine or parameter still waits for a `verify` program.
     pub fn is_waiting(&self) -> bool {
         self.definitions.is_waiting()
     }
@@ -196,7 +195,8 @@ impl SiteLoader {
         self.scans += 1;
         let (mut directory, mut notes) = (self.empty_snapshot(), Vec::new());
         directory.images.clone_from(&images);
-        // Machines wait for an image without a digest: the digest is being computed, or the image is unreadable.
+        // Machines wait for an image whose digest is missing, because it is still being computed or the image is
+        // unreadable.
         let mut ready = BTreeMap::new();
         for (id, (path, mut image)) in images {
             let usable = match self.local_file(&image) {
@@ -310,7 +310,7 @@ pub(crate) struct SettledMachine {
     pub machine: MachineSpec,
     /// Remarks for the operator.
     pub notes: Vec<String>,
-    /// Problem of a promise that the machine's new layout breaks.
+    /// Message about a promise of the installed layout (disks to preserve) that the machine's new layout breaks.
     pub broken: Option<String>,
 }
 

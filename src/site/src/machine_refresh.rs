@@ -1,5 +1,5 @@
-//! Update of single machines in a snapshot, without a scan of the whole directory. With ten thousand machine files, a
-//! scan takes a second, and a machine that waits for its file would be delayed by as much.
+//! Update of single machines in a snapshot, without a scan of the whole directory. A scan of ten thousand machine files
+//! takes a second. This delay would affect a machine that waits for a change of its file.
 
 use crate::loader::{SettledMachine, SiteLoader, settle_machine};
 use crate::snapshot::SiteSnapshot;

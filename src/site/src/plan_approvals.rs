@@ -48,16 +48,16 @@ impl Approvals {
         Approvals { all, unread, only }
     }
 
-    /// Returns the allocation to which the machine's approval applies. Returns `None` if the approval applies to
-    /// `allocation`, or if the machine has no usable approval.
+    /// If the machine's approval applies to an allocation other than `allocation`, returns the id of that allocation.
+    /// Otherwise, or if the machine has no usable approval, returns `None`.
     pub fn other_allocation(&self, machine: &str, allocation: &str) -> Option<String> {
         let approved = &self.all.get(machine)?.as_ref().ok()?.verdicts.allocation;
         (approved != allocation).then(|| approved.clone())
     }
 
     /// Returns the machine's approval, or `None` if the machine has no approval or the approved installation has
-    /// completed. `standing` is the state of the allocation to which the approval applies. The inner error is the
-    /// reason why the approval cannot be used.
+    /// completed. `standing` is the state of the allocation to which the approval applies. If the approval cannot be
+    /// used, the inner error contains the reason.
     pub fn find_in_force(&self, machine: &str, standing: &InstallState) -> Option<Result<Arc<Approval>, String>> {
         let approval = self.all.get(machine).cloned().or_else(|| self.unread.clone().map(Err))?;
         let is_spent = approval.as_ref().is_ok_and(|approval| approval.is_spent(&standing.last_installation()));

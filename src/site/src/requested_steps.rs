@@ -106,7 +106,7 @@ pub struct MachineArrays {
 }
 
 impl MachineArrays {
-    /// Returns the arrays of the machine's templates, or `None` if none of these templates generates a layout.
+    /// Returns the arrays of the machine's templates; `None` if no layout is generated from a template.
     pub fn find(machine: &MachineSpec, known: &SiteObjects) -> Option<MachineArrays> {
         let requested =
             machine.allocation.as_ref().and_then(|allocation| find_requested_arrays(machine, allocation, known));

@@ -125,8 +125,8 @@ fn total_storage(hardware: &RegisteredHardware) -> u64 {
 /// constraints match the hardware. Returns `None` if no size is named, and no sizes are defined.
 ///
 /// # Errors
-/// Returns an error if sizes are defined, and one of these cases applies: the named size is not among them; or no size
-/// is named, and no size or several sizes match.
+/// Returns an error if the named size is not defined. If no size is named, returns an error if sizes are defined and
+/// either none or several of them match.
 pub fn choose_size(
     sizes: &BTreeMap<String, MachineSize>,
     hardware: &RegisteredHardware,

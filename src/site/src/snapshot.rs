@@ -13,7 +13,7 @@ pub(crate) const MANIFEST: &str = ".manifest";
 /// Suffixes of the files that an agent requests together with an image, such as its manifest.
 const BESIDE: [&str; 4] = [MANIFEST, ".manifest.minisig", ".sha256", ".sha256.minisig"];
 
-/// Map whose copies share their entries: a copy costs nothing, and a change of a copy costs a few entries.
+/// Map whose copies share their entries, so that copying the map, and changing one entry of a copy, is cheap.
 pub type SharedMap<V> = rpds::HashTrieMapSync<String, V>;
 
 /// Consistent snapshot of all files in force.
@@ -21,8 +21,8 @@ pub type SharedMap<V> = rpds::HashTrieMapSync<String, V>;
 pub struct SiteSnapshot {
     /// Machines by id.
     pub(crate) machines: SharedMap<Arc<MachineSpec>>,
-    /// For each MAC, the ids of the machines whose files list the MAC. A MAC identifies a machine only if no other
-    /// machine file lists the MAC.
+    /// For each MAC, the ids of the machines whose files list the MAC. A MAC that more than one machine file lists does
+    /// not identify a machine.
     pub(crate) macs: SharedMap<Vec<String>>,
     /// Local image files, by the path below `/images/` at which they are served.
     pub(crate) files: HashMap<String, PathBuf>,
@@ -96,8 +96,8 @@ impl SiteSnapshot {
         MachineVersion { scan: self.scan, updates: self.updates.get(id).copied().unwrap_or_default() }
     }
 
-    /// Returns the machine whose id is this UUID. If no such machine exists, returns the machine whose id is this UUID
-    /// in the other byte order.
+    /// Returns the machine with this UUID as its id. If there is none, the UUID is also looked up in the other byte
+    /// order, because some firmware reports it in that order.
     pub fn find_machine_by_uuid(&self, uuid: &str) -> Option<&MachineSpec> {
         self.find_machine(uuid).or_else(|| self.find_machine(&swap_id_byte_order(uuid)?))
     }

@@ -69,7 +69,7 @@ pub(crate) struct YamlFolder<T> {
     read: fn(&str) -> Result<T, String>,
     pub entries: BTreeMap<PathBuf, VersionedFile<T>>,
     unread: Option<ReadFault>,
-    /// True if the folder may be missing. A folder from which files have been read must exist.
+    /// True if the folder may be missing. Once files have been read from the folder, it must exist.
     optional: bool,
     documents: SiteDocuments,
 }
@@ -232,7 +232,8 @@ pub(crate) fn is_yaml(path: &Path) -> bool {
     !hidden && path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
 }
 
-/// Reads a file. The outer error means that the file cannot be read; the inner error means that its content is invalid.
+/// Reads the text of a file. The outer error means that the file cannot be read. The inner error means that its content
+/// is invalid: too long, or not UTF-8.
 pub(crate) fn read_text(documents: &SiteDocuments, path: &Path) -> Result<Result<String, String>, String> {
     const LIMIT: i64 = DOCUMENT_BYTES as i64;
     let size = documents.stamp(path).map_err(|error| error.to_string())?.size;

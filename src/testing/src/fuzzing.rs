@@ -120,7 +120,7 @@ fn what_breaks_something_is_kept_and_comes_first_the_next_time() {
     fuzz(50, |_, _| true).run();
     assert!(kept(&directory.path().join("kept")).is_empty());
     let first = words(fuzz(50, |input, random| panic!("{input:?} {}", random.u64(..))));
-    // The stored input is run, no input is generated, and it is stored only once.
+    // In the second run, the stored input fails first: no input is generated, and the stored input is not stored again.
     let again = words(fuzz(0, |input, _| panic!("{input:?}")));
     assert_eq!((first, kept(&directory.path().join("kept")).len()), (again, 1));
 }

@@ -98,7 +98,7 @@ impl Act {
         Act { body: Some(body.into()), ..Act::default() }
     }
 
-    /// Response with a status and a body.
+    /// Returns a response with this status and body.
     pub fn says(status: u16, body: &str) -> Act {
         Act { status: Some(status), ..Act::body(body) }
     }
@@ -120,7 +120,7 @@ impl Act {
     }
 }
 
-/// Serves one body under every path until the test ends.
+/// Server that serves one body under every path until the test ends.
 pub struct Server {
     /// Base URL, without a trailing slash.
     base: String,

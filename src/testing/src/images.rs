@@ -74,7 +74,7 @@ impl Tar {
 
     /// Adds a member whose header is modified by `change`.
     pub fn raw(mut self, path: &str, kind: u8, content: &[u8], change: impl Fn(&mut tar::Header)) -> Tar {
-        // Like GNU tar, uses the GNU format for types of members that only GNU tar has.
+        // The GNU format is used for member types that only GNU tar defines.
         let is_gnu = matches!(kind, b'S' | b'L' | b'K');
         let mut header = if is_gnu { tar::Header::new_gnu() } else { tar::Header::new_ustar() };
         header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());

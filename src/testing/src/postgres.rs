@@ -125,7 +125,7 @@ impl PrivatePostgres {
         let parent: i32 = file.lines().next().unwrap().parse().unwrap();
         let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
         for child in children.split_whitespace() {
-            // A process may have ended in the meantime.
+            // An error is ignored, because a process may have ended in the meantime.
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.parse().unwrap()), signal);
         }
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(parent), signal).unwrap();
@@ -190,7 +190,7 @@ fn as_user(is_root: bool, program: &str) -> Command {
         return Command::new(program);
     }
     let mut command = Command::new("setpriv");
-    // The user may be unable to read the directory of the tests.
+    // The working directory is changed, because the user may be unable to read the directory of the tests.
     command.args(["--reuid", USER, "--regid", USER, "--clear-groups"]).arg(program).current_dir("/tmp");
     command
 }

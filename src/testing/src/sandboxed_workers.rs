@@ -1,7 +1,7 @@
 //! Sandboxed workers of test programs.
 
-/// Lets the test program of a crate run as a worker if its first argument is the name of a worker, like the product's
-/// programs in `main`. Takes pairs of name and function.
+/// Makes the test program of a crate run as a worker if its first argument is the name of a worker, as the product's
+/// programs do in `main`. The arguments of the macro are pairs of a worker's name and its function.
 ///
 /// `main` belongs to the test harness, so the worker is started by a function in `.init_array`, which runs before
 /// `main`. The standard library has already stored the arguments by then.

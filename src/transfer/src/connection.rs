@@ -33,7 +33,7 @@ const BUFFER_BYTES: usize = 256 << 10;
 pub(crate) struct TlsLink {
     connection: Connection,
     tcp: TcpStream,
-    /// Buffered reader of the socket, because rustls reads only 4 KiB at a time.
+    /// Reader of the socket, buffered because rustls reads only 4 KiB at a time.
     incoming: BufReader<TcpStream>,
     /// Whether the peer is known to have accepted the local certificate.
     is_taken: bool,
@@ -51,7 +51,7 @@ impl TlsLink {
         let config = ends.client_config().context(Phase::Move, what)?;
         let end = Instant::now() + patience;
         loop {
-            // This name is neither sent nor compared with the certificate.
+            // rustls requires a server name, but the name is neither sent nor compared with the certificate.
             let name = ServerName::from(std::net::IpAddr::from([127, 0, 0, 1]));
             let connection = ClientConnection::new(config.clone(), name).context(Phase::Move, what)?;
             let tcp = connect_tcp(address, end.saturating_duration_since(Instant::now()));
@@ -99,7 +99,8 @@ impl TlsLink {
         tcp.set_read_timeout(None)?;
         tcp.set_write_timeout(None)?;
         let incoming = BufReader::with_capacity(BUFFER_BYTES, tcp.try_clone()?);
-        // At this point, the server has verified both certificates. The client does not yet know whether its own was accepted.
+        // After the handshake, the server knows that both certificates are accepted. The client does not know yet
+        // whether its own certificate was accepted.
         let is_taken = matches!(connection, Connection::Server(_));
         Ok(TlsLink { connection, tcp, incoming, is_taken, peer })
     }
@@ -137,8 +138,8 @@ impl TlsLink {
 }
 
 impl TlsLink {
-    /// Sends close_notify, and waits at most `patience` until the peer has closed the connection. Without this wait,
-    /// data that the peer still sends could make the kernel reset the connection, and the peer might not receive the
+    /// Sends close_notify, and waits at most `patience` until the peer has closed the connection. Without the wait, the
+    /// kernel could reset the connection because of data that the peer still sends, and the peer might not receive the
     /// last message.
     pub(crate) fn close_gracefully(&mut self, patience: Duration) {
         let end = Instant::now() + patience;
@@ -170,7 +171,7 @@ impl ShutdownHandle {
     }
 
     pub(crate) fn shut_down(&self) {
-        // The connection may be closed already.
+        // An error is ignored, because the connection may already be closed.
         let _ = self.0.shutdown(Shutdown::Both);
     }
 }
@@ -189,7 +190,7 @@ impl Read for TlsLink {
             }
             self.connection.read_tls(&mut self.incoming)?;
             if let Err(error) = self.connection.process_new_packets() {
-                // Sends the alert with the reason.
+                // Sends the TLS alert, which contains the reason for the failure.
                 let _ = self.connection.write_tls(&mut self.tcp);
                 return Err(self.classify_tls_error(error));
             }
@@ -252,7 +253,7 @@ fn handshake_step(connection: &mut Connection, tcp: &mut TcpStream) -> io::Resul
         ));
     }
     connection.process_new_packets().map(drop).map_err(|error| {
-        // Sends the alert with the reason.
+        // Sends the TLS alert, which contains the reason for the failure.
         let _ = connection.write_tls(tcp);
         io::Error::new(ErrorKind::InvalidData, error)
     })

@@ -53,7 +53,7 @@ impl TransferDest {
         }
         let target = RawTarget::open(&device).map_err(|error| refuse(error.to_string()))?;
         let head = Mutex::new(HeldBackHead { bytes: AlignedBuffer::new(HEAD_BYTES), length: 0 });
-        // On devices without partition support, such as files, a partition table is ordinary content.
+        // A GPT on a device that cannot be partitioned, such as a file, is ordinary content and is not adapted.
         let fits = is_disk && block_device::supports_partitions(&device)?;
         Ok(TransferDest { disk: target.disk.clone(), target: RwLock::new(Some(target)), fits, head })
     }

@@ -93,7 +93,7 @@ pub(crate) fn send_disk(link: &mut TlsLink, disk: impl Read, terms: &GanetiTerms
     }
 }
 
-/// Returns an error if the peer has sent a TLS alert.
+/// Reads the TLS alert that the peer has sent, if any, and returns it as an error.
 fn read_pending_alert(link: &mut TlsLink) -> Option<io::Error> {
     match link.has_pending_data() {
         true => link.read(&mut [0; 1]).err(),
@@ -129,13 +129,13 @@ fn send_lzop(plain: impl Read, link: &mut TlsLink) -> io::Result<u64> {
         drop(input);
         (fed, sending.join().unwrap_or_else(|_| Err(io::Error::other("a thread has panicked"))))
     });
-    // A broken connection also terminates lzop, so the error of the connection is returned first.
+    // If the connection is broken, lzop fails too. The error of the connection is returned, because it is the cause.
     sent?;
     lzop.finish()?;
     fed
 }
 
-/// Receives a disk and returns its size in bytes. Writes nothing until the magic is verified.
+/// Receives a disk and returns its size in bytes. Nothing is written before the magic is verified.
 ///
 /// # Errors
 /// Fails if the magic or the size does not match, the stream is truncated or cannot be decompressed, or a write fails.
@@ -184,10 +184,10 @@ fn receive_until(
     let other =
         || io::Error::new(ErrorKind::InvalidInput, "magic mismatch: the peer transfers another disk than expected");
     if let Err(error) = plain.read_exact(&mut magic) {
-        // If the connection or lzop has failed, return that error, since it is more precise than a magic mismatch.
+        // If the connection or lzop has failed, that error is returned, because it is the cause of the missing magic.
         drop(plain);
         end()?;
-        // An UnexpectedEof of `read_exact` itself means that the stream was shorter than the magic.
+        // An UnexpectedEof that was created by `read_exact` means that the stream is shorter than the magic.
         return Err(if error.get_ref().is_none() && error.kind() == ErrorKind::UnexpectedEof {
             other()
         } else {
@@ -213,7 +213,7 @@ fn receive_blocks(plain: &mut impl Read, onto: &TransferDest, most: Option<u64>)
     let (full, todo) = mpsc::sync_channel::<(u64, AlignedBuffer, usize)>(BLOCKS);
     let (empty, empties) = mpsc::channel();
     for _ in 0..BLOCKS {
-        // This cannot fail, because the receiver still exists.
+        // Sending cannot fail, because the receiver still exists.
         let _ = empty.send(AlignedBuffer::new(BLOCK_BYTES));
     }
     thread::scope(|scope| {
@@ -223,7 +223,7 @@ fn receive_blocks(plain: &mut impl Read, onto: &TransferDest, most: Option<u64>)
                     true => onto.zero_range(offset..offset + length as u64)?,
                     false => onto.write_piece(offset, &mut block, length)?,
                 }
-                // This fails after the end of the stream, when the block is no longer needed.
+                // Sending fails after the end of the stream, when the block is no longer needed.
                 let _ = empty.send(block);
                 Ok(())
             })

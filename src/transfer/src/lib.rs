@@ -78,8 +78,7 @@ fn load_endpoints(common: &CommonOptions, secret: Option<&SharedSecret>) -> Resu
     ends.map_err(|why| Error::refusal(Phase::Move, format!("{}: {why}", common.key.display())))
 }
 
-/// Destroys the local key after the last disk. Keeps the key if the operator has announced further disks with
-/// `--keep-key`.
+/// Destroys the local key after the last disk. With `--keep-key`, the key is preserved for further transfers.
 fn destroy_key(common: &CommonOptions) {
     if !common.keep_key {
         key::destroy_files(&common.key, &common.cert);

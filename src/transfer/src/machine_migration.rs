@@ -39,19 +39,19 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Time after which the transfer is considered ended if no response of the control plane contains information about it.
 const SILENCE: Duration = Duration::from_secs(10 * 60);
 
-/// Start of the period in which the control plane has no information about the transfer; `None` outside of such a
-/// period.
+/// Time since which the responses of the control plane contain no information about the transfer; `None` if its last
+/// response contained such information.
 #[derive(Debug, Default)]
 pub struct ControlSilence(Option<Instant>);
 
 /// State of [`ControlSilence`] after a response without information.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SilenceState {
-    /// First response of the period without information. It is reported to the operator.
+    /// The response is the first one without information. It is reported to the operator.
     Started,
-    /// Later response of the period, before the timeout.
+    /// Earlier responses did not contain information either, and the timeout has not elapsed.
     Continued,
-    /// Response after the timeout: the transfer is considered ended.
+    /// The timeout has elapsed, and the transfer is considered ended.
     TimedOut,
 }
 
@@ -72,7 +72,8 @@ impl ControlSilence {
         }
     }
 
-    /// Ends the period. Called if the control plane has sent information, or has not answered at all.
+    /// Resets the timeout. Called if the control plane has sent information about the transfer, or has not answered at
+    /// all.
     pub fn is_broken(&mut self) {
         self.0 = None;
     }
@@ -206,11 +207,11 @@ fn build_terms(order: &str) -> Result<GanetiTerms> {
     Ok(GanetiTerms { magic: Some(magic), compression: GanetiCompression::None, size_bytes: None })
 }
 
-/// Receiving end of a migration. It starts to listen before the plan is made.
+/// Receiving end of a migration. The port is opened before the plan is made.
 pub struct IncomingMigration {
     own: OwnIdentity,
     port: ListeningPort,
-    /// Sender's inventory, for which the plan was made.
+    /// Inventory of the sender for which the plan was made.
     planned: Option<MigratedMachine>,
     news: Mutex<PeerNews>,
 }
@@ -234,7 +235,8 @@ impl IncomingMigration {
     /// # Errors
     /// Fails if no port is free.
     pub fn open_port(own: OwnIdentity, planned: Option<MigratedMachine>) -> Result<IncomingMigration> {
-        // The first address also accepts IPv4, unless the kernel lacks IPv6.
+        // A socket that is bound to the IPv6 address also accepts IPv4. If the kernel lacks IPv6, an IPv4 address is
+        // bound.
         let port = ListeningPort::open("[::]:0").or_else(|_| ListeningPort::open("0.0.0.0:0"))?;
         Ok(IncomingMigration { own, port, planned, news: Mutex::default() })
     }
@@ -269,7 +271,7 @@ impl IncomingMigration {
     }
 
     /// Compares the inventory that the peer sends after each boot with the inventory for which the plan was made. If
-    /// the contents differ, ends the transfer, because the plan contains ids from the earlier inventory.
+    /// the inventories differ, the transfer is ended, because the plan contains ids from the earlier inventory.
     pub fn compare_inventory(&self, carried: &MigratedMachine) {
         if self.planned.as_ref().is_some_and(|planned| !planned.has_same_content(carried)) {
             self.end_transfer(

@@ -118,7 +118,7 @@ impl TransferReceiver {
     }
 
     pub(super) fn with_disks(disks: Vec<ReceivedDisk>, terms: GanetiTerms) -> TransferReceiver {
-        // A sender opens one connection per disk at the same time.
+        // The limit depends on the number of disks, because a sender simultaneously opens one connection per disk.
         let strangers = UnauthenticatedLimit::new(disks.len());
         TransferReceiver { disks, terms, connections: AtomicUsize::new(0), strangers }
     }
@@ -141,7 +141,7 @@ impl TransferReceiver {
         thread::scope(|scope| {
             let serve = |tcp, place, ends: TlsEndpoints| {
                 let tell = tell.clone();
-                // This cannot fail, because the receiver outlives all connections.
+                // Sending cannot fail, because the receiver outlives all connections.
                 scope.spawn(move || drop(tell.send(self.serve_connection(tcp, place, &ends))));
             };
             let ended = self.accept_until_complete(port, patience, &news, say, ends, serve);
@@ -244,7 +244,7 @@ impl TransferReceiver {
             .receive_at_once(ends.peer_certificate(), |onto| ganeti_protocol::receive_disk(link, onto, &self.terms));
         match taken.context(Phase::Move, || format!("receive from {}", link.peer)) {
             Ok(_) => {
-                // The disk is complete, even if the peer has already disconnected.
+                // An error is ignored, because the disk is complete even if the peer has already disconnected.
                 let _ = link.send_close_notify();
                 ConnectionOutcome::Complete(disk.name.clone())
             }

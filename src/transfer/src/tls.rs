@@ -79,7 +79,7 @@ impl TlsEndpoints {
     }
 }
 
-/// Certificate resolver that always returns the local certificate.
+/// Certificate resolver of rustls that always selects the local certificate.
 #[derive(Debug)]
 struct OwnCertResolver(Arc<CertifiedKey>);
 

@@ -58,8 +58,9 @@ pub(crate) fn read_used_blocks(read_at: ReadAt, size: u64, sector: u64, work: &W
 fn read_disk(read_at: ReadAt, size: u64, sector: u64, work: &WorkLimits) -> UsedBlocks {
     let disk = DiskView { read_at, work, start: 0, size };
     match Gpt::read(read_at, sector, 1) {
-        // A GPT is used only if there is no signature at the end of the disk: on a member of an array, the offsets in the table are
-        // relative to the array. Linux also ignores a GPT without a protective MBR.
+        // A GPT is used only if there is no signature at the end of the disk. Otherwise the disk may be a member of an
+        // array, and the offsets in the table are relative to the array. A GPT without a protective MBR is ignored, as
+        // by Linux.
         Ok(Some(table))
             if foreign_signatures::find_end_signature(&disk).is_none() && foreign_signatures::is_protected(&disk) =>
         {
@@ -70,8 +71,9 @@ fn read_disk(read_at: ReadAt, size: u64, sector: u64, work: &WorkLimits) -> Used
             let (what, ranges) = read_filesystem(&disk);
             let mut head = [0; 512];
             let has_mbr = read_at(&mut head, 0).is_ok() && head.ends_with(&[0x55, 0xaa]);
-            // A boot loader before a filesystem also has this signature, but is not a partition table. A vfat has the signature too; it is
-            // treated like a table, because it also depends on the sector size.
+            // The signature of an MBR is not sufficient for a partition table: a boot loader before a filesystem has
+            // the same signature. A vfat has this signature too, and is treated like a partition table, because its
+            // structures also depend on the sector size.
             let is_alone = |name: &&str| what.strip_prefix(*name).is_some_and(|rest| !rest.starts_with(OR));
             let is_loader = ["ext4", "xfs", "btrfs"].iter().any(is_alone);
             UsedBlocks { ranges: round_ranges(ranges.into_sorted(), size), what, has_table: has_mbr && !is_loader }
@@ -120,7 +122,7 @@ fn read_filesystem(view: &DiskView) -> (String, UsedRanges) {
         (Some(FilesystemUsage::Doubtful(name)), None, None) => (format!("{name} (the whole disk)"), whole()),
         (None, _, None) => ("the whole disk".to_owned(), whole()),
         (None, _, Some(other)) => (format!("{other} (the whole disk)"), whole()),
-        // There are two signatures, one of which is stale, and it is unknown which one.
+        // The device has two signatures. One of them is stale, but it is unknown which one.
         (Some(FilesystemUsage::Used(name, _) | FilesystemUsage::Doubtful(name)), None, Some(other)) => {
             (format!("{name}{OR}{other} (the whole disk)"), whole())
         }

@@ -118,7 +118,7 @@ impl IronicClient {
     pub(crate) fn send_inventory(&self, callbacks: &[String], found: &Value) -> IronicResult<Option<FoundIronicNode>> {
         let what = "send the inventory";
         let asked = request_first(what, callbacks, |url| self.client.post(url).json(found).header(VERSION, "1.84"));
-        // Older versions return only the node's id.
+        // Older versions of Ironic return only the id of the node.
         let parse = |text: Vec<u8>| serde_json::from_slice::<LookupResponse>(&text).ok().map(FoundIronicNode::from);
         asked.try_map(|response| read_body(what, response).map(parse))
     }
@@ -145,7 +145,7 @@ pub(crate) fn hosts_and_ports(urls: &[String]) -> Vec<(String, u16)> {
 
 impl<T> IronicResult<T> {
     /// Converts the value of a successful response with `convert`. If the conversion fails, returns
-    /// [`IronicResult::Unavailable`], as if there were no response.
+    /// [`IronicResult::Unavailable`], as for a missing response.
     fn try_map<U>(self, convert: impl FnOnce(T) -> Result<U>) -> IronicResult<U> {
         match self {
             IronicResult::Success(value) => {
@@ -205,7 +205,8 @@ fn read_body(what: &str, response: Response) -> Result<Vec<u8>> {
     read_prefix(response, ANSWER_BYTES).context(Phase::Control, || format!("{what}: the response is truncated"))
 }
 
-/// Extracts the message of an error response. The message is JSON within JSON.
+/// Extracts the message of an error response. The body is a JSON object that contains the message as JSON encoded in a
+/// string.
 fn parse_fault(body: &[u8]) -> String {
     let inner = || {
         let body: Value = serde_json::from_slice(body).ok()?;

@@ -33,8 +33,8 @@ struct StoredCertificate {
     key: String,
 }
 
-/// Returns this boot's certificate. The certificate is valid for `address`, at which clients reach this machine. The
-/// TLS configuration permits only TLS 1.3, which conductors support.
+/// Returns the certificate that the agent uses during this boot. The certificate is valid for `address`, which is the
+/// address of this machine for clients. The TLS configuration permits only TLS 1.3, which conductors support.
 ///
 /// # Errors
 /// Fails if no random numbers are available, or the certificate cannot be created or stored.
@@ -80,8 +80,8 @@ fn certificate_params(address: IpAddr) -> CertificateParams {
     (params.not_before, params.not_after) = (date_time_ymd(2000, 1, 1), date_time_ymd(2099, 12, 31));
     params.distinguished_name.push(DnType::CommonName, address.to_string());
     params.subject_alt_names = vec![SanType::IpAddress(address)];
-    // The conductor uses the certificate as its own CA. Newer versions of Python require that a CA conforms to RFC
-    // 5280.
+    // The conductor uses the self-signed certificate as the CA that has signed it. Newer versions of Python require
+    // that a CA conforms to RFC 5280.
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];

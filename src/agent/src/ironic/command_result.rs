@@ -21,8 +21,8 @@ pub(crate) enum CommandStatus {
     Running,
     Succeeded,
     Failed,
-    /// The conductor's list of steps came from another version of the agent. Although the name of this status contains
-    /// the word "clean", Ironic also uses the status for deploy and service steps.
+    /// The conductor uses a list of steps that it has received from another version of the agent. Although the name of
+    /// this status contains the word "clean", Ironic also uses the status for deploy and service steps.
     CleanVersionMismatch,
 }
 
@@ -36,8 +36,8 @@ pub(crate) struct CommandFault {
     pub details: String,
 }
 
-/// Exception names of Ironic's own agent. `TypeError` is not used, because a conductor would infer another protocol
-/// version from this name.
+/// Exception names of Ironic's own agent. `TypeError` is not used, because a conductor would conclude from this name
+/// that the agent uses another version of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) enum FaultKind {
     CleaningError,

@@ -80,7 +80,7 @@ pub(crate) trait CommandExecutor: Send + Sync {
         params: &Map<String, Value>,
     ) -> Result<Option<Value>, CommandFault>;
 
-    /// Called after the result of a command has become available.
+    /// Notifies the executor that the result of a command is available to the conductor.
     fn result_available(&self, command: IronicCommand, succeeded: bool);
 }
 
@@ -120,8 +120,8 @@ impl CommandList {
         Arc::new(CommandList { work, list: Mutex::default(), ended: Condvar::new() })
     }
 
-    /// Accepts and starts the command `extension.name`. The returned result is final if the command is synchronous or
-    /// `wait` is set.
+    /// Accepts and starts the command `extension.name`. If the command is synchronous or `wait` is set, the command has
+    /// completed when this function returns, and the returned result is final.
     ///
     /// # Errors
     /// Returns the reason if the command is rejected. A rejected command does not appear in the list of commands.
@@ -151,7 +151,7 @@ impl CommandList {
         self.lock_list().clone()
     }
 
-    /// Drops completed commands. Called when the conductor starts over with the node.
+    /// Removes completed commands from the list. Called when the conductor begins a new operation on the node.
     pub(crate) fn drop_completed(&self) {
         self.lock_list().retain(|result| result.command_status == CommandStatus::Running);
     }
@@ -202,7 +202,7 @@ impl CommandList {
     }
 
     fn lock_list(&self) -> MutexGuard<'_, Vec<CommandResult>> {
-        // If a thread panicked while it held the lock, the list is still consistent.
+        // A poisoned lock is ignored, because the list is consistent even if a thread panicked while it held the lock.
         lock_mutex(&self.list)
     }
 }

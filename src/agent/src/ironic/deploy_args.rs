@@ -165,8 +165,8 @@ pub(crate) fn build_allocation(node: &IronicNode, args: &Map<String, Value>) -> 
         ssh_pub_keys: read_public_keys(&drive["meta_data"]["public_keys"]),
         user_data: encode_user_data(&drive["user_data"]),
         erase,
-        // As in Ironic's own agent: the conductor sets the boot device before it switches the power on, so the firmware's boot order does
-        // not start with the network.
+        // The disk is first in the boot order, as with Ironic's own agent. A network entry is not required, because the
+        // conductor sets the boot device before it switches the power on.
         boot_order: BootOrder::Disk,
         ..Allocation::default()
     })
@@ -189,7 +189,7 @@ pub(crate) fn choose_image(node: &IronicNode, args: &Map<String, Value>) -> Resu
     let words = match args.get("image") {
         Some(Value::String(url)) => json!({ "url": url }),
         Some(Value::Object(words)) => {
-            // A misspelled digest must not be ignored.
+            // Unknown fields are refused: if `digest` was misspelled, the image would not be verified.
             if let Some(other) = words.keys().find(|word| !IMAGE_WORDS.contains(&word.as_str())) {
                 return Err(bad(format!(
                     "unknown field `{other}`; supported fields: {known_fields}",
@@ -227,7 +227,7 @@ fn image_of_node(node: &IronicNode) -> Option<Value> {
     Some(json!({ "url": url, "digest": digest }))
 }
 
-/// Returns the name of an image, such as `debian-12.0.20261101` for `http://h/debian-12.0.20261101.tar.zst?x`.
+/// Returns the name of the image at a URL: `debian-12.0.20261101` for `http://h/debian-12.0.20261101.tar.zst?x`.
 pub(crate) fn image_name(url: &str) -> String {
     let path = url.split(['?', '#']).next().unwrap_or(url);
     let mut name = path.rsplit('/').next().unwrap_or(path);

@@ -20,8 +20,8 @@ const DRIVE_BYTES: u64 = 64 << 20;
 /// Minimum size, in bytes, of a root disk that is selected without hints. Ironic's own agent has the same minimum.
 const LEAST_BYTES: u64 = 4 << 30;
 
-/// Fields of `image_info` for unsupported features. An image with such a field is refused, instead of being installed
-/// without the feature.
+/// Fields of `image_info` for unsupported features. An image with such a field is refused, because it would be
+/// installed without the feature.
 const REFUSED: [(&str, &str); 4] = [
     ("image_server_user", SECRETS),
     ("image_request_authorization", SECRETS),

@@ -32,7 +32,7 @@ pub(crate) enum FileDestination {
     Device(DevicePath),
     /// Partition number on the root disk.
     Number(u32),
-    /// The filesystem that contains the install marker.
+    /// Filesystem that contains the install marker.
     Installed,
 }
 
@@ -129,7 +129,7 @@ fn parse_file(
     ))
 }
 
-/// Parses a mode: a string is octal, and a number is the value of the mode.
+/// Parses a mode. A string contains the mode in octal; a number is the mode itself.
 fn parse_mode(value: Option<&Value>, otherwise: u32) -> Result<u32, String> {
     let mode = match value {
         None | Some(Value::Null) => Some(otherwise),

@@ -79,9 +79,8 @@ pub(crate) fn ironic_inventory(inventory: &Inventory, addresses: &InterfaceAddre
     })
 }
 
-/// Returns the MACs for a lookup, the MAC of the boot interface first. On some models, the NIC of the BMC has the same
-/// MAC on all machines, and would match several nodes. The MAC of this NIC is therefore used only if there is no other
-/// NIC.
+/// Returns the MACs for a lookup, the MAC of the boot interface first. The MAC of the NIC that leads to the BMC is used
+/// only if there is no other NIC: on some models, this MAC is the same on all machines, and would match several nodes.
 pub(crate) fn lookup_macs(inventory: &Inventory, boot_mac: Option<&str>) -> Vec<String> {
     let of = |is_wanted: &dyn Fn(&&Nic) -> bool| -> Vec<String> {
         let nics = inventory.nics.iter().filter(is_wanted).map(|nic| nic.mac.as_str());

@@ -65,7 +65,7 @@ pub(crate) fn pack_archive(files: &[(&str, Vec<u8>)]) -> Result<String> {
     Ok(STANDARD.encode(pack().context(Phase::Control, || "pack the logs")?))
 }
 
-/// Returns the current kernel log. Returns an empty log if the kernel log is not readable.
+/// Returns the current kernel log; empty if the kernel log is not readable.
 pub(crate) fn read_kernel_log() -> Vec<u8> {
     let Ok(mut log) = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open("/dev/kmsg") else {
         return Vec::new();

@@ -38,8 +38,8 @@ pub(crate) fn parse_password_hash(params: &Map<String, Value>) -> Result<&str, C
 
 /// Enables logins of the rescue user with this password hash, and locks root's password.
 ///
-/// The passwords of the ramdisk are in passwd and not in shadow(5), because the ramdisk's login uses root's line in
-/// passwd for all users with uid 0.
+/// The password hash is written to passwd(5) and not to shadow(5), because the login program of the ramdisk uses the
+/// line of root in passwd for all users with uid 0.
 ///
 /// # Errors
 /// Fails if the file cannot be written.

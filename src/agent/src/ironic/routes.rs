@@ -159,7 +159,8 @@ impl RequestHandler {
         let (Some(token), Some(given)) = (token.as_deref(), last_query_value(query, "agent_token")) else {
             return false;
         };
-        // Comparing digests leaks no timing information about the token.
+        // Digests are compared instead of the tokens, so that the duration of the comparison does not reveal parts of
+        // the token.
         Sha256::digest(token) == Sha256::digest(given)
     }
 }
@@ -176,8 +177,8 @@ fn missing_token_response() -> AgentResponse {
     AgentResponse::new_fault(401, "401 Unauthorized: Token invalid.")
 }
 
-/// Returns the value of a query parameter, or the last value if the parameter is repeated. Tokens are URL-safe base64,
-/// but percent-encoded tokens are accepted too.
+/// Returns the value of a query parameter, or the last value if the parameter is repeated. Percent-encoded tokens are
+/// accepted, although tokens are URL-safe base64 and need no encoding.
 fn last_query_value(query: &str, name: &str) -> Option<String> {
     let url = reqwest::Url::parse(&format!("http://agent/?{query}")).ok()?;
     url.query_pairs().filter(|(key, _)| key == name).last().map(|(_, value)| value.into_owned())

@@ -60,7 +60,7 @@ pub(crate) const BOUNDS: ServerLimits = ServerLimits {
 /// Fails if the port is in use.
 pub(crate) fn listen_on_port(port: u16) -> Result<TcpListener> {
     let all = TcpListener::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
-    // This fails if the kernel lacks IPv6. The server then uses only IPv4.
+    // Binding to an IPv6 address fails if the kernel lacks IPv6. The server then uses only IPv4.
     let listener = all.or_else(|_| TcpListener::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))));
     listener.context(Phase::Control, || format!("listen on port {port} for the conductor"))
 }
@@ -100,7 +100,8 @@ async fn accept_connections(
     let places = ConnectionSlots::default();
     loop {
         let Ok((stream, address)) = listener.accept().await else {
-            // For example, no file descriptor is free. Some will become free when open connections end.
+            // Accepting fails, for example, if no file descriptor is free. File descriptors become free when open
+            // connections end.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
@@ -112,7 +113,7 @@ async fn accept_connections(
             let served =
                 tokio::time::timeout(bounds.connection, serve_stream(stream, tls, routes, place.clone(), bounds));
             tokio::select! {
-                // Ends a connection after its timeout.
+                // The connection ends when it is served completely, or at its timeout.
                 _ = served => {}
                 () = place.wait_until_closed() => {}
             }
@@ -127,7 +128,8 @@ async fn serve_stream(
     place: Arc<ConnectionSlot>,
     bounds: ServerLimits,
 ) {
-    // Responses are small and must be sent immediately. A failure only delays them by a few milliseconds.
+    // TCP_NODELAY is set because responses are small and must be sent immediately. Without it, responses are only
+    // delayed by a few milliseconds, so an error is ignored.
     let _ = stream.set_nodelay(true);
     let Ok(Ok(stream)) = tokio::time::timeout(bounds.handshake, tls.accept(stream)).await else { return };
     let service = service_fn(move |request| {
@@ -139,7 +141,7 @@ async fn serve_stream(
         .header_read_timeout(bounds.head)
         .max_buf_size(bounds.head_bytes)
         .serve_connection(TokioIo::new(stream), service);
-    // Errors mean that the client disconnected, does not read, or does not speak HTTP.
+    // Errors are ignored: the client has disconnected, does not read, or does not use HTTP.
     let _ = connection.await;
 }
 
@@ -155,7 +157,7 @@ async fn handle_request(
         place.record_token();
     }
     let wait = match routes.check_head(method, uri.path(), uri.query().unwrap_or_default()) {
-        // The body was not read.
+        // The connection cannot be reused, because the body of the request was not read.
         Err(refused) => return (refused, false),
         Ok(AcceptedRequest::Now(page)) => return (routes.read_resource(&page), true),
         Ok(AcceptedRequest::Order { wait }) => wait,

@@ -40,7 +40,7 @@ pub(crate) fn find_skipped_disks(node: &IronicNode, inventory: &Inventory) -> Re
         if let Some((hint, why)) = hints::check_hints(&hints).into_iter().next() {
             return Err(refuse(&format!("{hint}: {why}")));
         }
-        // A disk that is not connected cannot be erased.
+        // Hints without a matching disk are ignored, because a disk that is not connected cannot be erased.
         skipped.extend(
             hints::find_reported_candidates(&hints, &inventory.disks).into_iter().map(|disk| disk.name.clone()),
         );

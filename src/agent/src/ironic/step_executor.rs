@@ -22,18 +22,18 @@ use std::time::Duration;
 /// Executor of steps.
 pub(crate) trait StepExecutor: Send + Sync {
     /// Unmounts, stops and closes everything that an earlier step has left active, and takes the inventory. If a layout
-    /// is specified, also waits for the disks of the layout and stores the ramdisk's key in the allocation. In that
-    /// case, also unlocks the encrypted filesystems and volume groups that a reinstall preserves.
+    /// is specified, this function also waits for the disks of the layout, stores the ramdisk's key in the allocation,
+    /// and unlocks the encrypted filesystems and volume groups that a reinstall preserves.
     ///
     /// # Errors
     /// Fails if a tool is missing or the inventory cannot be taken.
     fn begin_step(&self, wanted: Option<(&Layout, &mut Allocation)>) -> Result<Inventory>;
 
-    /// Runs the stages of one part of a plan. The stages of the previous parts must have run.
+    /// Runs the stages of one part of a plan. Before the call, the stages of all previous parts must have been run.
     ///
     /// # Errors
-    /// Fails at the first stage that fails. Before the error is returned, everything is unmounted and stopped, and a partial installation is
-    /// made unbootable.
+    /// Fails at the first stage that fails. Before the error is returned, everything is unmounted and stopped, and a
+    /// partial installation is made unbootable.
     fn run_part(&self, part: &Plan) -> Result<DiskChanges>;
 
     /// Unmounts, stops and closes everything that the steps have left active. `whole` is true if the installation is
@@ -95,7 +95,8 @@ impl StepExecutor for MachineExecutor {
             return preflight::read_assembled_inventory();
         };
         unlock_preserved::read_ramdisk_key(layout, allocation)?;
-        // The console of a machine that Ironic controls is unattended.
+        // Passphrases are not requested at the console, because the console of a machine that Ironic controls is
+        // unattended.
         let mut nobody = |_: &str, _| Ok(None);
         let mut open =
             |inventory: &Inventory| unlock_preserved::unlock_preserved(layout, inventory, allocation, &mut nobody);
@@ -127,7 +128,8 @@ impl StepExecutor for MachineExecutor {
     }
 }
 
-/// Control plane that ignores all events, because the conductor has ordered the step and reads the result of the step.
+/// Control plane for steps of a conductor. Ignores all events, because the conductor reads the result of the step
+/// instead.
 struct NoControlPlane;
 
 impl ControlPlane for NoControlPlane {

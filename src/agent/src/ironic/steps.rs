@@ -1,6 +1,6 @@
 //! Execution of steps. When a step is ordered, the plan for this step is made and printed. A step that cannot be
-//! carried out is refused with all reasons before its first write. The steps of a deploy are parts of one plan, which
-//! is recreated with the arguments of each step.
+//! carried out is refused with all reasons before its first write. All steps of a deploy belong to one plan. The plan
+//! is made again for each step, with the arguments of this step.
 
 use super::commands::IronicStepKind;
 use super::deploy_args::{self, IronicNode, RequestedMode};
@@ -63,7 +63,7 @@ struct WrittenImage {
 struct StartedDeploy {
     deploy: DeployInput,
     plan: Plan,
-    /// Number of completed core steps.
+    /// Number of completed core steps of the deploy.
     done: usize,
 }
 
@@ -121,7 +121,8 @@ impl StepRunner {
                     node,
                     &deploy_args::parse_arrays("raid.apply_configuration", config.as_object().unwrap_or(args))?,
                 )?;
-                // After this step, a started deploy cannot be continued.
+                // This step ends a started deploy, because everything that the deploy has mounted or activated is
+                // released.
                 self.hands.release_all(true);
                 *lock_mutex(&self.begun) = None;
                 Ok(target.clone())
@@ -170,7 +171,8 @@ impl StepRunner {
         if allocation.image.url.is_empty() {
             allocation.image.id = LATER.to_owned();
         }
-        // Preserved volumes are unlocked before the installation to reinstall is known.
+        // The reinstall is requested even though the installation to replace is not known yet, because preserved
+        // volumes must be unlocked first.
         allocation.reinstall = matches!(wish, RequestedMode::Reinstall { .. });
         let inventory = self.hands.begin_step(Some((&layout, &mut allocation)))?;
         self.plan_and_run(node, layout, wish, inventory, allocation, until)
@@ -249,7 +251,7 @@ impl StepRunner {
         let done = match self.hands.run_part(&part) {
             Ok(done) => done,
             Err(error) => {
-                // All mounts and devices were released, so the deploy must restart from the beginning.
+                // After an error, all mounts and devices were released, so the deploy must restart from the beginning.
                 self.log_text(&error.to_string());
                 return Err(error);
             }
@@ -280,7 +282,8 @@ impl StepRunner {
         }
     }
 
-    /// Restores the deploy after a step was refused without changing anything, so that the step can be ordered again.
+    /// Restores the state of the deploy after a step was refused. The refused step has not changed anything, and can be
+    /// ordered again.
     fn restore_started(&self, begun: StartedDeploy, why: Error) -> Result<Value> {
         *lock_mutex(&self.begun) = Some(begun);
         Err(why)

@@ -1,5 +1,5 @@
-//! Credentials of this boot that the conductor and the agent share. They survive a restart of the agent, but not a
-//! reboot.
+//! Credentials that the conductor and the agent share until the machine reboots. A restarted agent reads them from
+//! memory.
 
 use common::error::{Context, Phase, Result};
 use linux::atomic_file::replace_file;

@@ -30,8 +30,8 @@ impl CommandWorker {
         CommandWorker { hands, journal, steps, signals }
     }
 
-    /// Unmounts and stops everything that the steps have left active. Called when the conductor starts over with the
-    /// node.
+    /// Unmounts and stops everything that the steps have left active. Called when the conductor begins a new operation
+    /// on the node.
     pub(crate) fn release_all(&self) {
         self.steps.release_all();
     }
@@ -64,7 +64,7 @@ impl CommandWorker {
         let args = step.get("args").and_then(Value::as_object).unwrap_or(&nothing);
         self.journal.append_text(&format!("{} step {interface}.{name}", words.kind));
         let result = self.steps.run_step(offer, &node, args).map_err(|error| words.step_fault(&error))?;
-        // The conductor identifies the completed step by this copy of its request.
+        // The result includes a copy of the request, by which the conductor identifies the completed step.
         Ok(json!({ words.result: result, words.step: step }))
     }
 

@@ -123,7 +123,8 @@ fn reinstall() -> Value {
     allocation
 }
 
-/// Returns an allocation that metal-hammer has installed and reported: metal-api sets `boot_info` and does not change `succeeded`.
+/// Returns an allocation that metal-hammer has installed and reported. For such an allocation, metal-api sets
+/// `boot_info` but not `succeeded`.
 fn installed() -> Value {
     let mut allocation = allocation(ONE, "default");
     allocation["boot_info"] = json!({
@@ -185,7 +186,7 @@ fn judge_first_installations() {
             "Register",
             "GET machine",
             "Send Waiting",
-            // The same stream is used from the first wait to the allocation.
+            // The machine keeps one stream open from the first wait until it receives the allocation.
             "Wait",
             "GET machine",
             "Send Installing",
@@ -235,7 +236,8 @@ fn judge_first_certificates() {
     first.calls();
 }
 
-/// Checks the behavior with a single leaf, with a stream that ends with an error or is cut, and with a rejected report.
+/// Checks the behavior in four cases: a single leaf switch, a stream that ends with an error, a stream that is cut, and
+/// a rejected report.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_first_what_goes_wrong() {
@@ -311,7 +313,8 @@ fn judge_first_server_that_dies() {
     }
     first.come_back(Duration::from_millis(500), &allocation(ONE, "default"));
     reports.join().unwrap().unwrap();
-    // The report may be sent a second time, if the first one arrived before the restarted server had its data.
+    // The machine may send the report twice: the first report is rejected if the restarted server does not have its
+    // data yet.
     let calls = first.calls();
     assert!(calls.len() <= 2 && calls.iter().all(|call| call == "Report"), "{calls:?}");
     assert!(!first.rack.log()["report"].is_null());

@@ -27,7 +27,8 @@ pub(crate) fn preserves_disks(machine: &str, allocation: &Allocation, inventory:
     allocation.keeps && !find_owner_installations(machine, allocation, inventory).is_empty()
 }
 
-/// Converts an installation to a reinstall, and assigns the newest marker to this allocation. Returns a message for the operator.
+/// Converts an installation to a reinstall of the installation with the newest marker, and assigns this marker to the
+/// allocation. Returns a message for the operator.
 ///
 /// # Errors
 /// Fails if it is unknown which of several markers is the newest.
@@ -104,8 +105,8 @@ fn machine_markers<'a>(machine: &str, inventory: &'a Inventory) -> impl Iterator
 /// Refuses an installation that could erase the listed disks.
 ///
 /// # Errors
-/// Fails if the listed disks may contain data, and no marker proves who owns the data. Also fails if it is unknown
-/// which of several installations is the newest.
+/// Fails if the listed disks may contain data and no marker identifies the owner of the data. Also fails if it is
+/// unknown which of several installations is the newest.
 pub(crate) fn refuse_data_loss(machine: &str, allocation: &Allocation, inventory: &Inventory) -> Result<()> {
     if !allocation.keeps {
         return Ok(());

@@ -20,8 +20,8 @@ use model::layout::Layout;
 use plan::{DiskPlan, DiskVerdict, InstallClaim, InstallMode, MarkerWaiver, PlanRequest};
 use uuid::Uuid;
 
-/// Completes the allocation from the markers on the disks. A reinstall order without an id gets the next number,
-/// because the control plane does not number reinstalls.
+/// Completes the allocation from the markers on the disks. A reinstall order without an id gets the next free number as
+/// its id, because this control plane does not assign ids.
 ///
 /// # Errors
 /// Fails if the reinstall order has no attempts left, or if an installation could erase a marker that was not readable.
@@ -45,9 +45,9 @@ pub(crate) fn complete_from_markers(machine: &str, allocation: &mut Allocation, 
     Ok(())
 }
 
-/// Refuses a reinstall that has no attempts left. Does not refuse the reinstall if the last attempt was successful and
-/// only its report was lost. Without this check, a control plane that does not count attempts would request the
-/// reinstall at every boot.
+/// Refuses a reinstall that has no attempts left. A control plane that does not count attempts would otherwise request
+/// the reinstall at every boot. The reinstall is accepted if the last attempt was successful and only its report was
+/// lost.
 fn require_attempts_left(
     allocation: &Allocation,
     inventory: &Inventory,
@@ -75,9 +75,9 @@ pub(crate) fn require_all_read(inventory: &Inventory) -> Result<()> {
     refuse_opaque(inventory, &[])
 }
 
-/// Refuses an installation if the disk with the marker may have been replaced. In that case, the other disks contain
-/// data that the layout preserves, and the installation would erase this data. The data may be incomplete or differ
-/// from the layout: a volume group may lack a physical volume, or a label may differ.
+/// Refuses an installation if the disk with the marker may have been replaced: the remaining disks then contain data
+/// that the layout preserves, and that the installation would erase. The data may be incomplete or differ from the
+/// layout: a volume group may lack a physical volume, or a label may differ.
 ///
 /// A layout that does not support reinstalls does not preserve any data.
 ///
@@ -119,8 +119,8 @@ pub(crate) fn refuse_orphaning(layout: &Layout, inventory: &Inventory, request: 
     Err(Error::refusal(Phase::Plan, message).with_code(ErrorCode::PreservedDataLoss))
 }
 
-/// Returns whether the disk contains anything recognizable. Unrecognized data is ignored, because such data remains on
-/// a disk after `wipefs -a`.
+/// Returns whether the disk has a partition table or a signature, is in use, or cannot be read. Other data is ignored,
+/// because it remains on a disk even after `wipefs -a`.
 pub(super) fn has_contents(disk: &InventoryDisk) -> bool {
     disk.table.is_some() || !disk.signatures.is_empty() || !disk.uses.is_empty() || disk.unreadable.is_some()
 }

@@ -1,5 +1,5 @@
-//! Refusal of runs while an object of the machine cannot be read. The object may contain the install marker. A run is
-//! therefore refused if installations are recorded only on the disks.
+//! Refusal of a run if an object on the machine's disks cannot be read and installations are recorded only on the
+//! disks: the unreadable object may contain the install marker.
 
 use common::error::{Error, Phase, Result};
 use common::error_code::ErrorCode;

@@ -63,8 +63,8 @@ pub(crate) fn unlock_preserved(
     luks::containers_to_open(layout, inventory, allocation).into_iter().flat_map(unlock_group).collect()
 }
 
-/// Records each locked container without a recorded failure as untried, so that plans do not assume that the container
-/// can be unlocked.
+/// Records that unlocking was not tried for each container that is locked without a recorded failure. Otherwise a plan
+/// would assume that the container can be unlocked.
 pub(crate) fn note_untried(inventory: &mut Inventory) {
     let containers = inventory.all_signatures().filter(|(_, found)| found.iter().any(|is| is.kind == luks::KIND));
     let is_open = |device: &DevicePath| {
@@ -113,8 +113,8 @@ fn unlock_group(containers: Vec<LuksContainer>) -> Vec<FailedAttempt> {
     told
 }
 
-/// Unlocks a container. If `disk_key` unlocks it after the TPM has failed, the container stays unlocked, and the
-/// failure of the TPM is returned for the plan.
+/// Unlocks a container. If the TPM fails but `disk_key` unlocks the container, the container stays unlocked, and the
+/// error of the TPM is returned for the plan.
 fn unlock_container(container: LuksContainer) -> Result<(), FailedAttempt> {
     let device = container.device.clone();
     let locked = |why: String| FailedAttempt { tried: AttemptTarget::Container(device.clone()), why };

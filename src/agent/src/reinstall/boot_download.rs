@@ -64,8 +64,8 @@ impl BootClient {
         &self.url
     }
 
-    /// Requests the boot information of this machine. Tries each MAC in turn, because the server may have only one of
-    /// these MACs in its records.
+    /// Requests the boot information of this machine. Tries each MAC in turn, because the server may have recorded only
+    /// one of them.
     ///
     /// # Errors
     /// Fails if the server does not respond, or its response cannot be parsed.
@@ -89,7 +89,8 @@ impl BootClient {
             if !status.is_client_error() {
                 return answer;
             }
-            // The response that nothing is ordered is more informative than the response that a NIC is unknown.
+            // If the responses for different MACs differ, "nothing is ordered" is reported, because it is more
+            // informative than "the NIC is unknown".
             if refused.is_none() || matches!(answer, Ok(BootResponse::NotOrdered { .. })) {
                 refused = Some(answer);
             }

@@ -105,7 +105,8 @@ fn systemctl_verb(next: NextKernel) -> &'static str {
 }
 
 fn stop_directly(next: NextKernel) -> Result<()> {
-    // The reader of this program's output and the terminal are terminated as well.
+    // The signals are ignored, because the terminal and the process that reads this program's output are terminated as
+    // well.
     for ignored in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM, Signal::SIGPIPE] {
         // SAFETY: no signal handler is installed.
         let _ = unsafe { signal(ignored, SigHandler::SigIgn) };
@@ -123,7 +124,7 @@ fn stop_directly(next: NextKernel) -> Result<()> {
     nix::unistd::sync();
     let mut busy = false;
     for path in unmount_order(&read("/proc/self/mountinfo")) {
-        // Each filesystem is tried in turn, since unmounting another one may have released it.
+        // Every filesystem is tried again, since unmounting another filesystem may have released it.
         if path == "/" || umount2(path.as_str(), MntFlags::UMOUNT_NOFOLLOW).is_err() {
             let flags = MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
             let remounted = mount(None::<&str>, path.as_str(), None::<&str>, flags, None::<&str>);
@@ -148,7 +149,7 @@ fn stop_directly(next: NextKernel) -> Result<()> {
 /// Terminates all processes except init and this process. Kernel threads ignore signals.
 fn terminate_processes() {
     for (with, patience) in [(Signal::SIGTERM, TERM_PATIENCE), (Signal::SIGKILL, KILL_PATIENCE)] {
-        // Linux excludes the caller and init from -1 (kill(2)).
+        // With the PID -1, Linux sends the signal to all processes except the caller and init (kill(2)).
         if kill(Pid::from_raw(-1), with).is_err() {
             return;
         }

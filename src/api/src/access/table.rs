@@ -25,7 +25,7 @@ pub enum RouteAccess {
 pub enum RouteScope {
     /// The machine whose id is in the path. For a user with projects, the machines of other projects do not exist.
     Machine,
-    /// Objects of the site, or those machines that the user may access: the handler uses the snapshot of the user.
+    /// Objects of the site, or the machines that the user may access. The handler uses the snapshot of the user.
     Filtered,
     /// All machines, or machines without a project: refused to users with projects.
     Whole,

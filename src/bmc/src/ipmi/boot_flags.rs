@@ -17,11 +17,13 @@ impl IpmiController<'_> {
     /// Lets the machine boot over PXE once. The boot mode is EFI, unless the machine has registered with BIOS firmware.
     /// Returns a warning if the controller does not report the flags.
     pub(super) fn boot_pxe(&self, firmware: Option<FirmwareType>) -> Result<Option<String>> {
-        // By default, the flags expire after 60 seconds. Not all controllers support this parameter.
+        // This command disables the expiry of the flags, which by default expire after 60 seconds. An error is ignored,
+        // because not all controllers support this parameter.
         let _ = self.change(WriteKind::Settings, &["raw", "0x00", "0x08", "0x03", "0x08"]);
         let mut before = self.read_boot_flags().ok().flatten();
         if before == Some(DEVICE_ONLY) {
-            // If the same flags were read after the change, they would not prove that the change took effect.
+            // The flags are cleared first. Otherwise flags of an earlier request could be mistaken for the result of
+            // this change.
             self.change(WriteKind::Settings, &["chassis", "bootdev", "none"])?;
             before = self.read_boot_flags().ok().flatten();
         }

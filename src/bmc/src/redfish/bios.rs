@@ -132,8 +132,8 @@ impl RedfishMachine<'_> {
         })
     }
 
-    /// Reads the attributes of the registry with this name. If the list of registries contains the registry under
-    /// another name, as with sushy-emulator, the name inside the registry must match.
+    /// Reads the attributes of the registry with this name. The list of registries may contain the registry under
+    /// another name, as with sushy-emulator; the name in the registry itself must match.
     fn read_registry(&self, name: &str) -> Result<Vec<BiosAttribute>> {
         let links = self.client.fetch_members("/redfish/v1/Registries")?;
         for link in links.iter().filter(|link| link.contains("BiosAttributeRegistry") || link.contains(name)) {
@@ -152,8 +152,8 @@ impl RedfishMachine<'_> {
         Ok(Vec::new())
     }
 
-    /// Requests these values, which take effect at the next restart. If the service lists pending values of these
-    /// attributes, the pending values must be the requested ones.
+    /// Requests these values, which take effect at the next restart. Afterwards, the pending values that the service
+    /// lists for these attributes must equal the requested values.
     ///
     /// # Errors
     /// The service rejects the values, reports other values, or does not have a settings resource.
@@ -201,8 +201,8 @@ fn read_attributes(resource: &Value) -> Map<String, Value> {
     resource["Attributes"].as_object().cloned().unwrap_or_default()
 }
 
-/// Describes the pending values that differ from the requested settings. A setting that the service does not list as
-/// pending is checked after the restart.
+/// Describes the pending values that differ from the requested settings. Settings that the service does not list as
+/// pending are skipped, and checked after the restart.
 fn find_unaccepted(settings: &[BiosSetting], pending: &Map<String, Value>) -> Vec<String> {
     let differing = settings.iter().filter_map(|BiosSetting { name, value }| {
         let reported = pending.get(name).filter(|reported| !reported.is_null() && !is_same_value(reported, value))?;

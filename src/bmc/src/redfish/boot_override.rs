@@ -108,7 +108,8 @@ impl RedfishMachine<'_> {
             let boot = read_until(reads, || self.read_override(path, wanted), |boot| differs(boot).is_none())?;
             match (differs(&boot), rejection) {
                 (None, _) => return Ok(Ok(self.explain_duration(&boot, wanted))),
-                // Without its mode, the override of a UEFI machine would become a legacy boot.
+                // The request is repeated without the mode only if the mode is preserved: otherwise the override of a
+                // UEFI machine could become a legacy boot.
                 (Some(_), Some(_)) if rejects_mode && mode.is_some() && wanted.is_preserved_by(before) => mode = None,
                 (Some(_), Some(error)) => return Ok(Err(error.to_string())),
                 (Some(why), None) => {
@@ -121,8 +122,8 @@ impl RedfishMachine<'_> {
         }
     }
 
-    /// Reads the boot override of the system. If the override does not have the requested target, returns the override
-    /// in the resource at `path` instead.
+    /// Reads the boot override of the system. If the override of the system does not have the requested target, returns
+    /// the override in the resource at `path` instead.
     fn read_override(&self, path: &str, wanted: &BootOverride) -> Result<Value> {
         let boot = self.client.fetch(&self.path)?.document["Boot"].take();
         match path == self.path || boot["BootSourceOverrideTarget"].as_str() == Some(wanted.target) {
@@ -160,7 +161,7 @@ impl BootOverride<'_> {
         let expected_mode = sent_mode.or(self.mode.filter(|mode| *mode == UEFI));
         let differences = [
             ("BootSourceOverrideTarget", text("BootSourceOverrideTarget").or(Some("unknown")), Some(self.target)),
-            // Continuous is not an error here; `explain_duration` returns a warning for it.
+            // The value `Continuous` is accepted here, because `explain_duration` returns a warning for it.
             (
                 "BootSourceOverrideEnabled",
                 text("BootSourceOverrideEnabled").filter(|it| *it != "Continuous"),

@@ -135,8 +135,8 @@ impl<'a> RedfishClient<'a> {
         let mut may_open_session = !request.is_anonymous && request.method != Method::DELETE;
         for _ in 0..=REDIRECTS + 1 {
             let response = self.send_once(request, &url)?;
-            // Some controllers offer Basic authentication although it is disabled, so the offer is not read. A
-            // session that was rejected has expired.
+            // A session is opened even if the controller offers Basic authentication, because some controllers offer it
+            // although it is disabled. If an existing session is rejected, it has expired and is replaced.
             if may_open_session && response.status == StatusCode::UNAUTHORIZED {
                 may_open_session = false;
                 self.open_session().map_err(|why| {
@@ -195,9 +195,9 @@ impl<'a> RedfishClient<'a> {
         })
     }
 
-    /// Returns the URL to which the response redirects the request; `None` if the response is not a redirect. A
-    /// redirect of a request other than GET is followed if its status is 307 or 308, or if the new path differs only in
-    /// a trailing slash. In the second case, the status must not be 303, which would change the method.
+    /// Returns the URL to which the response redirects the request; `None` if the response is not a redirect. For
+    /// requests other than GET, a redirect is followed if its status is 307 or 308. With any other status except 303,
+    /// which would change the method, it is followed only if the new path differs by nothing but a trailing slash.
     fn find_redirect(&self, method: &Method, url: &Url, response: &RedfishResponse) -> Result<Option<Url>> {
         if !matches!(response.status.as_u16(), 301 | 302 | 303 | 307 | 308) {
             return Ok(None);
@@ -266,8 +266,8 @@ impl RedfishResponse {
         String::from_utf8_lossy(&self.body).contains(text)
     }
 
-    /// Returns whether the status indicates that the controller may accept the request in another form or at another
-    /// time.
+    /// Returns whether the controller may accept the request in another form or at another time, according to the
+    /// status.
     pub(super) fn is_unsupported(&self) -> bool {
         matches!(self.status.as_u16(), 400 | 404 | 405 | 409 | 422 | 501)
     }

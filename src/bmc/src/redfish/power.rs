@@ -50,7 +50,8 @@ impl RedfishMachine<'_> {
             Ok(kind) => self.await_restart(&system, kind),
             Err(_) => {
                 self.switch_off()?;
-                // Some controllers refuse to switch a machine on for some seconds after it was switched off.
+                // Switching on is retried, because some controllers refuse it for some seconds after the machine was
+                // switched off.
                 read_until(READS_AFTER_REJECTION, || self.switch_on(), |()| true)
             }
         }
@@ -66,8 +67,8 @@ impl RedfishMachine<'_> {
         }
     }
 
-    /// Waits until the machine is on again. The power state is the same before and after a restart, so the time of the
-    /// last reset must also have changed if the controller reports this time.
+    /// Waits until the machine is on again. If the controller reports the time of the last reset, this time must have
+    /// changed too, because the power state is the same before and after a restart.
     fn await_restart(&self, before: &RedfishResource, kind: &'static str) -> Result<()> {
         let former = &before.document[LAST_RESET];
         let is_unchanged = |system: &RedfishResource| former.is_string() && system.document[LAST_RESET] == *former;
@@ -81,8 +82,8 @@ impl RedfishMachine<'_> {
         self.await_state(ON, Ok(kind))
     }
 
-    /// Waits until the controller reports the state. A request that the controller has rejected counts as successful if
-    /// the machine reaches the state anyway.
+    /// Waits until the controller reports the state. If the controller has rejected the request but the machine reaches
+    /// the state, the request counts as successful.
     fn await_state(&self, state: &str, requested: ResetResult) -> Result<()> {
         let reads = if requested.is_ok() { READS } else { READS_AFTER_REJECTION };
         let system = read_until(reads, || self.client.fetch(&self.path), |system| is_in_state(system, state))?;

@@ -1,4 +1,5 @@
-//! Every quirk of the test double with every operation that it affects: the requests that are sent, and the results.
+//! Tests of every quirk of the test double with every operation that the quirk affects. The tests check the requests
+//! that are sent, and the results.
 
 use super::test_double::*;
 use super::*;
@@ -178,7 +179,7 @@ fn the_firmware_that_a_machine_registered_with_selects_the_boot_mode() {
         ("Legacy", None, &[ModeLost], Ok("Legacy")),
         ("Legacy", Some(FirmwareType::Bios), &[ModeReadOnly], Ok("Legacy")),
         ("Legacy", Some(FirmwareType::Uefi), &[ModeMissing], Ok("Legacy")),
-        // A legacy boot would not install a UEFI machine, so the override is not changed.
+        // A UEFI machine cannot be installed by a legacy boot, so the override is not changed.
         ("Legacy", Some(FirmwareType::Uefi), &[ModeReadOnly], Err("PropertyNotWritable: BootSourceOverrideMode")),
     ] {
         let double = RedfishDouble::start("On", quirks);

@@ -47,7 +47,7 @@ impl RedfishClient<'_> {
 impl Drop for RedfishClient<'_> {
     fn drop(&mut self) {
         let link = self.session.borrow().as_ref().and_then(|session| session.link.clone());
-        // If the deletion fails, the controller closes the session after a timeout.
+        // An error is ignored: if the deletion fails, the controller closes the session after a timeout.
         let _ = link.map(|link| self.send(&RedfishRequest::new(Method::DELETE, &link)));
     }
 }

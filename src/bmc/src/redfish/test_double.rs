@@ -281,7 +281,7 @@ impl Exchange<'_> {
         system
     }
 
-    /// Sets how many reads after a change report the former state, and how many reads fail.
+    /// Records the former state before a change. Sets how many of the next reads report this state, and how many fail.
     fn begin_change(&mut self) {
         let lag = self.find(|quirk| if let Lag(reads) = quirk { Some(*reads) } else { None });
         self.state.former = lag.map(|reads| (self.state.power, self.state.boot.clone(), reads));

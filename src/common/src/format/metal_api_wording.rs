@@ -1,5 +1,5 @@
-//! The product's own wording for phrases of metal-api. Clients of metal-api's REST API compare these phrases, so the
-//! API keeps them; the command line and the page show the product's wording.
+//! The product's own wording for phrases of metal-api. The REST API uses the phrases of metal-api unchanged, because
+//! its clients compare them. The command line and the web page show the product's own wording.
 
 /// Beginning of metal-api's message about a reinstall that is refused; the exact reason follows.
 const REFUSED_REINSTALL: &str = "machine either locked, not allocated yet or invalid image ID specified: ";
@@ -39,7 +39,7 @@ pub fn reword_metal_phrases(text: &str) -> String {
         });
         let before = words.pop_if(|_| is_given && named.is_some()).unwrap_or_default();
         words.push(match named {
-            // The word before may contain the end of the previous line.
+            // The text before the phrase may contain the end of the previous line.
             Some(named) if is_given => before.trim_end_matches("given").to_owned() + &named,
             Some(named) => named,
             None => word.to_owned(),

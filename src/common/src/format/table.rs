@@ -20,7 +20,7 @@ const CELL_LINES: usize = 3;
 #[derive(Debug, Clone, Default)]
 pub struct TableColumn {
     pub title: String,
-    /// True for a column of sentences. If the table is too wide, this column shrinks before the other columns.
+    /// True for a column that contains sentences. If the table is too wide, this column shrinks before the other columns.
     pub is_prose: bool,
 }
 
@@ -59,7 +59,8 @@ fn escape_cells(row: &[TableCell]) -> Vec<TableCell> {
     row.iter().map(|cell| TableCell { text: escape_line(&cell.text).into_owned(), style: cell.style }).collect()
 }
 
-/// Reduces the widths of columns until the table fits: first the columns of sentences, then the widest columns.
+/// Reduces the widths of columns until the table fits. Columns of sentences are reduced first, and then the widest
+/// columns.
 fn fit_widths(widths: &mut [usize], columns: &[TableColumn], available: usize) {
     let available = available.saturating_sub(GAP * widths.len().saturating_sub(1));
     for (floor, is_shrunk) in [(NARROWEST_PROSE, [false, true]), (NARROWEST, [true, true])] {
@@ -98,8 +99,8 @@ fn format_row(row: &[TableCell], widths: &[usize], is_styled: bool) -> String {
     text
 }
 
-/// Wraps the text of a cell between words, into at most [`CELL_LINES`] lines. Words that are too long are truncated, and so is the last line
-/// if the remaining text is too long.
+/// Wraps the text of a cell between words, into at most [`CELL_LINES`] lines. Words that are too long are truncated.
+/// The last line is truncated if the remaining text does not fit.
 fn wrap_cell(text: &str, width: usize) -> Vec<String> {
     if display_width(text) <= width {
         return vec![text.to_owned()];

@@ -92,7 +92,7 @@ pub fn render_styles(text: &str) -> String {
         shown += &escape_hidden(mark.map_or(part, |mark| &part[..part.len() - mark.len_utf8()]));
         if let Some(mark) = mark {
             let index = (mark as u32).wrapping_sub(FIRST_MARK) as usize;
-            // Writing to a string does not fail.
+            // The result is ignored, because writing to a string does not fail.
             let _ = write!(shown, "\u{1b}[{}m", STYLES.get(index).map_or("0", |(_, parameters)| parameters));
         }
     }
@@ -117,7 +117,7 @@ pub fn escape_json(document: &str) -> Cow<'_, str> {
             continue;
         }
         for unit in c.encode_utf16(&mut [0; 2]) {
-            // Writing to a string does not fail.
+            // The result is ignored, because writing to a string does not fail.
             let _ = write!(escaped, "\\u{unit:04x}");
         }
     }

@@ -34,7 +34,7 @@ pub fn edit_values(text: &str, old: &Value, new: &Value) -> Option<EditedYaml> {
     let mut editor = YamlEditor { text: body, edits: Vec::new() };
     editor.change_value(&root, None, old, new, 0)?;
     let YamlEditor { mut edits, .. } = editor;
-    // The sort is stable, so insertions at the same position keep their order.
+    // A stable sort is used, so that insertions at the same position keep their order.
     edits.sort_by_key(|(range, _)| range.start);
     if edits.windows(2).any(|two| two[0].0.end > two[1].0.start) {
         return None;
@@ -51,7 +51,7 @@ pub fn edit_values(text: &str, old: &Value, new: &Value) -> Option<EditedYaml> {
     Some(EditedYaml { text: format!("{bom}{changed}"), gone })
 }
 
-/// Returns whether the text has a comment. For a text that cannot be parsed, returns whether it contains a `#`.
+/// Returns whether the text has a comment. If the text cannot be parsed, returns whether it contains a `#`.
 pub fn has_comments(text: &str) -> bool {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     match parser::parse_nodes(text) {
@@ -156,7 +156,7 @@ impl YamlEditor<'_> {
             let (before, after) = (field_value(old, &entry.key), field_value(new, &entry.key));
             match is_removed(entry, old, new) {
                 true => self.remove_entry(node, entries, index)?,
-                // A value that is in the text but in neither `old` nor `new` is not changed.
+                // An entry of the text that exists in neither `old` nor `new` is not changed.
                 false if before == after => {}
                 false => self.change_value(&entry.node, Some(entry.colon + 1), &before, &after, depth + 1)?,
             }
@@ -194,7 +194,7 @@ impl YamlEditor<'_> {
                 let start = line_start(self.text, entry.start);
                 match (self.text[start..entry.start].trim().is_empty(), next) {
                     (true, _) => start..next_line_start(self.text, entry.node.end?),
-                    // The field follows the dash of an item: the next field moves to its position.
+                    // The removed field follows the dash of a list item, so the next field moves to its position.
                     (false, Some(next)) => entry.start..next.start,
                     (false, None) => return None,
                 }

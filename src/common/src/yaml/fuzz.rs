@@ -1,5 +1,5 @@
-//! Structural fuzz test of the YAML reader, with values in all styles and with unsupported constructs. A document that both this reader and
-//! PyYAML accept must have the same value in both.
+//! Structural fuzz test of the YAML reader, with values in all styles and with unsupported constructs. If both this
+//! reader and PyYAML accept a document, they must return the same value.
 
 use super::read_document;
 use fastrand::Rng;
@@ -195,7 +195,7 @@ fn scalar(random: &mut Rng, text: &mut String) {
         0 => text.push_str(&format!("'{}'", word.replace('\'', "''"))),
         1 => text.push_str(&super::quote_string(word)),
         2 => text.push_str(&super::format_scalar(word)),
-        // Some words are not valid plain scalars.
+        // The word is written without quotes, although some words are not valid plain scalars.
         3 => text.push_str(word),
         _ => text.push_str(&format!("plain{}", random.u8(..))),
     }

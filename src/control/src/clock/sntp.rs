@@ -38,7 +38,7 @@ pub(super) fn query_time_server(server: &str, port: u16) -> Result<SystemTime, S
         let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         socket.set_read_timeout(Some(left)).map_err(lost)?;
         let length = socket.recv(&mut answer).map_err(lost)?;
-        // Adds half of the round-trip time.
+        // The time in the response is corrected by half of the round-trip time.
         if let Some(time) = parse_sntp_response(answer.get(..length).unwrap_or_default(), secret) {
             return Ok(time + began.elapsed() / 2);
         }

@@ -120,8 +120,8 @@ pub(crate) fn to_camel_case(name: &str) -> String {
     })
 }
 
-/// Combines the control plane's record with the BMC's own data, and prints which values will be lost. `in_band` is
-/// `None` if the machine has no BMC, and an error if the BMC does not respond.
+/// Fills the gaps of the control plane's record with data from the BMC, and prints which values the registration will
+/// erase. `in_band` is `None` if the machine has no BMC, and an error if the BMC does not respond.
 pub(crate) fn combine(known: KnownBmc, in_band: Result<Option<InBandBmc>, String>, say: &dyn Fn(&str)) -> BmcRecord {
     let in_band = in_band.unwrap_or_else(|why| {
         say(&format!("the BMC cannot be read in-band: {why}"));

@@ -70,13 +70,13 @@ impl FirmwareRecord {
     /// Returns whether the control plane has acknowledged the report of this installation, according to the record.
     ///
     /// # Errors
-    /// Fails if a record exists but cannot be read. The allocation may then already be installed.
+    /// Fails if a record exists but cannot be read, because the allocation may then already be installed.
     pub(crate) fn is_reported(&self, allocation: &str) -> Result<bool> {
         let reported: Option<ReportedInstallation> = drophammer_variables::read_json(&self.directory, REPORTED)?;
         Ok(reported.is_some_and(|reported| !allocation.is_empty() && reported.allocation == allocation))
     }
 
-    /// Records that the control plane has acknowledged the report of this installation.
+    /// Records that the control plane has acknowledged the report of the installation of this allocation.
     ///
     /// # Errors
     /// Fails if the firmware has no variables or no space.

@@ -41,7 +41,7 @@ pub(crate) struct LokiUpload {
 
 struct LokiShared {
     state: Mutex<LokiBuffer>,
-    /// Condition variable that is signaled after lines were added or sent.
+    /// Condition variable that is notified after lines were added or sent.
     changed: Condvar,
 }
 

@@ -71,7 +71,7 @@ impl MachineRegistration {
             memory_bytes: inventory.memory_bytes,
             cpus: inventory.cpus.iter().map(cpu).collect(),
             disks: disks.map(|disk| (disk.device.to_string(), disk.size_bytes)).collect(),
-            // Operators' inventories expect the loopback interface.
+            // The loopback interface is registered too, because inventories of operators expect it.
             nics: std::iter::once(lo).chain(nics).collect(),
             bios: BiosInfo {
                 vendor: shorten_field(&system.bios_vendor),
@@ -88,8 +88,8 @@ impl MachineRegistration {
     }
 }
 
-/// Describes the port of a leaf switch as metal-stack's own agent does: the port id is reported both as MAC and as
-/// identifier. The server requires names of at least two characters, so shorter names get a prefix.
+/// Describes the port of a leaf switch. The port id is reported both as MAC and as identifier, as by metal-stack's own
+/// agent. The server requires names of at least two characters, so shorter names get a prefix.
 fn describe_port(leaf: &model::inventory::lldp::LldpNeighbour) -> RegisteredNic {
     let name = leaf.display_name();
     let name = if name.chars().count() < 2 { format!("port {name}") } else { name.to_owned() };

@@ -168,7 +168,7 @@ impl MetalApiV1 {
     }
 
     /// Listens to the `Wait` stream for at most `patience`. Returns whether the server has ended the stream without an
-    /// error. The server does this when it allocates the machine.
+    /// error, which it does when it allocates the machine.
     fn listen_for_allocation(&self, patience: Duration) -> Result<bool, GrpcFailure> {
         let mut stream = lock_mutex(&self.stream);
         let end = Instant::now() + patience;
@@ -254,7 +254,7 @@ impl MetalApi for MetalApiV1 {
         Ok(self.fetch_current_machine(self.pace.retries)?.allocation.is_some())
     }
 
-    /// Returns the sizes of the registered disks. The list is empty for a machine that has never registered.
+    /// Returns the sizes of the registered disks, in bytes. The list is empty if the machine has never registered.
     fn registered_disks(&self) -> Vec<u64> {
         let registered = self.read_with_retries(self.pace.retries, rest::read_registered_disks);
         registered.inspect_err(|error| tracing::info!("cannot fetch the registered disks: {error}")).unwrap_or_default()
@@ -307,8 +307,8 @@ impl MetalApi for MetalApiV1 {
     }
 
     /// Checks that the allocation or reinstall is still in force. For a reinstall, also records the disks before the
-    /// first write. An interrupted attempt leaves no install marker on the disks, so the next attempt identifies them
-    /// by this record.
+    /// first write. The record identifies the disks for the next attempt, because an interrupted attempt leaves no
+    /// install marker on them.
     fn confirm_begin(&self, notice: &AttemptNotice) -> Result<()> {
         let now = self.fetch_current_machine(self.pace.retries)?.allocation;
         let reinstall = notice.order.is_some();
@@ -331,17 +331,17 @@ impl MetalApi for MetalApiV1 {
         Ok(())
     }
 
-    /// Reports a success with the few fields that the server evaluates. After a failed reinstall that left the old
-    /// system intact, aborts the reinstall. After any other failed reinstall, the reinstall flag of the allocation
-    /// remains set, and the next boot is the next attempt.
+    /// Reports a success with the few fields that the server evaluates. If a reinstall has failed and the old system is
+    /// intact, the reinstall is aborted. After any other failure of a reinstall, the reinstall flag of the allocation
+    /// remains set, and the next boot makes the next attempt.
     fn report_result(&self, ended: &InstallResult, console_password: Option<&str>) -> Result<ReportAcknowledgement> {
         let allocation = lock_mutex(&self.seen).as_ref().and_then(|machine| machine.allocation.clone());
         let allocation = allocation.filter(|allocation| allocation.id == ended.allocation);
         let reinstall = allocation.as_ref().is_some_and(|allocation| allocation.reinstall);
         let is_known = !reinstall && allocation.as_ref().is_some_and(|allocation| allocation.succeeded);
         match &ended.outcome {
-            // The machine has booted over PXE by accident. The server already has the report, and another report would overwrite the
-            // password.
+            // The machine has booted over PXE by accident, after it had been installed. Nothing is reported, because
+            // the server already has the report, and another report would overwrite the password.
             InstallOutcome::Succeeded { .. } if console_password.is_none() && is_known => {}
             InstallOutcome::Succeeded { boot, .. } => {
                 let console_password = console_password.unwrap_or(MADE_BEFORE);
@@ -350,7 +350,8 @@ impl MetalApi for MetalApiV1 {
                 self.call_with_retries(self.pace.retries, "Report", &report, ANSWER)?;
                 self.delete_note();
             }
-            // The installation is complete but its report was rejected. The machine does not reboot.
+            // The installation is complete, but its report was rejected. Nothing else is reported, and the machine does
+            // not reboot.
             InstallOutcome::FailedBegun(failed) if failed.stage == StageName::ReportFinal.as_str() => {}
             // Without a marker, only this machine's note proves that no earlier attempt has written.
             InstallOutcome::FailedUntouched(failed)

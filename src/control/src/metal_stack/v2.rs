@@ -46,7 +46,7 @@ pub(crate) struct V2Timeouts {
     /// Time without a message on a stream after which the machine is considered unallocated. If an allocation exists,
     /// the server sends it immediately.
     pub silence: Duration,
-    /// Like `silence`, for a machine whose data would be lost if the machine were wrongly considered unallocated. The
+    /// Replaces `silence` for a machine whose data would be lost if the machine was wrongly considered unallocated. The
     /// time must be less than ten seconds, because proxies may close a silent stream after ten seconds.
     pub long_silence: Duration,
     /// Time within which the server must confirm that an allocation still exists.
@@ -142,8 +142,8 @@ impl MetalApiV2 {
         json!({ "uuid": self.machine })
     }
 
-    /// Opens a stream, and returns the allocation that the server sends. Returns `None` if the stream was open and
-    /// silent for `patience`, and an error if the stream ended earlier.
+    /// Opens a stream, and returns the allocation that the server sends. Returns `None` if the stream stayed open
+    /// without a message for `patience`. Fails if the stream ended earlier.
     fn wait_on_stream(&self, patience: Duration) -> Result<Option<Value>, Error> {
         let began = Instant::now();
         match self.current_client().read_first_message("Wait", &self.machine_id_message(), patience) {
@@ -306,8 +306,8 @@ impl MetalApi for MetalApiV2 {
         Err(Error::refusal(Phase::Control, message))
     }
 
-    /// Reports the success of an installation only once. A second report, in a later boot, would overwrite the console
-    /// password at the server, and the later boot does not have the original password.
+    /// Reports the success of an installation only once. A later boot does not know the console password, and a second
+    /// report would overwrite the password at the server.
     fn report_result(&self, ended: &InstallResult, console_password: Option<&str>) -> Result<ReportAcknowledgement> {
         let is_news = console_password.is_some() || !self.record.is_reported(&ended.allocation)?;
         if matches!(ended.outcome, InstallOutcome::Succeeded { .. }) && is_news {

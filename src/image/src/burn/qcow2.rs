@@ -12,8 +12,8 @@ use std::collections::VecDeque;
 use std::io::{self, Cursor, Read};
 use std::ops::{Range, RangeInclusive};
 
-/// Maximum length of the list of tables that the worker returns, in bytes. The list comes from an untrusted process,
-/// but only determines which ranges of the image are fetched.
+/// Maximum length of the list of tables that the worker returns, in bytes. The list comes from an untrusted process.
+/// The agent uses the list only to select the ranges of the image that it fetches.
 const MOST_LIST_BYTES: u64 = 64 << 10;
 /// Supported lengths of a table, in bytes.
 const TABLE_BYTES: RangeInclusive<u64> = 512..=2 << 20;

@@ -11,9 +11,9 @@ use std::path::Path;
 use std::time::Instant;
 
 impl IncomingImage {
-    /// Marks files that exist below the root as belonging to another owner. The image's files may replace these files,
-    /// but they are never removed otherwise: whiteouts remove only files of this image. If the image changes during the
-    /// download, unpacking fails instead of clearing the root and starting over.
+    /// Marks files that exist below the root as belonging to another owner. Files of the image may replace these files,
+    /// but nothing else removes them. Whiteouts therefore remove only files of this image. If the image changes during
+    /// the download, unpacking fails; it does not clear the root and start over.
     pub fn among_others(self) -> IncomingImage {
         IncomingImage { among_others: true, ..self }
     }
@@ -115,7 +115,8 @@ impl IncomingImage {
                 }
                 false => None,
             };
-            // If the part is held back, the data that was fetched to check its beginning is fetched again.
+            // If the part is held back in a file, its download starts over, and the data that was fetched to check the
+            // beginning is discarded.
             let arriving = match first.take().filter(|_| held_in.is_none()) {
                 Some(first) => first,
                 None => self.start_download(part, held_in)?,
@@ -128,7 +129,7 @@ impl IncomingImage {
                 }
                 start_over => return Ok(start_over),
             }
-            // The next part replaces files of this one.
+            // The next part may replace files of this part.
             replaces = true;
         }
         (sum.hidden, sum.shares) = (counter.finish(), average.shares());

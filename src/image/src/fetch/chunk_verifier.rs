@@ -32,7 +32,7 @@ struct VerifiedDownload {
     /// Current chunk. `given` is the number of bytes of this chunk that were passed on.
     chunk: Vec<u8>,
     given: usize,
-    /// Index of the next chunk in the manifest.
+    /// Index, in the manifest, of the next chunk to read.
     next: usize,
 }
 
@@ -43,7 +43,7 @@ impl VerifiedDownload {
         let manifest = &*self.manifest;
         let Some(expected) = manifest.chunks.get(self.next) else {
             self.chunk.clear();
-            // No data may follow the last chunk. The download reports an error if it does.
+            // No data may follow the last chunk. If more data follows, this read of the download returns an error.
             return self.fetch.read(&mut [0]).map(|_| ());
         };
         let start = self.next as u64 * u64::from(manifest.chunk_bytes);

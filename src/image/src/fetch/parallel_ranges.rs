@@ -99,8 +99,7 @@ impl ParallelRanges {
         self.work.end.fetch_min(self.next + 2 * self.work.lanes, Ordering::Relaxed);
     }
 
-    /// Returns whether all lanes have delivered the same number of pieces. The rate is evaluated only if this is the
-    /// case.
+    /// Returns whether all lanes have delivered the same number of pieces. The rate is evaluated only at such times.
     pub(crate) fn is_round_over(&self) -> bool {
         self.given == self.current.len() && self.next.is_multiple_of(self.work.lanes)
     }
@@ -178,13 +177,12 @@ impl LaneShared {
         let mut bytes = vec![0; (last - first + 1) as usize];
         let mut filled = 0;
         loop {
-            // Checked before every read, so that a lane that is no longer needed does not hold memory until its piece
-            // is complete.
+            // This check precedes every read: a lane that is no longer needed ends immediately and releases its memory.
             if self.piece_span(piece).is_none() {
                 return Err("the download of this part of the image was canceled".to_owned());
             }
-            // The body is read until it reports its end after the last byte, because only then the connection can be
-            // reused for the next piece.
+            // The response body is read until its end is reported. Otherwise the connection could not be reused for the
+            // next piece.
             let whole = filled == bytes.len();
             let mut beyond = [0];
             match response.read(if whole { &mut beyond } else { &mut bytes[filled..] }) {

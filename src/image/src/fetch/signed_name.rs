@@ -109,8 +109,8 @@ pub(crate) fn check_signed_name(
     }
 }
 
-/// Returns whether the ids are equal, or `wanted` is `named` without the last components of the version: `ubuntu-24.04`
-/// matches all `ubuntu-24.04.*`.
+/// Returns whether `wanted` matches `named`. The ids match if they are equal, or if `wanted` omits the last components
+/// of the version: `ubuntu-24.04` matches each id `ubuntu-24.04.*`.
 fn is_meant(named: &str, wanted: &str) -> bool {
     let rest = named.strip_prefix(wanted);
     rest.is_some_and(|rest| rest.is_empty() || (rest.starts_with('.') && ImageId::parse(wanted).is_ok()))

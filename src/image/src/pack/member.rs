@@ -125,7 +125,7 @@ impl PackedMember<'_> {
             let name = std::str::from_utf8(name).map_err(|_| {
                 io::Error::other(format!("the name of the file's extended attribute {shown:?} is not UTF-8"))
             })?;
-            // Encode it like GNU tar: `=` would end the key.
+            // Encode `=` and `%` like GNU tar, because a `=` in the name would end the key.
             let name = name.replace('%', "%25").replace('=', "%3D");
             records.push((format!("SCHILY.xattr.{name}"), value.clone()));
         }

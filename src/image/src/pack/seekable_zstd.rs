@@ -47,7 +47,7 @@ impl<W: Write> FrameWriter<W> {
             thread::spawn(move || run_compressor(&queue, level));
         }
         let (block, pending, table) = (Vec::with_capacity(FRAME_BYTES), VecDeque::new(), Vec::new());
-        // One block being compressed and one queued for each core: memory is bounded.
+        // For each core, at most one block is compressed and one is queued, so the memory use is bounded.
         FrameWriter { out, block, jobs, pending, most_pending: 2 * cores, table, frames: 0, bytes_in: 0 }
     }
 
@@ -67,7 +67,7 @@ impl<W: Write> FrameWriter<W> {
         self.out.write_all(&body.to_le_bytes())?;
         self.out.write_all(&self.table)?;
         self.out.write_all(&self.frames.to_le_bytes())?;
-        // No flags are set: the table does not contain checksums, because the frames do.
+        // No flags are set. The seek table does not contain checksums, because the frames contain them.
         self.out.write_all(&[0])?;
         self.out.write_all(&SEEKABLE.to_le_bytes())?;
         self.out.flush()?;

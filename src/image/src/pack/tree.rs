@@ -36,7 +36,7 @@ pub(crate) fn pack_tree<W: Write>(
     let metadata = fs::metadata(root).context(Phase::Image, || format!("stat {}", root.display()))?;
     let tar = Builder::new(frames);
     let mut walk = TreeWalk { root, device: metadata.dev(), tar, epoch, first_names: HashMap::new(), files: 0 };
-    // A stack: names are pushed in reverse order, so that the first one is packed next.
+    // Stack of paths. Names are pushed in reverse order, so that the first name is packed next.
     let mut todo = vec![PathBuf::new()];
     while let Some(path) = todo.pop() {
         if walk.add_entry(&path)? {

@@ -80,7 +80,8 @@ impl BufferPool {
         let mut left = arena.lock().unwrap_or_else(PoisonError::into_inner);
         let mut carved: Vec<_> =
             (0..buffers).map_while(|_| left.split_front(buffer_bytes)).map(BufferMemory::Shared).collect();
-        // Buffers at the front are used first, so that memory that is never needed is never committed.
+        // Buffers at the start of the memory are used first, so that the kernel does not allocate memory for buffers
+        // that are never used.
         carved.reverse();
         let unmade = buffers - carved.len();
         BufferPool::with_buffers(carved, unmade, buffer_bytes, Some(arena.clone()))
@@ -258,7 +259,7 @@ pub(crate) trait ChunkSink: Send {
     fn take_message(&self, message: PipeMessage) -> Result<(), ReceiverGone>;
 }
 
-/// Error message for a stream if the sender was dropped before it ended the stream.
+/// Error message that the receiver gets if the sender was dropped before it ended the stream.
 pub(crate) const WITHOUT_A_WORD: &str = "the previous stage ended unexpectedly";
 
 /// Error of a stage that cannot send because the next stage has ended. The next stage reports the cause itself.
@@ -290,7 +291,7 @@ impl PipeSender {
 
     /// Ends the stream successfully.
     pub(crate) fn end(self) {
-        // If the receiver is gone, the end is not needed.
+        // An error means that the receiver is gone, and does not need the end of the stream.
         let _ = self.send_message(PipeMessage::End, &StageClock::default());
     }
 

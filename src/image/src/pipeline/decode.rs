@@ -76,7 +76,7 @@ fn decode_with(
         let crew = DecoderPool::new(scope, &shared, stages, pool, threads, input.clock());
         let mut decoding = StreamDecoder { input, crew, plain, refuse, format: None };
         let end = decoding.decode_frames();
-        // This fails only if the output is closed, in which case the end is not needed.
+        // This call fails only if the output is closed. The end of the stream is then not needed.
         let _ = decoding.crew.send_in_order(&mut decoding.input, DecodedItem::End(end));
     });
 }
@@ -115,7 +115,7 @@ impl StreamDecoder<'_, '_> {
         }
         let position = self.input.position();
         let mut start = [0; format::START_BYTES];
-        // The first frame may have any format. A tar is recognized only by its whole first header.
+        // The first frame may have any format. A tar can be recognized only if its first header is complete.
         let count = if self.format.is_none() { start.len() } else { format::MAGIC_BYTES };
         let got = self.input.peek(0, &mut start[..count])?;
         let start = &start[..got];

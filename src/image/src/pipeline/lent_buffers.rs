@@ -14,7 +14,8 @@ impl LentBuffers {
     /// region.
     pub(crate) fn add(&self, place: (SharedRegion, usize), chunk: BufferChunk) {
         let before = lock_mutex(&self.0).insert(place, chunk);
-        // Dropped outside of the lock, since this returns the buffer to its pool.
+        // The previous chunk is dropped after the lock was released, because dropping a chunk returns its buffer to the
+        // pool.
         drop(before);
     }
 

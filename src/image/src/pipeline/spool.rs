@@ -82,7 +82,7 @@ fn send_file(mut file: &File, clock: &StageClock, pool: &BufferPool, sender: Pip
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return sender.fail(error),
         };
-        // The decoder has ended and reports its error itself.
+        // If sending fails, the decoder has ended, and reports its error itself.
         if sender.send(filling.into_chunk(got), clock).is_err() {
             return;
         }

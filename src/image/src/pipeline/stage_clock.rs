@@ -54,8 +54,8 @@ impl StageClocks {
         StageClocks { began: Arc::new(Mutex::new(Instant::now())), clocks: Arc::default(), elsewhere: Arc::default() }
     }
 
-    /// Restarts the measurement when the writing of the image begins. Before that, the download may have waited until
-    /// the disks were prepared.
+    /// Restarts the measurement. Called when the writing of the image begins, because until then the download may have
+    /// waited for the preparation of the disks.
     pub(crate) fn restart(&self) {
         let now = Instant::now();
         *lock_mutex(&self.began) = now;

@@ -38,8 +38,8 @@ pub(crate) const PACKED_BYTES: usize = BUFFERS * BUFFER_BYTES;
 /// piece.
 pub(crate) const PLAIN_BYTES: usize = PLAIN_BUFFERS * PLAIN_BUFFER_BYTES + super::decode::MOST_WHOLE_BYTES;
 
-/// Placeholder for the download error in messages of the worker. The agent replaces the placeholder by the error, which
-/// the worker does not receive.
+/// Placeholder for the download error in messages of the worker. The worker does not receive the download error, so the
+/// agent inserts the error into the worker's message.
 pub(crate) const SOURCE: &str = "\u{1}the source\u{1}";
 
 /// Worker process, and the receiving end of its output.
@@ -74,7 +74,7 @@ impl WorkerConnection {
         self.send_request(WorkerRequest::Restart);
     }
 
-    /// Sends the response to a request of the worker for its limits.
+    /// Sends the current limits to the worker, which has requested them.
     pub(crate) fn answer(&self, answer: [u64; 2]) {
         self.send_request(WorkerRequest::Answer(answer));
     }
@@ -227,7 +227,7 @@ impl ChunkSource for DecodeWorker {
 
 impl Drop for DecodeWorker {
     fn drop(&mut self) {
-        // This also wakes the sending thread.
+        // Closing the socket also wakes the thread that sends the image.
         self.line.0.close();
     }
 }
@@ -277,7 +277,7 @@ impl ChunkSink for WorkerSink {
                 WorkerRequest::Broken
             }
         };
-        // If the worker is gone, the reader reports why.
+        // If the worker is gone, the thread that reads its output reports the cause.
         self.line.0.send(&word.to_packet()).map_err(|_| ReceiverGone)
     }
 }

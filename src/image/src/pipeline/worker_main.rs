@@ -72,8 +72,9 @@ impl WorkerStart {
         Ok(WorkerStart { wire, plain, packed, pool, returned, lent: Arc::default() })
     }
 
-    /// Decodes the image and passes the decompressed stream to `rest`, with the sender to the agent, the agent's
-    /// answers, and a pool of buffers in shared memory. `alone` is called when the connection to the agent is closed.
+    /// Decodes the image and calls `rest` with the decompressed stream, the sender of packets to the agent, the
+    /// receiver of the agent's answers, and a pool of buffers in shared memory. `alone` is called when the connection
+    /// to the agent is closed.
     pub(crate) fn run(
         self,
         landlock: bool,
@@ -83,7 +84,7 @@ impl WorkerStart {
     ) {
         let mut out = self.open_sender();
         let stages = StageClocks::start();
-        // All buffers may be in flight once, followed by the end.
+        // The pipe can hold all buffers and the end of the stream.
         let (sender, receiver) = create_pipe(BUFFERS + 1);
         let (tell, answers) = mpsc::channel();
         let WorkerStart { wire, plain, packed, pool, returned, lent } = self;
@@ -110,7 +111,7 @@ impl WorkerStart {
         });
     }
 
-    /// Reports an error to the agent without starting to decode.
+    /// Reports an error to the agent instead of decoding the image.
     pub(crate) fn report_error(self, error: &io::Error) {
         // If the agent is gone, the error is not needed.
         let _ = self.open_sender().send_failure(error);
@@ -152,7 +153,8 @@ fn receive_packets(
             WorkerRequest::Packed { at, bytes } => {
                 let Some(span) = packed.rest_from(at as usize) else { return };
                 let piece = BufferChunk::from_shared(span, returned.clone()).split_to(bytes as usize);
-                // This fails only if the decoder has ended, and its error is already being sent.
+                // This call fails only if the decoder has ended. In that case the decoder's error is already being
+                // sent.
                 let _ = source.as_ref().map(|source| source.send(piece, &clock));
             }
             WorkerRequest::Whole => drop(source.take().map(PipeSender::end)),

@@ -133,7 +133,7 @@ impl ClusterDecoder {
             ClusterCodec::Deflate => self.inflate(packed),
             ClusterCodec::Zstd => self.decode_zstd(packed),
         };
-        // Data after the compressed cluster is ignored: the rest of its last sector belongs to another cluster.
+        // Data after the compressed cluster is ignored, because the rest of the last sector belongs to another cluster.
         match unpacked {
             Ok(bytes) if bytes == self.cluster.len() => Ok(&self.cluster),
             Ok(bytes) => {

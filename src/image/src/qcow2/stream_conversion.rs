@@ -48,7 +48,7 @@ pub(crate) struct StreamClusters<S> {
     open: VecDeque<u64>,
 }
 
-/// Pending use of a cluster of the file that is known to contain data.
+/// Cluster of the file that contains data for the disk and has not been used completely yet.
 #[derive(Debug, Clone, Copy)]
 struct ClusterUse {
     /// Number of the last cluster of the disk whose data is in this cluster of the file.
@@ -142,8 +142,8 @@ impl<S: SequentialFile> StreamClusters<S> {
         Ok(())
     }
 
-    /// Records that the clusters to which a table refers are needed. Fails if one of these clusters was already read
-    /// from the stream and not kept.
+    /// Marks the clusters to which an L2 table refers as needed. Fails if one of these clusters was already read from
+    /// the stream and not kept.
     fn note_table(&mut self, number: usize, table: &[u8]) -> io::Result<()> {
         let first = number as u64 * self.header.clusters_per_table();
         let clusters = self.header.size_bytes.div_ceil(self.header.cluster_bytes() as u64);

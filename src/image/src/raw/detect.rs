@@ -69,7 +69,7 @@ pub(super) fn is_disk_image(head: &[u8]) -> bool {
 /// Returns the reason why the image does not fit.
 pub fn check_disk_image(head: &[u8], disk: &TargetDisk, expected: &ImageRequirements) -> io::Result<()> {
     let name = &disk.name;
-    // The worker should have converted it to a raw disk image.
+    // A qcow2 is unexpected here, because the worker converts a qcow2 to a raw disk image.
     if head.starts_with(&MAGIC) {
         return Err(rejection("the image is a qcow2 that was not converted to a raw disk image".to_owned()));
     }

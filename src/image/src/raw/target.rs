@@ -30,7 +30,7 @@ pub struct TargetDisk {
 pub struct RawTarget {
     file: File,
     pub disk: TargetDisk,
-    /// Largest end offset of all data written so far, including earlier attempts to write the image.
+    /// Offset up to which data has been written, in this attempt or an earlier attempt to write the image.
     written_to: AtomicU64,
 }
 
@@ -43,7 +43,8 @@ impl RawTarget {
         let what = || format!("open {path} to write the raw image");
         let metadata = std::fs::metadata(path).context(Phase::Image, what)?;
         if metadata.file_type().is_block_device() {
-            // This waits until the disk is no longer in use; its error names the users of the disk.
+            // `open_exclusive` waits until the disk is no longer in use. If it fails, its error names the users of the
+            // disk.
             drop(linux::storage::signature_wipe::open_exclusive(path)?);
             let file = open_disk(path, nix::libc::O_DIRECT | nix::libc::O_EXCL).context(Phase::Image, what)?;
             let size_bytes =
@@ -61,8 +62,8 @@ impl RawTarget {
             let why = "the path is neither a disk nor a file whose length is a multiple of 512 bytes";
             return Err(io::Error::other(why)).context(Phase::Image, what);
         }
-        // Opened without O_DIRECT: some filesystems do not support it, or require larger sectors than those assumed
-        // here.
+        // Opened without O_DIRECT: some filesystems do not support direct I/O, or require larger sectors than
+        // [`FILE_SECTOR_BYTES`].
         let file = open_disk(path, 0).context(Phase::Image, what)?;
         Ok(RawTarget::new(file, TargetDisk { name: path.clone(), size_bytes, sector_bytes }))
     }

@@ -119,7 +119,7 @@ fn write_rest(stream: &mut PipelineReader, target: &RawTarget) -> io::Result<Wri
     let (jobs, todo) = mpsc::sync_channel(BUFFERS);
     let (empty, empties) = mpsc::channel();
     for _ in 0..BUFFERS {
-        // This cannot fail, since the receiver is right above.
+        // Sending cannot fail, because the receiver of this channel still exists.
         let _ = empty.send(AlignedBuffer::new(BUFFER_BYTES));
     }
     let todo = Mutex::new(todo);
@@ -300,7 +300,7 @@ fn fill_block(stream: &mut PipelineReader, block: &mut [u8]) -> io::Result<(usiz
 }
 
 fn is_zero(bytes: &[u8]) -> bool {
-    // Arrays of this size are compared a few words at a time, even if the compiler optimizes for size.
+    // The compiler compares arrays of this size several words at a time, even if it optimizes for size.
     let (arrays, rest) = bytes.as_chunks::<64>();
     arrays.iter().all(|array| *array == [0; 64]) && rest.iter().all(|byte| *byte == 0)
 }

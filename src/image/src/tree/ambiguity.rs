@@ -182,7 +182,8 @@ impl MemberClaims<'_> {
     }
 
     fn sparse_length_disagreement(&self) -> Option<String> {
-        // Python reads any member with GNU.sparse.size as version 0, and ignores GNU.sparse.realsize there.
+        // Python parses each member that has a `GNU.sparse.size` record as version 0, and ignores the
+        // `GNU.sparse.realsize` record of this member.
         let (length, other) = match self.has("GNU.sparse.major") {
             true => ("GNU.sparse.realsize", "GNU.sparse.size"),
             false => ("GNU.sparse.size", "GNU.sparse.realsize"),
@@ -195,7 +196,8 @@ impl MemberClaims<'_> {
                 "the member is a sparse file without a record of its length, which is not supported".to_owned(),
             );
         }
-        // Python interprets the length as the extent.
+        // Python uses the `GNU.sparse.size` record, which is the length of the unpacked file, as the extent of the
+        // member.
         let is_small = self.records.parse_number("size").ok().flatten().is_some_and(|size| size <= MAXIMUM_OCTAL_SIZE);
         is_small.then(|| {
             "the member is ambiguous: tar readers interpret a sparse file with a size record in different ways"

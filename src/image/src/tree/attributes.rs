@@ -22,8 +22,8 @@ pub(crate) fn set_on_file(file: &File, attributes: &MemberAttributes) -> io::Res
     // Most files have the right attributes already. Checking costs less than setting, which changes the inode each
     // time.
     let is = fstat(file)?;
-    // chown(2) clears setuid and file capabilities, so it is first. The xattrs come before the mode, which may revoke
-    // write permission from an owner who is not root.
+    // The owner is set first, because chown(2) clears the setuid bit and the file capabilities. The xattrs come before
+    // the mode, which may revoke write permission from an owner who is not root.
     let owned = (is.st_uid, is.st_gid) == (attributes.uid, attributes.gid);
     if !owned {
         let (uid, gid) = owner_ids(attributes);
@@ -75,8 +75,8 @@ pub(crate) fn set_by_name(place: &RootEntry, attributes: &MemberAttributes, is_s
         ignore_on_fat(parent, &xattr.to_string_lossy(), xattr::set(&path, xattr, value))?;
     }
     if !is_symlink {
-        // This follows symlinks, but the file is not one: mknod(2) has just created it, and would have failed if the
-        // name existed.
+        // This call would follow a symlink. The file cannot be a symlink, because mknod(2) has just created the file
+        // and fails if the name exists.
         ignore_on_fat(parent, "mode", fchmodat(parent, name, mode_bits(attributes), FchmodatFlags::FollowSymlink))?;
     }
     let (atime, mtime) = file_times(attributes);

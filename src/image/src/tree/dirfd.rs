@@ -89,7 +89,8 @@ impl RootEntry<'_> {
             linkat(source.parent(), from, self.parent(), to, AtFlags::empty())
         };
         match link() {
-            // Replacing the source with a link to itself would delete the file.
+            // If `source` and this entry are the same file, nothing is done: replacing the file would delete it before
+            // it could be linked.
             Err(Errno::EEXIST) if is_same_file(&self.stat()?, &source.stat()?) => Ok(()),
             _ => self.replace_with(link),
         }

@@ -61,7 +61,7 @@ impl MemberAttributes {
     pub(crate) fn from_header(header: &Header, records: &PaxRecords) -> io::Result<MemberAttributes> {
         let id = |name: &str, of_header: io::Result<u64>| {
             let id = records.parse_number(name)?.map_or(of_header, Ok)?;
-            // The highest id means "do not change" to chown(2).
+            // The highest id is rejected: chown(2) interprets this value as "do not change".
             u32::try_from(id).ok().filter(|id| *id != u32::MAX).ok_or_else(|| {
                 io::Error::new(
                     io::ErrorKind::InvalidData,

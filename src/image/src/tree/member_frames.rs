@@ -131,7 +131,7 @@ pub(crate) fn decode_member(words: &mut PacketParser) -> Option<(TarMember, u64)
     let path = words.take_text()?.to_vec();
     let (mode, uid, gid, nanoseconds) =
         (words.take_u32()? & 0o7777, words.take_u32()?, words.take_u32()?, words.take_u32()?);
-    // The highest id means "do not change" to chown(2).
+    // The highest id is rejected: chown(2) interprets this value as "do not change".
     if uid == u32::MAX || gid == u32::MAX || nanoseconds >= 1_000_000_000 {
         return None;
     }

@@ -35,7 +35,7 @@ pub(crate) struct UnpackRoot {
     /// may change when files are removed; the cache is then cleared.
     known: RefCell<HashMap<OsString, Rc<ResolvedDirectory>>>,
     space: RefCell<TargetCapacity>,
-    /// Cost of operations other than creating members, expressed as the number of header blocks with the same cost.
+    /// Cost of all operations except the creation of members. The unit is the cost of one header block.
     worked: Cell<u64>,
     /// Names created by unpacking this image, if all other files below the root belong to another owner.
     ours: Option<RefCell<NameSet>>,

@@ -36,8 +36,8 @@ pub(crate) struct UnpackResult {
 
 /// Unpacks all members. Later members replace earlier ones and existing files. Directories of preserved filesystems are
 /// not replaced; instead, a conflict is recorded. Each member that is not a directory is passed to `counter`. In a
-/// layer of an OCI image (`layered`), whiteouts remove files of earlier layers. `told` is the state of the download.
-/// The number of bytes fetched so far, which it contains, limits the number of header blocks.
+/// layer of an OCI image (`layered`), whiteouts remove files of earlier layers. `told` is the state of the download;
+/// the number of bytes fetched so far limits the number of header blocks.
 ///
 /// # Errors
 /// Returns the error of the member receiver, or an error if the archive is malformed, truncated or empty, or a file
@@ -249,7 +249,7 @@ impl Unpacker<'_, '_> {
         if insufficient_space(file, bytes)?.is_none() {
             return Ok(());
         }
-        // Replaced files occupy their space as long as a writer has them open.
+        // A replaced file occupies space until the writers have closed it.
         self.writers.wait_written()?;
         match insufficient_space(file, bytes)? {
             None => Ok(()),

@@ -19,8 +19,8 @@ use std::{io, mem};
 
 const MOST_WRITERS: usize = 4;
 
-// Limits of a batch of jobs for a writer. Jobs are sent in batches, because waking a thread costs as much as writing a
-// small file.
+// Maximum number of files in a batch of jobs for a writer. Jobs are sent in batches, because waking a thread costs as
+// much as writing a small file.
 const BATCH_FILES: usize = 32;
 const BATCH_JOBS: usize = 256;
 const BATCH_BYTES: usize = 256 * 1024;
@@ -181,7 +181,7 @@ impl WriterPool {
             writer.send_to_writer(JobBatch { jobs: vec![WriteJob::Tell(tell.clone())], cost: 0 }, &self.clock)?;
         }
         drop(tell);
-        // This ends when each writer has answered and dropped its sender.
+        // The count is complete when each writer has answered and dropped its sender.
         let answers = self.clock.time_wait(|| told.iter().count());
         if answers == self.writers.len() { Ok(()) } else { Err(stopped_error()) }
     }
@@ -193,7 +193,7 @@ impl WriterPool {
     pub(crate) fn join_writers(mut self, parsed: io::Result<()>) -> io::Result<()> {
         let parsed = parsed.and_then(|()| self.send_batch());
         if let Err(error) = parsed {
-            // If a writer failed first, this error is only a consequence.
+            // If a writer has already failed, its error is preserved, because this error is only a consequence.
             self.first.set_if_empty(error);
         }
         let WriterPool { writers, first, clock, .. } = self;

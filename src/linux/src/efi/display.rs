@@ -1,4 +1,4 @@
-//! Formats the firmware's boot entries as text, like `efibootmgr -v`.
+//! Formats the firmware's boot entries as text, in the format of `efibootmgr -v`.
 
 use super::load_option::{DevicePathNode, LoadOption};
 use super::variables::{BootVariables, entry_name};

@@ -121,8 +121,8 @@ pub(crate) fn write_file(path: &Path, value: &[u8]) -> io::Result<()> {
 
 fn write_all_and_truncate(mut variable: File, content: &[u8]) -> io::Result<()> {
     variable.write_all(content)?;
-    // efivarfs has already truncated the file. Other filesystems, which are used in tests, would keep the end of a
-    // longer old value.
+    // efivarfs has already truncated the file to the new value. Other filesystems, which are used in tests, preserve
+    // the end of an old value that was longer.
     let (is, wanted) = (variable.metadata()?, content.len() as u64);
     if is.is_file() && is.len() > wanted { variable.set_len(wanted) } else { Ok(()) }
 }

@@ -37,7 +37,7 @@ pub fn send_privileged(request: Request<Vec<u8>>, patience: Duration) -> io::Res
     runtime.block_on(send_privileged_from(None, request, patience))
 }
 
-/// Sends the request as [`send_privileged`] does, but asynchronously, and from the address `source`, if it is set.
+/// Asynchronous form of [`send_privileged`]. If `source` is set, the request is sent from this address.
 ///
 /// # Errors
 /// The same errors as for [`send_privileged`].
@@ -94,7 +94,7 @@ async fn exchange_message(
 ) -> io::Result<Response<Bytes>> {
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(Error::other)?;
-    // The task ends with the runtime.
+    // The task is not awaited: it ends when the runtime is dropped.
     drop(tokio::spawn(connection));
     let (head, body) = sender.send_request(request).await.map_err(Error::other)?.into_parts();
     let body = Limited::new(body, ANSWER_BYTES).collect().await.map_err(Error::other)?;

@@ -19,7 +19,7 @@ static ENVIRONMENT: LazyLock<EnvironmentProxies> =
 /// Scope of the requests that a client sends through the environment's proxies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProxyScope {
-    /// Only requests over https, because the proxy cannot read their contents. Used by clients that send a token.
+    /// Only requests over https, whose contents the proxy cannot read. Used by clients that send a token.
     Https,
     /// All requests, over http and https.
     All,
@@ -42,7 +42,7 @@ const UNSUPPORTED: &str = "http://unsupported-proxy.invalid";
 struct EnvironmentProxies {
     http: Option<ProxyVariable>,
     https: Option<ProxyVariable>,
-    /// Matches the hosts that are not listed in `no_proxy`.
+    /// Matcher of the hosts that are not listed in `no_proxy`.
     listed: Arc<Matcher>,
 }
 

@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Duration;
 
-/// Time limit for hdparm, which sends a single command. A disk that needs more time is failing.
+/// Time limit for hdparm, which sends a single command. A disk that needs more time is assumed to be failing.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Security state of a disk.

@@ -59,8 +59,8 @@ fn sample_ranges(size_bytes: u64) -> Vec<(u64, u64)> {
     if inside <= SAMPLES * SAMPLE_BYTES {
         return pieces(0, size_bytes).collect();
     }
-    // The area between the ends is divided into equal parts. Each sample is in the middle of its part, aligned to the
-    // size of a sample.
+    // The area between the two ends is divided into equal sections. Each sample is in the middle of its section,
+    // aligned to the size of a sample.
     let share = inside / SAMPLES;
     let sample = |number: u64| {
         let middle = END_BYTES + number * share + share / 2;

@@ -16,7 +16,7 @@ pub(super) fn list_by_id_paths(disk: &InventoryDisk, ata: Option<&AtaIdentity>, 
             vec![format!("mmc-{}_{}", replace_unsafe_characters(&disk.model), replace_unsafe_characters(&disk.serial))]
         }
         "virtio" if !disk.serial.is_empty() => vec![format!("virtio-{}", replace_unsafe_characters(&disk.serial))],
-        // Their names are derived from USB descriptors, which are not read here.
+        // The names of USB disks are derived from USB descriptors, which are not read here.
         "usb" => Vec::new(),
         _ if !disk.hctl.is_empty() => scsi_names(disk, ata),
         _ => Vec::new(),
@@ -42,7 +42,8 @@ fn nvme_names(disk: &InventoryDisk, namespace: &str) -> Vec<String> {
     if !disk.model.is_empty() && !disk.serial.is_empty() {
         let name =
             format!("nvme-{}_{}", replace_unsafe_characters(&disk.model), replace_unsafe_characters(&disk.serial));
-        // Since version 253, systemd adds this name, so that namespaces have distinct names.
+        // Since version 253, systemd also creates a link whose name contains the number of the namespace, so that
+        // namespaces have distinct names.
         let numbered = (!namespace.is_empty()).then(|| format!("{name}_{namespace}"));
         names.push(name);
         names.extend(numbered);

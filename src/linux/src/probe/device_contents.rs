@@ -172,8 +172,8 @@ fn build_table(
 }
 
 /// Returns the signatures in a partition, and whether the partition is blank. A partition registered with the kernel is
-/// read through its own device node, because data that was written through this node may exist only in the node's page
-/// cache. Other partitions are read through the disk.
+/// read through its own device node, because recently written data may exist only in the page cache of this node. Other
+/// partitions are read through the device node of the disk.
 fn read_partition_contents(
     target: &ProbeTarget,
     found: &BlkidPartition,

@@ -63,7 +63,8 @@ fn build_path_id(sys: &Path, disk: &Path) -> Option<String> {
     let mut start = disk.to_owned();
     if let Some((controller, _)) = parse_nvme_name(disk.file_name()?.to_str()?) {
         parts.push(format!("nvme-{}", parse_number(&read_attribute(&disk.join("nsid")))?));
-        // With native multipath, the namespace is below /sys/devices/virtual; use the location of its controller.
+        // With native multipath, the sysfs directory of the namespace is below /sys/devices/virtual. The directory of
+        // its controller is used instead.
         start = sys.join(format!("class/nvme/nvme{controller}")).canonicalize().unwrap_or(start);
     }
     let mut virtio = false;

@@ -58,15 +58,17 @@ pub(super) fn find_copies(row: &LvmReportRow, name: &str) -> Vec<VolumeCopy> {
     images.iter().map(leg).collect()
 }
 
-/// Returns the slots of the copies that have the volume's current data, the best copy first. If two copies were each
-/// used without the other, both are omitted, because the operator must decide which copy is correct.
+/// Returns the slots of the copies that have the volume's current data, the best copy first. If the two copies have
+/// diverged, because each of them was used without the other, both are omitted: the operator must decide which copy is
+/// correct.
 pub(super) fn find_complete_copies(legs: &[VolumeCopy], superblocks: &[Option<DmRaidSuperblock>]) -> Vec<usize> {
     // One bit for each slot; LVM supports fewer than 64 copies.
     let known = || (0..64).zip(superblocks).filter_map(|(place, found)| Some((place, (*found)?)));
     let latest = known().map(|(_, superblock)| superblock.events).max().unwrap_or_default();
     let failed = known().fold(0, |failed, (_, superblock)| failed | superblock.failed);
     let good = known().filter(|(place, own)| {
-        // The last event, the deactivation of the volume, may have been written to only one of the copies.
+        // A difference of one event is accepted, because the last event, the deactivation of the volume, may have been
+        // written to only one of the copies.
         let up_to_date = own.recovered && own.events.saturating_add(1) >= latest;
         up_to_date && failed >> place & 1 == 0 && legs.get(*place).is_some_and(|leg| leg.data.is_some())
     });

@@ -107,7 +107,7 @@ fn parse_superblock(text: &str) -> Option<MdSuperblock> {
         metadata,
         raid_devices: field("Raid Devices").and_then(|text| text.parse().ok()).unwrap_or_default(),
         role: match field("Device Role") {
-            // Data is still being copied to this member.
+            // A recovery offset means that data is still being copied to this member.
             Some(_) if field("Recovery Offset").is_some() => MemberRole::Spare,
             Some(role) => parse_role_1(role),
             None => text.lines().find_map(parse_role_090).unwrap_or(MemberRole::Spare),
@@ -207,8 +207,8 @@ fn parse_empty_slot_090(line: &str) -> Option<u32> {
 
 /// Marks members with outdated data as faulty. mdadm excludes such members as well (Assemble.c). A member is outdated
 /// if other members were used without it, or if its event count is lower than the highest count by more than one. A
-/// difference of one may be caused by stopping the array, so it is accepted. If two members were each used without the
-/// other, both are marked, because the operator must decide which member is correct.
+/// difference of one may be caused by stopping the array, so it is accepted. If two members have diverged, because each
+/// of them was used without the other, both are marked: the operator must decide which member is correct.
 fn mark_outdated_members(members: &mut [(DevicePath, MdSuperblock)]) {
     let place = |superblock: &MdSuperblock| match superblock.role {
         MemberRole::Active(place) => Some(place),

@@ -16,7 +16,7 @@ const IDENTIFY_BYTES: usize = 4096;
 /// from blocking the inventory.
 const IDENTIFY_PATIENCE: Duration = Duration::from_secs(5);
 
-// Controller or Namespace Structure (CNS): selector of Identify.
+// Values of the Controller or Namespace Structure (CNS) field, which selects the data that Identify returns.
 const CNS_NAMESPACE: u32 = 0x00;
 const CNS_CONTROLLER: u32 = 0x01;
 const CNS_ACTIVE: u32 = 0x02;

@@ -60,7 +60,8 @@ impl FakeMachine {
     }
 }
 
-/// Runs a tool. If the tool is missing, the test fails, because a skipped test would go unnoticed.
+/// Runs a tool. If the tool is missing, the test fails: if the test was skipped instead, the missing tool would go
+/// unnoticed.
 pub(super) fn ran(tool: &str, args: &[&str]) {
     if let Err(error) = crate::process::ToolCommand::new(tool).args(args).run() {
         panic!("{error}");

@@ -137,7 +137,7 @@ const BCACHE_BACKING: [u64; 3] = [1, 4, 6];
 /// Returns the components on all devices. Unreadable devices are skipped; the inventory lists them as unreadable.
 pub(super) fn read_components(roots: &ProbeRoots, inventory: &Inventory) -> Vec<SpanningComponent> {
     let mut parts = Vec::new();
-    // The contents of a virtual machine's disk belong to that machine.
+    // Partitions inside a logical volume are skipped, because they belong to a virtual machine.
     let inside = inventory.partitions_inside_volumes();
     for (device, signatures) in inventory.all_signatures().filter(|(device, _)| !inside.contains(device)) {
         let file = File::open(device_node(roots, &inventory.resolve_kernel_name(device)));

@@ -54,11 +54,12 @@ fn read_stacked_device(
     let mapped = read_attribute(&dir.join("dm/name"));
     let is_overlay = mapped.starts_with(OVERLAY);
     let mut below = list_names(&dir.join("slaves"))?;
-    // An overlay is also on top of a loop device backed by memory, which is not a disk.
+    // Below an overlay, there is also a loop device that holds the changes in memory. This loop device is omitted,
+    // because it is not a disk.
     below.retain(|name| !(is_overlay && name.starts_with("loop")));
     let size_bytes = parse_sectors(&read_attribute(&dir.join("size"))).unwrap_or_default();
-    // A node like /dev/md127 outlives its array. An inactive array also has the size 0, but is listed, because its
-    // members are in use.
+    // A device such as md127 continues to exist after its array was stopped, and is omitted. An inactive array also has
+    // the size 0, but is listed, because its members are in use.
     if kind == StackedDeviceKind::Array && below.is_empty() && size_bytes == 0 {
         return Ok(None);
     }

@@ -21,7 +21,7 @@ use std::time::Duration;
 /// Type of a physical volume in libblkid.
 pub(crate) const MEMBER: &str = "LVM2_member";
 
-/// LVM configuration for read-only commands: nothing is written, no daemon is contacted, and no device is filtered
+/// LVM configuration for read-only commands: LVM then writes nothing, contacts no daemon, and filters out no devices
 /// (lvm.conf(5)).
 pub(crate) const LOOK: &str = "devices{use_devicesfile=0 hints=\"none\" scan_lvs=1 filter=[\"a|.*|\"] global_filter=[\"a|.*|\"] \
     obtain_device_list_from_udev=0} global{metadata_read_only=1} backup{backup=0 archive=0} activation{monitoring=0}";
@@ -312,8 +312,7 @@ fn find_closed_reason(group: &LvmReportGroup) -> Option<String> {
 /// Returns why the volume cannot be activated alone; `None` if it can be activated alone. An origin is activated
 /// together with its snapshots. Activating a volume with a pending merge starts the merge; until the merge is complete,
 /// the origin's extents do not contain the current content. Activating a volume that is being moved continues the move.
-/// In all other attributes, volumes with a pending merge and volumes that are being moved do not differ from linear
-/// volumes.
+/// Only the attributes that this function reads distinguish such volumes from linear volumes.
 fn find_entanglement(volume: &LvmReportVolume) -> Option<&'static str> {
     match () {
         () if volume.lv_attr.starts_with(['O', 'S']) => {

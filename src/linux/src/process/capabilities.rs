@@ -55,7 +55,8 @@ pub(crate) fn keep_only_capabilities(capabilities: &[Capability]) -> io::Result<
     }
     let bits = capability_bits(capabilities);
     let sets = [bits, bits, bits, 0, 0, 0];
-    // A systemd unit that grants exactly these capabilities may forbid capset(2).
+    // capset(2) is called only if necessary, because a systemd unit that grants exactly these capabilities may forbid
+    // this call.
     if read_own_sets() != Ok(sets) {
         // SAFETY: both arguments have the layout of linux/capability.h, and live until the call returns.
         let set = unsafe { libc::syscall(libc::SYS_capset, HEADER.as_ptr(), sets.as_ptr()) };

@@ -34,7 +34,8 @@ impl Confinement {
     pub(crate) fn prepare_child_setup(&self) -> io::Result<impl FnMut() -> io::Result<()> + Send + Sync + use<>> {
         let (root, folder) = (path_string(&self.root)?, path_string(&self.folder)?);
         let no_devices = self.no_devices.iter().map(|point| {
-            // A remount replaces these flags, but preserves the atime flags if none of them is passed.
+            // A remount clears each of these flags that is not passed again. The atime flags are preserved if none of
+            // them is passed.
             let was = statvfs(point)?.flags();
             let flags = [
                 (FsFlags::ST_RDONLY, MsFlags::MS_RDONLY),

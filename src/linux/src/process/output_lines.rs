@@ -63,7 +63,8 @@ pub(crate) fn read_lines(
             }
             let raw = String::from_utf8_lossy(&line);
             if let Ok(mut collected) = collected.lock() {
-                // Everything after the first excess line is dropped, because a gap in the middle would go unnoticed.
+                // If a line exceeds the limit, all later lines are dropped too, because a gap in the middle of the text
+                // would go unnoticed.
                 dropped |= collected.text.len() + raw.len() > limit;
                 if !dropped {
                     collected.text.push_str(&raw);

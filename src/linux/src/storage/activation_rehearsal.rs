@@ -206,7 +206,7 @@ impl RehearsalStage {
         }
         let overlays = std::mem::take(&mut self.overlays);
         for overlay in overlays.values() {
-            // A partially started array or group may still be on top of the overlay.
+            // A partially started array or group may still use the overlay, and is stopped first.
             results.push(teardown::release_above(overlay).and_then(|()| overlay::remove_overlay(overlay)));
         }
         btrfs_scan::scan_only(overlays.keys());

@@ -23,7 +23,7 @@ const MOST_MEMORY_BYTES: u64 = 256 << 20;
 /// Maximum memory for each device of an array. Superblock, bitmap and bad-block log take a few MiB.
 const MEMBER_MEMORY_BYTES: u64 = 64 << 20;
 
-/// Divisor of the available memory: a trial may use a third of the available memory.
+/// Divisor that limits the memory of a trial to a third of the available memory.
 const PART_OF_FREE: u64 = 3;
 
 /// Size of the second trial in bytes, if the first trial does not fit into memory.
@@ -114,8 +114,8 @@ fn try_filesystem_of_size(trial: &TryFilesystem, size_bytes: u64, memory_bytes: 
         mib = memory_bytes >> 20
     );
     let small = SMALL_BYTES.min(size_bytes);
-    // The first trial ran out of memory, but did not reject the options before. A failure with the smaller size may be
-    // caused by this size, so it is only noted.
+    // The first trial ran out of memory, and had not rejected the options until then. A failure of the smaller trial
+    // may be caused by the smaller size, so the failure is reported only as a note.
     Ok(Some(match try_once(trial, small, memory_bytes) {
         Ok(TrialOutcome::Whole) => {
             format!("{note}; a trial with a size of {size} succeeded", size = common::format::format_bytes(small))
@@ -138,7 +138,8 @@ enum TrialOutcome {
 fn try_once(trial: &TryFilesystem, size_bytes: u64, memory_bytes: u64) -> Result<TrialOutcome> {
     let MakeFilesystem { device, format, .. } = &trial.make;
     let scratch = ScratchDisk::new(size_bytes, memory_bytes)?;
-    // A plain file represents a device with sectors of 512 bytes, and zeroing a range of it takes no memory.
+    // For sectors of 512 bytes, a plain file is used instead of a loop device, because zeroing a range of a file takes
+    // no memory.
     let four_k = (trial.sector_bytes != 512).then(|| scratch.attach_loop_device(trial.sector_bytes)).transpose()?;
     let path = match &four_k {
         Some(device) => device.path.clone(),

@@ -34,7 +34,8 @@ pub fn wipe_disk(disk: &WipeDisk) -> Result<ErasedDisk> {
     zeroing::check_ranges(&disk.device, target.size, &disk.first)?;
     zeroing::check_ranges(&disk.device, target.size, &disk.zero)?;
     signature_wipe::unregister_partitions(&target.file, &disk.device)?;
-    // A disk may accept these writes only after a method has formatted it. Such a disk is zeroed below.
+    // Errors are ignored here: a disk may accept these writes only after it was formatted by an erase method. Its areas
+    // are zeroed again below.
     for range in &disk.first {
         if let Err(error) = zeroing::zero_ranges(&target.file, &disk.device, target.size, slice::from_ref(range)) {
             tracing::warn!("{error}");

@@ -127,7 +127,8 @@ fn find_underlying_disks(device: &Path) -> BTreeSet<PathBuf> {
             return device.parent().map(Path::to_owned).into_iter().collect();
         }
         let slaves = fs::read_dir(device.join("slaves")).into_iter().flatten().flatten();
-        // Overlays of this program are also on top of loop devices backed by memory, which are not disks.
+        // Below overlays of this program there are also loop devices that hold changes in memory. These loop devices
+        // are omitted, because they are not disks.
         let is_overlay = fs::read_to_string(device.join("dm/name")).is_ok_and(|name| name.starts_with(OVERLAY));
         let slaves = slaves.filter(|slave| !is_overlay || !slave.file_name().to_string_lossy().starts_with("loop"));
         slaves.filter_map(|slave| fs::canonicalize(slave.path()).ok()).collect()

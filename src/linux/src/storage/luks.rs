@@ -119,7 +119,7 @@ pub fn open_container_with_key(
 }
 
 /// Returns whether the open mapping of this container is directly on top of the container's device. The check is
-/// necessary because a mapping on top of an overlay of the device has the same name.
+/// necessary because a mapping on top of an overlay of this device would have the same name.
 ///
 /// # Errors
 /// Returns an error if the device is missing from sysfs.

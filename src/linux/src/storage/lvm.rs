@@ -166,8 +166,8 @@ fn compare_fields(what: &str, planned: &[String], found: &[String]) -> Result<()
     Err(Error::new(Phase::Storage, message))
 }
 
-/// Compares a volume with the plan. `found` contains segment type, stripes, size and extent size. LVM rounds the size
-/// up so that each stripe consists of whole extents.
+/// Compares a volume with the plan. `found` contains segment type, stripes, size and extent size. A size that LVM has
+/// rounded up is accepted, because each stripe must consist of whole extents.
 fn compare_volume(volume: &CreateVolume, found: &[String]) -> Result<()> {
     let number = |index: usize| found.get(index).and_then(|text| text.parse::<u64>().ok()).unwrap_or_default();
     let (size, extent) = (number(2), number(3).max(1));

@@ -123,9 +123,9 @@ fn build_argv(array: &CreateArray) -> Vec<String> {
     args.push(format!("--metadata={}", array.metadata));
     args.push(format!("--level={}", array.level.number()));
     args.push(format!("--raid-devices={active}"));
-    // Without `--force` mdadm would create a RAID 5 degraded and rebuild its last member, which is faster. A power
-    // failure during this time leaves the array both dirty and degraded, and the kernel refuses to start such an array
-    // (raid5_run in drivers/md/raid5.c).
+    // Without `--force`, mdadm would create a degraded RAID 5 and rebuild its last member, which is faster. A power
+    // failure during the rebuild would leave the array both dirty and degraded, and the kernel refuses to start such an
+    // array (raid5_run in drivers/md/raid5.c).
     if array.level == RaidLevel::Raid5 {
         args.push("--force".to_owned());
     }
@@ -152,7 +152,7 @@ fn array_name(device: &DevicePath) -> &str {
 }
 
 fn run_mdadm(args: Vec<String>) -> Result<String, CommandError> {
-    // Otherwise mdadm waits for udev to create the array's node and link.
+    // Without this variable, mdadm would wait for udev to create the array's device node and link.
     let output = ToolCommand::new("mdadm").args(args).env("MDADM_NO_UDEV", "1").deadline(DEADLINE).run()?;
     Ok(output.stdout)
 }

@@ -12,7 +12,7 @@ use std::fs::{self, File};
 /// of disks are never larger than a chunk.
 const CHUNK: u64 = 8;
 
-/// Returns the maximum memory in bytes for all overlays that serve the same purpose: half of the available memory.
+/// Returns the maximum memory, in bytes, for a set of overlays that are used together: half of the available memory.
 pub(crate) fn available_memory_bytes() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));

@@ -27,7 +27,8 @@ pub fn write_partition_table(table: &PartitionTable) -> Result<()> {
     let device = &table.device;
     let disk = signature_wipe::open_exclusive(device)?;
     disk_identity::verify_identity(&disk, &table.identity)?;
-    // Programs that honor systemd's BLOCK_DEVICE_LOCKING ignore the disk while the table is incomplete.
+    // The lock keeps programs that follow systemd's BLOCK_DEVICE_LOCKING protocol away from the disk while the table is
+    // incomplete.
     let lock = || {
         let disk = disk.try_clone().map_err(|error| block_device::to_errno(&error))?;
         Flock::lock(disk, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| error)

@@ -121,7 +121,8 @@ impl ReadOnlyAssembly {
     pub fn inspect_and_keep_locks(mut self, inventory: &mut Inventory) -> Result<WriteLocks> {
         for disk in &mut inventory.disks {
             if self.locks.contains(&disk.device) {
-                // The read-only flag in the inventory was set by this program.
+                // The read-only flag that the inventory shows was set by this program, and is not a property of the
+                // disk.
                 disk.read_only = false;
             } else if !disk.read_only {
                 self.locks.lock_disk(&disk.device)?;
@@ -247,7 +248,8 @@ fn start_array(array: &MdArray) -> Result<(), String> {
             metadata = array.metadata
         ));
     }
-    // Members that were each used without the other are not active. mdadm would start the array from the first of them.
+    // Members that have diverged, because each was used without the other, are not active. mdadm would start the array
+    // from the first of them.
     if !array.members.iter().any(|member| matches!(member.role, MemberRole::Active(_))) {
         return Err("none of the array's members is known to be complete and current".to_owned());
     }

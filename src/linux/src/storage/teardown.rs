@@ -65,7 +65,8 @@ pub fn verify_unused(disks: &[DevicePath]) -> Result<()> {
     let mut left = Vec::new();
     for disk in disks {
         let holders = busy_device_users::list_device_holders(disk);
-        // sysfs does not list all holders: for a mounted btrfs on several devices, it lists only the first.
+        // Each disk is also opened exclusively, because sysfs does not list all holders: for a mounted btrfs on several
+        // devices, sysfs lists only the first device.
         match signature_wipe::open_exclusive(disk) {
             _ if !holders.is_empty() => left.push(format!("{disk}: {}", holders.join(", "))),
             Err(error) => left.push(error.to_string()),

@@ -26,7 +26,7 @@ impl TestLoopDevice {
         let losetup =
             ToolCommand::new("losetup").args(["--find", "--show", "--sector-size", &sector_bytes.to_string()]);
         let device: DevicePath = losetup.arg(file.path()).run().unwrap().stdout.trim().into();
-        // The kernel preserves this flag when a loop device is detached.
+        // The read-only flag is cleared, because the kernel preserves this flag when a loop device is detached.
         super::block_device::set_read_only(&std::fs::File::open(&device).unwrap(), false).unwrap();
         delete_partitions(&device);
         TestLoopDevice { file, device }

@@ -34,7 +34,7 @@ impl WriteLocks {
     pub fn lock_disk(&mut self, disk: &DevicePath) -> Result<()> {
         set_device_read_only(disk, true)?;
         self.devices.push(disk.clone());
-        // A partition has its own flag; before Linux 5.11, it is not inherited from the disk.
+        // A partition has its own read-only flag. Before Linux 5.11, a partition does not inherit the flag of the disk.
         for partition in block_device::read_partitions(disk)? {
             let device = partition.name.device_path();
             set_device_read_only(&device, true)?;

@@ -61,8 +61,8 @@ impl PeriodicWriteback {
             while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
                 let began = Instant::now();
                 sync_filesystems(&often)?;
-                // Processes that create files are blocked while the journal is written, so the write-back is limited to
-                // a third of the time.
+                // Processes that create files are blocked during the write-back of the journal. The write-back is
+                // therefore limited to a third of the time.
                 pause = PAUSE.max(2 * began.elapsed());
             }
             Ok(())

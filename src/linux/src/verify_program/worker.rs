@@ -12,7 +12,7 @@ const FOLDER: &str = "/definition";
 
 /// Exit code that indicates that `verify` could not be started.
 pub(crate) const NOT_RUN: i32 = 125;
-/// Prefix of the error message if `verify` could not be started.
+/// Prefix of the error message that is printed if `verify` could not be started.
 pub(crate) const TROUBLE: &str = "no sandbox: ";
 
 /// Enters the sandbox and executes the `verify` program of the OS definition. The files of the definition are read from

@@ -13,7 +13,7 @@ pub struct OrderNumber(u64);
 impl OrderNumber {
     pub const FIRST: OrderNumber = OrderNumber(1);
 
-    /// Largest number: 2^53 - 1. Every JSON parser represents numbers up to this one exactly.
+    /// Largest number: 2^53 - 1. Every JSON parser represents all integers up to this number exactly.
     pub const LARGEST: OrderNumber = OrderNumber((1 << 53) - 1);
 
     /// Parses the id of a reinstall order. Returns `None` if the id is not a decimal number from 1 to

@@ -50,8 +50,8 @@ pub fn find_key_line_error(key: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the reason why a text is not a line of `authorized_keys` (sshd(8)): options, the type of the key, the key in
-/// base64, and a comment. The options and the comment are optional. Returns `None` if the text is such a line.
+/// Returns the reason why a text is not a valid line of `authorized_keys`; `None` if it is valid. A line consists of
+/// the type of the key and the key in base64, which may be preceded by options and followed by a comment (sshd(8)).
 pub fn find_public_key_error(key: &str) -> Option<&'static str> {
     let is_type = |word: &str| {
         let word = word.strip_suffix("@openssh.com").unwrap_or(word);
@@ -117,8 +117,8 @@ impl ServerKind {
     }
 }
 
-/// Converts a list of servers to metal-api's format, a list of objects. Plain strings, as in a flag of metalctl, are
-/// accepted as items too.
+/// Converts a list of servers to metal-api's format, a list of objects. Items may also be plain strings, as in the
+/// flags of metalctl.
 ///
 /// # Errors
 /// Returns all entries that do not name a server, each with its path in the allocation.

@@ -1,6 +1,7 @@
-//! Catalogue of the steps that an installation can run. Messages, documentation and the list for a conductor are generated from it.
+//! Catalogue of the steps that an installation can run. Messages, documentation and the list for a conductor are
+//! generated from it.
 //!
-//! It contains only implemented steps.
+//! The catalogue contains only implemented steps.
 
 /// Step of the catalogue.
 #[derive(Debug, PartialEq, Eq)]
@@ -66,8 +67,8 @@ const RAID_CONFIG: StepArgument =
 const DELETE_EXISTING: StepArgument =
     StepArgument { name: "delete_existing", about: DELETE_CONFIGURATION.about, values: &[] };
 
-/// Steps that define the layout before the plan is computed. The step `deploy.apply_layout` then creates the partitions
-/// and arrays, regardless of the priorities of these steps.
+/// Steps that only define the layout, from which the plan is computed. The partitions and arrays are created later by
+/// the step `deploy.apply_layout`, regardless of the priorities of these steps.
 pub const MAKE_THE_LAYOUT: [&str; 2] = ["raid.create_configuration", "raid.apply_configuration"];
 
 const fn argument(name: &'static str, about: &'static str) -> StepArgument {

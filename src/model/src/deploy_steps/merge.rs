@@ -2,8 +2,9 @@
 //!
 //! The rules match Ironic's deploy templates:
 //!
-//! * A step in a template replaces the default step with the same name. Its arguments replace the default arguments with the same names.
-//! * Priority 0 disables a step. Any other priority is an error for a core step, unless it is the step's default priority.
+//! * A step in a template replaces the default step with the same name. Its arguments replace the default arguments
+//!   with the same names.
+//! * Priority 0 disables a step. A core step accepts no priority other than 0 and its default priority.
 //! * Steps run in the order of descending priority. If priorities are equal, default steps precede the steps of
 //!   templates, and the steps of templates keep their order.
 //! * A step that is not a core step may be listed several times. It then runs several times.
@@ -130,7 +131,7 @@ fn sort_by_priority(steps: &mut [PlannedStep]) {
 }
 
 /// Adds a step to the list. If the list already contains the same core step from an earlier template, adds the
-/// arguments to the existing step instead. A priority that the later template sets replaces the priority of the
+/// arguments to the existing step instead. If the later template sets a priority, it replaces the priority of the
 /// existing step.
 fn add_step(named: &mut Vec<PlannedStep>, step: PlannedStep, priority: Option<u32>) {
     match named.iter_mut().find(|earlier| earlier.entry.core && earlier.entry == step.entry) {

@@ -64,7 +64,7 @@ impl BootDevice {
 }
 
 impl OutOfBandStep {
-    /// Name of the step in a template.
+    /// Returns the name of the step in templates.
     pub fn name(&self) -> &'static str {
         match self {
             OutOfBandStep::ApplyBios { .. } => "bios.apply_configuration",
@@ -135,7 +135,7 @@ fn explain_bad_setting(setting: &BiosSetting) -> Option<String> {
         return Some(format!("{name:?} is not the name of a BIOS attribute"));
     }
     if name.to_lowercase().contains("password") {
-        // Services never return passwords, so the value cannot be read back.
+        // Passwords are rejected: services never return them, so the change could not be verified.
         return Some(format!("{name}: passwords cannot be verified; set this password by hand"));
     }
     let is_scalar = value.is_string() || value.is_number() || value.is_boolean();

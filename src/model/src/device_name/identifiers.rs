@@ -16,8 +16,8 @@ const WWN_DIGITS: usize = 16;
 /// Prefixes of world wide names in sysfs, udev and lsblk.
 const WWN_PREFIXES: [&str; 5] = ["wwn-", "naa.", "eui.", "0x", "0X"];
 /// Minimum number of ATA words that consist of two different characters. A serial number with fewer such words is not
-/// treated as equal to its byte-swapped form. With a lower minimum, two disks with the serial numbers `00000012` and
-/// `00000021` would be considered the same disk.
+/// compared in byte-swapped form. Otherwise two disks with the serial numbers `00000012` and `00000021` would be
+/// treated as the same disk.
 const SWAPPED_PAIRS: usize = 4;
 /// Minimum length at which a serial number is treated as a placeholder if its byte-swapped form is a placeholder.
 const SWAPPED_WORD: usize = 4;
@@ -75,8 +75,8 @@ pub fn is_same_serial(one: &str, other: &str) -> Option<bool> {
 
 /// Returns whether two world wide names are the same. Returns `None` if either name is missing or a placeholder. Also
 /// returns `None` if one name equals the first 64 bits of the other, because udev truncates names to 64 bits. Also
-/// returns `None` if the names differ and have different NVMe types. A namespace may have one name of each type, and
-/// the kernel reports only one of these names.
+/// returns `None` if the names differ and are of different NVMe types, because a namespace may have one name of each
+/// type, of which the kernel reports only one.
 pub fn is_same_wwn(one: &str, other: &str) -> Option<bool> {
     let types = nvme_type(one).zip(nvme_type(other));
     let is_same_type = types.is_none_or(|(one, other)| one == other);
@@ -106,7 +106,7 @@ fn normalize_serial(text: &str) -> String {
     words.join("_").to_uppercase()
 }
 
-/// Returns the characters of a serial number, padded to an even number because an ATA word has two bytes.
+/// Returns the characters of a serial number, with padding to an even number, because an ATA word has two bytes.
 fn ata_words(plain: &str) -> Vec<char> {
     let mut characters: Vec<char> = plain.replace('_', " ").chars().collect();
     if !characters.len().is_multiple_of(2) {

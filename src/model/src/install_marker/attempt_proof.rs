@@ -1,9 +1,10 @@
 //! Proof that an install marker was written by a particular attempt.
 //!
 //! Each attempt generates a secret. The control plane receives only its SHA-256, at the point of no return. The secret
-//! itself is written into the install marker at the end of the attempt. Ids of machines, allocations and orders are
-//! public. A marker that contains only these ids therefore proves nothing: a system that was previously installed on
-//! the machine may have written it. Such a system cannot have written the secret of an attempt that started later.
+//! itself is written into the install marker at the end of the attempt. The secret proves which attempt has written a
+//! marker. Ids of machines, allocations and orders are no proof, because they are public: a system that was previously
+//! installed on the machine may have written a marker with these ids. However, such a system cannot have known the
+//! secret of an attempt that started later.
 
 use super::{InstallMarker, RecordedDisk};
 use common::encoding::format_sha256;
@@ -32,8 +33,8 @@ impl AttemptSecret {
     }
 }
 
-/// Parses any JSON value without an error. An invalid secret must not make the whole marker unreadable, because the
-/// marker would then be treated as absent. A value that is not text becomes a secret that proves nothing.
+/// Parses any JSON value without an error. Otherwise an invalid secret would make the whole marker unreadable, and the
+/// marker would be treated as absent. A value that is not text becomes a secret that matches no digest.
 impl<'de> Deserialize<'de> for AttemptSecret {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<AttemptSecret, D::Error> {
         let value = Value::deserialize(deserializer)?;
@@ -41,7 +42,7 @@ impl<'de> Deserialize<'de> for AttemptSecret {
     }
 }
 
-/// Does not show the secret, because debug output is written to logs.
+/// Debug output that omits the secret, because debug output is written to logs.
 impl fmt::Debug for AttemptSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("AttemptSecret(concealed)")

@@ -2,8 +2,8 @@
 //! history of the server's database, and the position of an installation in that history.
 //!
 //! A server issues a token for each reinstall order, first installation and migration. The install marker records the
-//! token. If the token of a reinstall is older than the token in the install marker, a server with an outdated database
-//! has ordered the reinstall. The agent then refuses the reinstall.
+//! token. The agent refuses a reinstall whose token is older than the token in the install marker, because the
+//! reinstall was ordered by a server with an outdated database.
 //!
 //! A token that was read from a disk proves nothing by itself, because any previous owner of the disk may have written
 //! it. Such a token can only cause a refusal, which the operator can override.
@@ -42,8 +42,8 @@ impl FencingToken {
     }
 }
 
-/// Parses any JSON value without an error. An invalid token must not make the whole marker unreadable, because the
-/// marker would then be treated as absent. An invalid value becomes a token that is not plausible.
+/// Parses any JSON value without an error. Otherwise an invalid token would make the whole marker unreadable, and the
+/// marker would be treated as absent. An invalid value becomes a token that is not plausible.
 impl<'de> Deserialize<'de> for FencingToken {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<FencingToken, D::Error> {
         let value = Value::deserialize(deserializer)?;

@@ -1,9 +1,9 @@
 //! Order of installations, determined without clocks.
 //!
-//! The clock of a machine without a battery starts in the past, and the clocks of different machines differ. A marker therefore lists the
-//! digests of the installations that it replaced. An installation is newer than another installation only if its marker lists the
-//! digest of the other installation. An installation whose marker contains no list, as in earlier versions, is never newer than another
-//! installation.
+//! The clock of a machine without a battery starts in the past, and the clocks of different machines differ. A marker
+//! therefore lists the digests of the installations that it replaced. An installation is newer than another
+//! installation only if its marker lists the digest of the other one. Markers of earlier versions contain no list, so
+//! their installations are never newer than another installation.
 
 use super::InstallMarker;
 use common::encoding::format_sha256;
@@ -14,8 +14,8 @@ const MAXIMUM_SUPERSEDED: usize = 32;
 
 impl InstallMarker {
     /// Returns `sha256:HEX` of the marker, which identifies the installation. The digest does not cover allocation and
-    /// project, because a reinstall by `drophammer.keep` assigns the marker to a new allocation. It also does not cover
-    /// the list of replaced installations, because earlier versions of drophammer drop this list.
+    /// project, because a reinstall by `drophammer.keep` assigns the marker to a new allocation. Nor does it cover the
+    /// list of replaced installations, because earlier versions of drophammer drop this list.
     pub fn digest(&self) -> String {
         let (allocation, project, supersedes) = (String::new(), String::new(), Vec::new());
         let identity = InstallMarker { allocation, project, supersedes, ..self.clone() };
@@ -42,8 +42,8 @@ pub fn find_newest(markers: &[&InstallMarker]) -> Option<usize> {
     (0..markers.len()).find(replaced_others)
 }
 
-/// Returns the value of [`InstallMarker::supersedes`] for a new marker: the digests of the replaced installations, and
-/// of the installations that these had replaced earlier.
+/// Returns the value of [`InstallMarker::supersedes`] for a new marker: the digests of the installations in `replaced`,
+/// and of all installations that the markers in `replaced` list as replaced.
 pub fn collect_superseded<'a>(replaced: impl Iterator<Item = &'a InstallMarker>) -> Vec<String> {
     let replaced: Vec<&InstallMarker> = replaced.collect();
     let mut digests: Vec<String> = Vec::new();

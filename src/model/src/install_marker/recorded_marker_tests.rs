@@ -85,8 +85,8 @@ fn recorded_markers_are_read_with_every_field_and_written_again() {
     }
 }
 
-/// A marker without the fields of later versions proves no attempt, and contains neither replaced installations nor
-/// volumes.
+/// A marker that lacks the fields of later versions is parsed as a marker without a proof of its attempt, without
+/// replaced installations, and without volumes.
 #[test]
 fn a_recorded_marker_claims_nothing_about_fields_that_it_lacks() {
     let (_, marker) = recorded("full");

@@ -1,5 +1,5 @@
-//! Failed attempts to inspect objects, and devices that cannot be assigned to an object. A reinstall is refused if it
-//! may destroy data that could not be inspected.
+//! Failed attempts to inspect objects, and devices that cannot be assigned to an object. Both are recorded because a
+//! reinstall is refused if it may destroy data that could not be inspected.
 
 use crate::device_name::DevicePath;
 use serde::{Deserialize, Serialize};

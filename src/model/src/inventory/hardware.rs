@@ -60,7 +60,8 @@ pub struct Nic {
 }
 
 impl Nic {
-    /// Returns whether the NIC is a USB device. Inventories of earlier versions contain only the driver.
+    /// Returns whether the NIC is a USB device. For inventories of earlier versions, which do not contain this
+    /// information, the driver is used.
     pub fn is_usb(&self) -> bool {
         self.usb || is_usb_driver(&self.driver)
     }

@@ -13,7 +13,7 @@ const BLOCK_DEVICES: usize = 16_384;
 /// Maximum number of relations between devices: a device is on top of another device, is a member of an array, or is a physical volume of a
 /// group.
 const LINKS: usize = 262_144;
-/// Maximum number of devices to which other devices refer, but which the inventory does not list.
+/// Maximum number of devices that the inventory does not list although other devices refer to them.
 const UNLISTED: usize = 4096;
 /// Maximum number of levels of stacked devices.
 const NESTED: usize = 1024;
@@ -24,7 +24,7 @@ const ALLOCATIONS: usize = 1 << 20;
 const SIGNATURES: usize = 65_536;
 const SIGNATURES_OF_ONE: usize = 64;
 /// Maximum number of filesystems. The same maximum applies to components of filesystems that span devices, and to
-/// failed attempts. A machine usually has at most about one filesystem, one component and one failed attempt per
+/// failed attempts. A machine rarely has more than one filesystem, one component and one failed attempt for each
 /// device.
 const FINDINGS: usize = 32_768;
 const MARKERS: usize = 64;

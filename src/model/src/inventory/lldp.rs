@@ -59,8 +59,8 @@ pub enum LeafSearch {
     Both(Vec<NicNeighbours>),
     /// Fewer than two leaves. Contains the names of the NICs without a leaf, and the names of the leaves that were found.
     TooFew { silent: Vec<String>, leaves: Vec<String> },
-    /// More than two leaves. The speeds of the NICs do not determine which two of these leaves are the right ones.
-    /// Contains the names of all leaves.
+    /// More than two leaves. Two of these leaves cannot be selected by the speeds of the NICs. Contains the names of
+    /// all leaves.
     TooMany(Vec<String>),
 }
 
@@ -117,8 +117,8 @@ fn sanitize_text(value: &[u8]) -> String {
     plain.take(TEXT).collect()
 }
 
-/// Selects the two leaves. Switches of other networks may send LLDP frames too. If there are more than two candidates,
-/// the candidates on the fastest NICs are therefore selected.
+/// Selects the two leaves. If there are more than two candidates, the candidates on the fastest NICs are selected,
+/// because switches of other networks may send LLDP frames too.
 pub fn select_leaves(heard: &[NicNeighbours]) -> LeafSearch {
     let of = |heard: &NicNeighbours| -> NicNeighbours {
         let neighbours = heard.neighbours.iter().filter(|neighbour| neighbour.leaf).cloned().collect();

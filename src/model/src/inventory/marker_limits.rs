@@ -3,9 +3,9 @@
 use super::{FilesystemContents, Inventory};
 use std::cmp::Reverse;
 
-/// Maximum size of all install markers of a machine as JSON, in bytes. A previous tenant may have written the markers,
-/// and the registration, which contains the markers, must not exceed the size limit of the server. A marker with
-/// thousands of Kubernetes volumes is smaller than 1 MiB.
+/// Maximum size of all install markers of a machine as JSON, in bytes. The registration contains the markers and must
+/// not exceed the size limit of the server, although a previous tenant may have written markers of any size. A marker
+/// with thousands of Kubernetes volumes is smaller than 1 MiB.
 pub const MARKER_BYTES: usize = 2 << 20;
 
 impl Inventory {

@@ -39,10 +39,10 @@ pub struct OpaqueObject {
     /// Underlying devices, spelled as in the entries of the disks, partitions and stacked devices.
     pub devices: Vec<DevicePath>,
     pub reason: String,
-    /// Action with which the operator can make the content readable, or can remove the object without losing needed
-    /// data.
+    /// Action by which the operator can make the content readable, or remove the object if its data is no longer
+    /// needed.
     pub remedy: String,
-    /// True if the agent has not yet tried to make the content readable, but may succeed if it runs on the machine.
+    /// True if no attempt was made to make the content readable, but the agent may succeed when it runs on the machine.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub untried: bool,
 }
@@ -129,7 +129,7 @@ impl DeviceIndex<'_> {
         })
     }
 
-    /// Returns the arrays that failed to start and whose members became unreadable after that failure.
+    /// Returns the arrays that failed to start, and of which no member could be read afterwards.
     fn lost_arrays(&self) -> impl Iterator<Item = OpaqueObject> + '_ {
         self.inventory.failed.iter().filter_map(|failed| match &failed.tried {
             AttemptTarget::Array(uuid) if !self.has_array(*uuid) => Some(OpaqueObject {

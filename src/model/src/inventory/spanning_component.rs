@@ -27,7 +27,7 @@ pub struct SpanningComponent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ComponentRole {
-    /// Component that is usable only together with a component that has the role [`ComponentRole::Serves`].
+    /// Component that cannot be used without a component that has the role [`ComponentRole::Serves`].
     NeedsAnother,
     Serves,
     /// Component of an object whose number of components is unknown.

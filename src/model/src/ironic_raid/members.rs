@@ -27,7 +27,7 @@ pub(crate) fn select_members<'a>(
             }
         }
         if logical.physical_disks.is_empty() {
-            // Empty hints exclude removable media.
+            // The search with empty hints returns all disks except removable media.
             found = hints::find_candidates(&BTreeMap::new(), &inventory.disks);
         }
         all.push(found);

@@ -29,7 +29,7 @@ impl RaidConfig {
             |disk: &InventoryDisk, index: usize| members[index].iter().position(|member| member.device == disk.device);
         let is_member = |disk: &InventoryDisk, index: usize| place(disk, index).is_some();
         let mut layout = Layout { id: id.to_owned(), constraints: LayoutConstraints::default(), ..Layout::default() };
-        // For each array, its partitions with the index of the member in the list of hints.
+        // For each array, its partitions, each with the index of its member in the list of hints.
         let mut devices: Vec<Vec<(usize, LayoutPath)>> = vec![Vec::new(); members.len()];
         let mut esps = Vec::new();
         for disk in inventory.disks.iter().filter(|disk| (0..members.len()).any(|index| is_member(disk, index))) {

@@ -17,8 +17,8 @@ const PARTITION_NAME_BYTES: usize = 36;
 
 /// Parses a list of resources, and returns its volumes in the same order. Null is parsed as an empty list.
 ///
-/// As in the Salt pillar of MetalK8s, a resource without a kind is a volume. A storage class may be an item of the
-/// list, or may be embedded in the volume as `spec.storageClass`, as in the pillar.
+/// The Salt pillar of MetalK8s is accepted too: a resource without a kind is a volume, and a storage class may be
+/// embedded in the volume as `spec.storageClass` instead of being an item of the list.
 ///
 /// # Errors
 /// Returns all problems, each with its path, such as `volumes[2].spec.mode`.
@@ -30,8 +30,8 @@ pub fn parse_volumes(list: &Value) -> Result<Vec<K8sVolume>, Vec<Diagnostic>> {
     }
 }
 
-/// Parses the items of a list. If the list will be added to another list, the storage classes of its volumes may be
-/// missing.
+/// Parses the items of a list. If `is_addition` is set, the list will be added to another list, and the storage classes
+/// of its volumes may be missing.
 pub(super) fn parse_items(items: &[Value], is_addition: bool) -> Result<Vec<K8sVolume>, Vec<Diagnostic>> {
     let mut reading = ResourceParser { is_addition, ..ResourceParser::default() };
     let places: Vec<(LocatedValue, &str)> =
@@ -224,8 +224,8 @@ impl ResourceParser {
         let place = format!("{parent}.uid");
         let text = metadata.and_then(|at| at.get_text("uid")).unwrap_or_default();
         match Uuid::try_parse(text) {
-            // Only the UUID format that Kubernetes generates is accepted, because mkfs interprets the format without
-            // hyphens and the one in braces differently.
+            // Only the UUID format that Kubernetes generates is accepted, because mkfs does not interpret other formats
+            // (without hyphens, or in braces) in the same way.
             Ok(uid) if text.len() == 36 && !uid.is_nil() => Some(uid),
             _ if text.is_empty() => {
                 let why =
@@ -352,8 +352,8 @@ impl ResourceParser {
         Some((VolumeContent::Filesystem { format, options }, class))
     }
 
-    /// Checks that the name of a volume is not too long. The object that will be created on the disk gets this name,
-    /// and the type of the object limits the length.
+    /// Checks that the name of a volume is not too long for the object that will be created on the disk with this name.
+    /// The maximum length depends on the type of the object.
     fn check_name_length(&mut self, place: &str, name: &str, source: &VolumeSource, content: &VolumeContent) {
         let most = match (source, content) {
             (VolumeSource::Logical { .. }, _) => LVM_NAME_BYTES,

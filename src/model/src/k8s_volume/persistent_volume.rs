@@ -1,5 +1,5 @@
 //! PersistentVolumes for prepared volumes. They are equal to the PersistentVolumes that the operator of MetalK8s
-//! creates, but without the finalizer of that operator: if that operator is not running, nothing removes the finalizer.
+//! creates, but lack its finalizer, which could not be removed without a running operator.
 
 use super::parser::{VOLUME, VOLUME_VERSION};
 use super::{K8sVolume, VolumeContent};
@@ -18,7 +18,7 @@ pub struct BackedVolume<'a> {
 pub fn format_manifests<'a>(volumes: impl IntoIterator<Item = BackedVolume<'a>>) -> String {
     let items: Vec<Value> = volumes.into_iter().map(|backed| build_persistent_volume(&backed)).collect();
     let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
-    // Texts and numbers can always be serialized as JSON.
+    // Serialization cannot fail, because texts and numbers can always be represented as JSON.
     format!("# PersistentVolumes of this node, made by drophammer: kubectl apply -f\n{list:#}\n")
 }
 

@@ -24,7 +24,7 @@ pub(crate) fn parse_quantity(text: &str) -> Result<u64, String> {
     let wrong = || format!("must be a whole number with a unit, such as 10Gi or 500M, found {text:?}");
     let factor = factor.filter(|_| !number.is_empty() && !number.starts_with('0')).ok_or_else(wrong)?;
     let number: u64 = number.parse().map_err(|_| wrong())?;
-    // File offsets are signed.
+    // The quantity must fit a signed number, because file offsets are signed.
     let bytes = number.checked_mul(factor).filter(|bytes| i64::try_from(*bytes).is_ok());
     bytes.ok_or_else(|| format!("{text} exceeds the maximum of 2⁶³ bytes"))
 }

@@ -57,8 +57,8 @@ pub struct RegisteredIdentity {
 pub enum UuidProof {
     /// The UUID equals the UUID of the known machine, or neither of the two machines has a UUID.
     Proven,
-    /// The UUID does not prove whether the machine is the known one. Contains a message with both identities and the
-    /// remedy.
+    /// The UUID neither proves nor disproves that the machine is the known one. Contains a message with both identities
+    /// and the remedy.
     Unproven(String),
     /// The UUID proves that the machine is not the known one. Contains a message with both UUIDs and the remedies.
     Contradicted(String),
@@ -69,8 +69,8 @@ pub enum UuidProof {
 pub enum MachineMatch {
     /// The file with this id applies. Contains a warning if another file lists the MAC of the boot.
     Proven { id: String, warning: Option<String> },
-    /// The file with this id applies, but the machine is identified only by a MAC. Contains a message with the restrictions for such a
-    /// machine.
+    /// The file with this id applies, although the machine is identified only by a MAC. Contains a message with the
+    /// restrictions for such a machine.
     Unproven { id: String, why: String },
     /// No file applies. The machine registers under its UUID and waits.
     Unknown(Uuid),
@@ -124,7 +124,7 @@ pub fn describe_other_macs(machine: &KnownMachine, seen: &str) -> String {
     describe_other_macs_of(&machine.id, &machine.name, &machine.macs, seen)
 }
 
-/// Returns the same message as [`describe_other_macs`], but takes id, name and listed MACs of the machine.
+/// Returns the message of [`describe_other_macs`] for a machine with this id and name, whose file lists these MACs.
 pub fn describe_other_macs_of(id: &str, name: &str, macs: &[String], seen: &str) -> String {
     format!(
         "a machine with the id {id} of {name:?} has the MAC {seen}, which is not among the MACs in the file of \
@@ -144,14 +144,13 @@ fn describe_ambiguity(asking: &BootIdentity, several: &[KnownMachine], uuid: Opt
     )
 }
 
-/// Compares the UUID that the firmware of a machine reports with the identity of a known machine, and returns what the
-/// UUID proves.
+/// Compares the UUID that the firmware of a machine reports with the identity of a known machine.
 pub fn prove_uuid(machine: &KnownMachine, reported: Option<Uuid>) -> UuidProof {
     let id = Uuid::try_parse(&machine.id).ok();
     let expected = machine.smbios_uuid.or(machine.registered.uuid);
     let KnownMachine { id: own, name, .. } = machine;
     let Some(reported) = reported else {
-        // If the firmware has never reported a UUID, the absence of one is expected.
+        // The absence of a UUID is expected if the firmware has never reported one.
         return expected.map_or(UuidProof::Proven, |expected| {
             UuidProof::Unproven(format!(
                 "a machine whose firmware does not report a usable UUID matches {own} ({name:?}) by a MAC, but {own} \

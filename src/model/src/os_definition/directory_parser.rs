@@ -14,9 +14,9 @@ const OS_VERSION_CHARS: usize = 100;
 const PARAMETERS: &str = "parameters.list";
 const VARIANTS: &str = "variants.list";
 pub(crate) const CREATE: &str = "create";
-/// Name of the file that lists the programs that `create` calls. The file is an extension of Ganeti's OS interface. It
-/// exists because the ramdisk contains far fewer programs than a Ganeti node, and a missing program must be detected
-/// before anything is written.
+/// Name of the file that lists the programs that `create` calls. The file is an extension of Ganeti's OS interface. The
+/// file is required because the ramdisk contains far fewer programs than a Ganeti node, and a missing program must be
+/// detected before anything is written.
 pub(crate) const NEEDS: &str = "needs";
 const UNTRUSTED: &str = "create_untrusted";
 const IMAGE: &str = "image";
@@ -86,7 +86,7 @@ impl OsDefinition {
             wrong.push(format!("{name:?} is not a valid OS definition name; use letters, digits, - and _"));
         }
         let spoken = collect_problems(parse_versions(&files), &mut wrong).unwrap_or_default();
-        // Ganeti decides by the newest version that the definition lists, even if it does not support that version.
+        // The newest listed version is decisive, as in Ganeti, even if it is not supported.
         let newest = spoken.iter().copied().max().unwrap_or_default();
         let api = VERSIONS.into_iter().find(|version| spoken.contains(version));
         if api.is_none() && !spoken.is_empty() {
@@ -107,7 +107,7 @@ impl OsDefinition {
             (Some(api), Some(source)) if wrong.is_empty() => {
                 let parameters = parameters.unwrap_or_default();
                 if newest < WITH_PARAMETERS {
-                    // Without parameters there is nothing to verify.
+                    // A definition without parameters does not need its `verify` program.
                     files.remove(VERIFY);
                 }
                 Ok(OsDefinition { name: name.to_owned(), api, source, parameters, variants, files })

@@ -45,8 +45,8 @@ pub struct GanetiNic {
 type EnvironmentVariables = BTreeMap<String, String>;
 
 impl SelectedDefinition {
-    /// Returns the environment of `verify`. It does not describe a machine, because `verify` also checks default values that apply to all
-    /// machines.
+    /// Returns the environment of `verify`. The environment contains no properties of a machine, because `verify` also
+    /// checks default values that apply to all machines.
     pub fn verify_environment(&self) -> EnvironmentVariables {
         let own = [
             ("OS_API_VERSION", self.api.to_string()),
@@ -76,7 +76,7 @@ impl SelectedDefinition {
         ] {
             add(name, value);
         }
-        // Always empty: a machine has no secondary nodes.
+        // The variable is always empty, because a machine has no secondary nodes.
         add("INSTANCE_SECONDARY_NODES", "");
         for (index, disk) in instance.disks.iter().enumerate() {
             let mut add = |name: &str, value: &str| add(&format!("DISK_{index}_{name}"), value);

@@ -53,8 +53,8 @@ impl fmt::Display for ParameterChange {
     }
 }
 
-/// Applies requested changes to the stored parameters of one level, as Ganeti's `--os-parameters` does: `KEY=VALUE`
-/// replaces the stored change of the parameter, and `-KEY` deletes it.
+/// Applies requested changes to the stored parameters of one level, with the rules of Ganeti's `--os-parameters`:
+/// `KEY=VALUE` replaces the stored change of the parameter, and `-KEY` deletes the stored change.
 pub fn update_stored(stored: &[ParameterChange], requested: &[ParameterChange]) -> Vec<ParameterChange> {
     let is_requested = |change: &&ParameterChange| requested.iter().any(|other| other.is_about_the_same(change));
     let preserved = stored.iter().filter(|change| !is_requested(change));
@@ -62,8 +62,8 @@ pub fn update_stored(stored: &[ParameterChange], requested: &[ParameterChange]) 
     preserved.chain(set).cloned().collect()
 }
 
-/// Splits the value of `--os-parameters` at its commas, as Ganeti does. `\,` denotes a comma within a value, and `\\`
-/// denotes a backslash.
+/// Splits the value of `--os-parameters` at its commas, with the rules of Ganeti. `\,` denotes a comma within a value,
+/// and `\\` denotes a backslash.
 pub fn split_changes(text: &str) -> Vec<String> {
     let (mut all, mut last) = (Vec::new(), String::new());
     let mut rest = text.chars().peekable();
@@ -119,7 +119,7 @@ pub(crate) fn check_parameter_name(name: &str) -> Result<(), String> {
     Err(format!("{name:?} is not a valid parameter name; use letters, digits, _ and -"))
 }
 
-/// Returns the name of the environment variable that contains the value of a parameter.
+/// Returns the name of the environment variable by which programs receive the value of a parameter.
 pub fn variable_name(name: &str) -> String {
     format!("OSP_{}", name.to_uppercase().replace('-', "_"))
 }
@@ -140,7 +140,7 @@ impl ParameterLevels<'_> {
     pub fn resolve(&self, definition: &OsDefinition) -> BTreeMap<String, String> {
         let mut settled = BTreeMap::new();
         for change in [self.site, self.variant, self.allocation].into_iter().flatten() {
-            // Changes of unknown parameters have been rejected before.
+            // A change of an unknown parameter is skipped, because such changes were rejected earlier.
             let Ok(parameter) = definition.find_parameter(change) else { continue };
             match change {
                 ParameterChange::Set(_, value) => settled.insert(parameter.name.clone(), value.clone()),

@@ -54,7 +54,7 @@ impl DockerConfig {
         let path = format!("{registry}/{path}");
         let fits = |key: &&String| {
             let key = canonical_key(key);
-            // A key that is only a host must match up to the first slash, because a port belongs to the host.
+            // A key without a path must match the whole URL up to the first slash, because a port is part of the host.
             let ends: &[char] = if key.contains('/') { &['/', ':', '@'] } else { &['/'] };
             path.strip_prefix(&key).is_some_and(|rest| rest.starts_with(ends))
         };
@@ -92,8 +92,8 @@ impl DockerAuth {
     }
 }
 
-/// Returns the registry that the key of an entry names, with the repository if the key contains one. For example, returns `docker.io` for
-/// `https://index.docker.io/v1/`.
+/// Converts the key of an entry to a registry, with the repository if the key contains one. For example, returns
+/// `docker.io` for `https://index.docker.io/v1/`.
 fn canonical_key(key: &str) -> String {
     let key = key.split_once("://").map_or(key, |(_, rest)| rest).trim_end_matches('/');
     let (host, path) = key.split_once('/').unwrap_or((key, ""));

@@ -80,7 +80,7 @@ impl<'a> InventoryIndex<'a> {
 
 fn add_once<'a, T>(all: &mut BTreeMap<&'a DevicePath, Vec<&'a T>>, device: &'a DevicePath, item: &'a T) {
     let on = all.entry(device).or_default();
-    // A device may be listed twice in one array.
+    // A member that is listed twice in one array is indexed only once.
     if !on.last().is_some_and(|last| std::ptr::eq(*last, item)) {
         on.push(item);
     }

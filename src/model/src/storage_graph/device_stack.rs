@@ -94,7 +94,8 @@ impl<'a> DeviceStack<'a> {
         DeviceStack::build_stack(inventory, StepBudget::unlimited())
     }
 
-    /// Returns a stack whose number of computation steps is limited. Once [`DeviceStack::steps`] is exhausted, results may be incomplete.
+    /// Returns a stack whose number of computation steps is limited. After the limit is reached (see
+    /// [`DeviceStack::steps`]), results may be incomplete.
     pub fn bounded(inventory: &'a Inventory) -> DeviceStack<'a> {
         DeviceStack::build_stack(inventory, StepBudget::bounded())
     }
@@ -116,7 +117,8 @@ impl<'a> DeviceStack<'a> {
                 stack.graph.link(whole, part);
             }
         }
-        // Both the lower and the upper device list the relation. Either list may be incomplete.
+        // Relations are read from the lower and from the upper devices, because either of the two lists may be
+        // incomplete.
         for node in 0..stack.graph.nodes.len() {
             let unit = stack.graph.nodes[node].item;
             for usage in unit.uses() {
@@ -243,7 +245,7 @@ impl<'a> DeviceStack<'a> {
 
     fn bottoms(&self) -> &Reachability {
         let below = |node: &LayerNode<KernelName, StackUnit>| match node.item {
-            // The walk ends at a disk, even if the inventory lists the disk above another device.
+            // The traversal ends at a disk, even if the inventory lists another device below the disk.
             StackUnit::Disk(_) => Vec::new(),
             _ => node.below.clone(),
         };

@@ -56,7 +56,8 @@ impl<'a> LayoutMatch<'a> {
     pub fn present_path(&self, device: &LayoutPath) -> Option<DevicePath> {
         let node = self.graph.find_device(device)?;
         match self.graph.nodes[node].item {
-            // Partitions of a raw image have no nodes.
+            // A disk with a raw image is handled separately, because the partitions of the image have no nodes in the
+            // graph.
             LayoutItem::Disk(disk) => match disk.image_partition_number(device) {
                 Some(number) => Some(self.path_of_disk(disk)?.partition_path(number)),
                 None => self.present_path_of_node(node),
@@ -104,8 +105,8 @@ impl<'a> LayoutMatch<'a> {
         }
     }
 
-    /// Returns the paths that these nodes currently have on the machine. The recursion terminates, because the graph of a layout has no
-    /// cycles.
+    /// Returns the paths that the devices of these nodes currently have on the machine. The recursion terminates,
+    /// because the graph of a layout has no cycles.
     fn present_paths(&self, nodes: &[usize]) -> Vec<DevicePath> {
         nodes.iter().filter_map(|node| self.present_path_of_node(*node)).collect()
     }

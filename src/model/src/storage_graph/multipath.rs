@@ -6,7 +6,7 @@ use std::collections::HashMap;
 /// Size, WWN and serial number of a disk. They are equal for two paths to one disk.
 type PathIdentity = (u64, String, Option<String>);
 
-/// Disks of a machine, indexed so that all disks can be checked in linear time.
+/// Index of a machine's disks, with which all disks are checked in linear time.
 pub struct DiskPaths<'a>(HashMap<PathIdentity, Vec<&'a InventoryDisk>>);
 
 impl<'a> DiskPaths<'a> {
@@ -33,7 +33,8 @@ fn path_identity(disk: &InventoryDisk) -> Option<PathIdentity> {
     Some((disk.size_bytes, disk.comparable_wwn()?, disk.comparable_serial()))
 }
 
-/// Returns another path to the same disk, as [`DiskPaths::find_other_path`] does.
+/// Returns another path to the same disk; see [`DiskPaths::find_other_path`]. This function is for a single lookup,
+/// without an index.
 pub fn find_other_path<'a>(disk: &InventoryDisk, inventory: &'a Inventory) -> Option<&'a InventoryDisk> {
     DiskPaths::new(inventory).find_other_path(disk)
 }

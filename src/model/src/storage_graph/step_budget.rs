@@ -1,5 +1,5 @@
-//! Limit on the number of steps of a computation. The number of steps depends only on the input, so a computation that
-//! exceeds the limit is aborted at the same step on every machine.
+//! Limit on the number of steps of a computation. Steps are counted instead of time, so that a computation that exceeds
+//! the limit is aborted at the same step on every machine.
 
 use std::cell::Cell;
 

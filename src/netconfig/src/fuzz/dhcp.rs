@@ -110,7 +110,7 @@ fn classless_routes_replace_the_router() {
         "10.1.0.0/16 dev fuzz0 metric 100",
     ];
     assert_eq!(routes(&[near, router.clone(), classless]).0, expected);
-    // Routers outside of the network are reached on the link.
+    // A router that is outside of the network of the address gets a route to itself on the link.
     let (alone, one) = (option(1, &[255; 4]), option(121, &[0, 10, 9, 8, 254]));
     let expected = ["10.9.8.254 dev fuzz0", "0.0.0.0/0 via 10.9.8.254 dev fuzz0 metric 100"];
     assert_eq!(routes(&[alone, router, one]).0, expected);
@@ -278,7 +278,7 @@ fn generate(random: &mut Rng) -> Vec<u8> {
     let mut options = options(random);
     let (mut sname, mut file) = (vec![0; 64], vec![0; 128]);
     if one_in(random, 3) {
-        // Option overload: 1 is `file`, 2 is `sname`, 3 is both.
+        // Option overload: 1 means that the field `file` contains options, 2 means the field `sname`, and 3 means both.
         let values = if one_in(random, 8) { 0..6 } else { 1..4 };
         let overload = random.u8(values);
         for (bit, field) in [(1, &mut file), (2, &mut sname)] {

@@ -21,14 +21,14 @@ const UNIFIED: [&str; 3] = ["/boot/EFI/Linux/*.efi", "/efi/EFI/Linux/*.efi", "/b
 /// Parameters that specify the root filesystem. An initramfs derives the device of `root` from `roothash`.
 const ROOT_PARAMETERS: [&str; 2] = ["root", "roothash"];
 
-/// Origin of the boot parameters.
+/// Source from which the boot parameters were obtained.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BootSource {
-    /// boot-info.yaml already exists.
+    /// boot-info.yaml, which already exists.
     BootInfo,
     /// The boot parameters were taken from this file, and boot-info.yaml was written.
     Config(String),
-    /// Only the image's boot loader can determine the boot parameters.
+    /// The boot loader of the image, because only this boot loader can determine all boot parameters.
     Firmware {
         /// Boot parameters that could be determined.
         known: BootInfo,
@@ -37,12 +37,12 @@ pub enum BootSource {
 }
 
 /// Writes boot-info.yaml, as an installer would, if the file does not exist yet. `has_loader` is set if the firmware
-/// can start the system through a boot loader from the image. That boot loader is then used if the image does not
-/// specify the boot parameters completely.
+/// can start the system through a boot loader from the image. If the image does not specify the boot parameters
+/// completely, the system is booted through this boot loader.
 ///
 /// # Errors
-/// Fails if the file cannot be written. Without a boot loader, also fails if the image contains no supported boot loader
-/// configuration, or if the configuration refers to missing files.
+/// Fails if the file cannot be written. Without a boot loader, also fails if the image contains no supported boot
+/// loader configuration, or if the configuration refers to missing files.
 pub fn write_missing_boot_info(root: &NewRoot, has_loader: bool) -> Result<BootSource> {
     if root.open_file(PATH).is_ok() {
         return Ok(BootSource::BootInfo);
@@ -67,8 +67,8 @@ pub fn write_missing_boot_info(root: &NewRoot, has_loader: bool) -> Result<BootS
 
 fn find_boot_config(root: &NewRoot, has_loader: bool) -> Result<(BootSource, BootInfo)> {
     for directory in ENTRIES {
-        // The entry of the newest kernel is usually the last one by name. The order that the specification defines also
-        // depends on the contents of the entries.
+        // Entries are sorted by name only, and the last entry is usually the entry of the newest kernel. The sort order
+        // of the specification would also require the contents of the entries.
         let names = root.list_names(directory).unwrap_or_default();
         let newest =
             names.iter().filter_map(|name| name.strip_suffix(".conf")).max_by_key(|&name| natural_sort_key(name));

@@ -44,7 +44,7 @@ fn find_by_tag(tag: &str, value: &str, inventory: &Inventory) -> Vec<DevicePath>
     found.map(|(device, _)| device.clone()).collect()
 }
 
-/// Returns the devices to which the kernel or udev assigns this path.
+/// Returns the devices for which the kernel or udev creates this path.
 fn find_by_path(path: &str, inventory: &Inventory) -> Vec<DevicePath> {
     let by = |link: &str| path.strip_prefix("/dev/disk/by-").and_then(|rest| rest.strip_prefix(link));
     for (link, tag) in [("uuid/", "UUID"), ("label/", "LABEL"), ("partuuid/", "PARTUUID"), ("partlabel/", "PARTLABEL")]
@@ -68,8 +68,8 @@ fn find_by_path(path: &str, inventory: &Inventory) -> Vec<DevicePath> {
     all_units(inventory).filter(|(device, _)| **device == *path).map(|(device, _)| device.clone()).collect()
 }
 
-/// Returns the devices that the installed system names `/dev/md/NAME` or `/dev/GROUP/VOLUME`. While arrays and volumes
-/// are assembled for inspection, their device nodes have other names.
+/// Returns the devices that the installed system names `/dev/md/NAME` or `/dev/GROUP/VOLUME`. These names do not exist
+/// as device nodes here, because arrays and volumes that are assembled for inspection have other names.
 fn find_running(path: &str, inventory: &Inventory) -> Vec<DevicePath> {
     let Some((dir, name)) = path.strip_prefix("/dev/").and_then(|path| path.split_once('/')) else { return vec![] };
     let arrays = inventory.arrays.iter().filter(|array| dir == "md" && array.name == name);

@@ -26,9 +26,9 @@ pub struct InstalledSystem {
     pub boot: BootInfo,
 }
 
-/// Loads the kernel of the system that was installed for this allocation; the marker must contain one of these machine
-/// ids. The caller then boots the kernel with [`kexec::boot_loaded_kernel`]. The inventory must have been read after
-/// arrays and volumes were assembled.
+/// Loads the kernel of the system that was installed for this allocation. The install marker of the system must contain
+/// one of the ids in `machines`. The caller then boots the kernel with [`kexec::boot_loaded_kernel`]. The inventory
+/// must have been read after arrays and volumes were assembled.
 ///
 /// # Errors
 /// Fails if there is no such installation or its boot files cannot be read. In this case, nothing is loaded, and
@@ -81,8 +81,8 @@ fn find_root<'a>(inventory: &'a Inventory, machines: &[String], allocation: &str
     Err(Error::new(Phase::Boot, message))
 }
 
-/// Returns the fstab lines of `/boot` and of other mount points that contain the boot files, parents first. Without
-/// these mounts, an older kernel in the underlying directory might be found instead.
+/// Returns the fstab lines of `/boot` and of other mount points that contain the boot files, parents first. These
+/// filesystems must be mounted, because the directories below the mount points may contain an older kernel.
 fn find_boot_mounts(fstab: &str, boot: &BootInfo) -> Vec<FstabLine> {
     let leads_to = |line: &FstabLine, path: &str| path.starts_with(&format!("{}/", line.path.trim_end_matches('/')));
     let is_needed = |line: &FstabLine| {

@@ -20,11 +20,11 @@ pub fn take_interfaces_down() {
 
 /// Clears IFF_UP (netdevice(7)).
 fn take_interface_down(name: &str) -> io::Result<()> {
-    // The calls work with a socket of any type.
+    // The ioctls below work with a socket of any type.
     let socket = UnixDatagram::unbound()?;
     // SAFETY: all-zero bytes are a valid ifreq.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // One byte must remain zero: it terminates the name.
+    // The last byte of the field must remain zero, because it terminates the name.
     if name.len() >= request.ifr_name.len() {
         return Err(Errno::ENAMETOOLONG.into());
     }

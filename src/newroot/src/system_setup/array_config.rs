@@ -36,7 +36,7 @@ pub(crate) fn write_array_config(root: &NewRoot, wants: &BootRequirements) -> Re
 }
 
 /// Removes LVM's devices file if the layout has volume groups, because LVM ignores volume groups on devices that this
-/// file does not list. Logs settings of LVM that may have the same effect.
+/// file does not list. Also logs a warning about settings of LVM by which LVM may ignore these volume groups.
 ///
 /// # Errors
 /// Returns an error if the file cannot be removed.
@@ -70,7 +70,7 @@ fn replace_arrays(own: &str, arrays: &[BootArray]) -> String {
     let mut text = String::new();
     let mut is_array = false;
     for line in own.lines() {
-        // A line that starts with a blank continues the previous one (mdadm.conf(5)).
+        // A line that begins with a blank continues the previous line (mdadm.conf(5)).
         let goes_on = line.starts_with([' ', '\t']);
         is_array = if goes_on { is_array } else { is_array_line(line) };
         if !is_array {

@@ -4,8 +4,8 @@ use super::grub_variables::{strip_grub_device, to_kernel_words};
 use super::shell_reader::{ShellReader, ShellSyntax, ShellVariables, ShellWord, UNKNOWN};
 use std::collections::BTreeSet;
 
-/// Variables that need not be set in the image: the variables of tuned, and `root`, the device on which GRUB looks up
-/// paths. GRUB sets `root` itself.
+/// Variables that need not be set in the image: the variables of tuned, and the variable `root`, which contains the
+/// device on which GRUB looks up paths and is set by GRUB itself.
 const OPTIONAL_VARIABLES: [&str; 3] = ["tuned_params", "tuned_initrd", "root"];
 
 /// Boot entry. Its paths are relative to the filesystem that the boot loader reads.
@@ -36,8 +36,8 @@ impl BlsEntry {
         self.kernel = path.to_owned();
     }
 
-    /// Sets the initrd to the last argument of an `initrd` command. A file that is named by a variable is used only if
-    /// there is no other file, because such files normally supplement the initramfs.
+    /// Sets the initrd to the last argument of an `initrd` command. If possible, a file whose name does not come from a
+    /// variable is chosen, because files named by variables normally only supplement the initramfs.
     pub(crate) fn set_initrd(&mut self, arguments: &[ShellWord]) {
         let paths = arguments.iter().map(|word| (strip_grub_device(&word.text), word.is_expanded));
         let known: Vec<(&str, bool)> = paths.filter(|(path, _)| !path.contains(UNKNOWN)).collect();
@@ -51,7 +51,7 @@ impl BlsEntry {
     }
 }
 
-/// Parses an entry, in which GRUB replaces variables. Returns `None` if the entry does not specify a kernel.
+/// Parses an entry and replaces its variables, as GRUB does. Returns `None` if the entry does not specify a kernel.
 pub(crate) fn parse_entry(text: &str, variables: &ShellVariables) -> Option<BlsEntry> {
     let mut entry = BlsEntry::default();
     for line in text.lines() {

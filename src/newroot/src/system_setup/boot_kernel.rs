@@ -45,7 +45,8 @@ const INITRDS: [&str; 9] = [
     "/lib/modules/{version}/initrd",
 ];
 
-/// Paths for a new initramfs, each with a file that identifies the distribution; the last path is the default.
+/// Paths for a new initramfs. A path is used if the file listed with it, which identifies a distribution, exists; the
+/// last path is the default.
 const NEW_INITRDS: [(&str, &str); 5] = [
     ("/var/lib/dpkg/status", "/boot/initrd.img-{version}"),
     ("/usr/bin/zypper", "/boot/initrd-{version}"),
@@ -84,7 +85,8 @@ pub(crate) fn require_init(root: &NewRoot) -> Result<()> {
 /// Returns an error if the target does not contain a kernel, or the kernel cannot be copied.
 pub(crate) fn find_kernel(root: &NewRoot, say: &dyn Fn(&str)) -> Result<BootKernel> {
     let mut found = find_candidates(root);
-    // Kernels with modules are preferred, since few machines boot without modules, and rescue kernels are avoided.
+    // Kernels with modules are preferred, since few machines can boot without modules. Rescue kernels are chosen only
+    // if there is no other kernel.
     found.sort_by(|one, other| one.sort_key(root).cmp(&other.sort_key(root)));
     let newest = found.pop().ok_or_else(|| {
         let looked = [&ENTRIES[..], &IMAGES].concat().join(", ");

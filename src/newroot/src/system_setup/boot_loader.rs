@@ -100,7 +100,7 @@ pub(crate) fn install_loader(loader: BootLoader, start: &LoaderContext) -> Resul
 }
 
 /// Returns kernel and initramfs as files to write to each ESP, with their paths on the ESP. If the ESP is mounted at
-/// `/boot`, their current paths are used, and nothing is copied.
+/// `/boot`, kernel and initramfs are already on it: their current paths are returned, and nothing is copied.
 fn kernel_files(start: &LoaderContext, directory: &str) -> [(EspFile, String); 2] {
     let on_boot = start.wants.esps.iter().any(|esp| esp.path.as_deref() == Some("/boot"));
     [&start.kernel.image, &start.kernel.initrd].map(|path| {

@@ -42,8 +42,8 @@ pub(crate) fn find_boot_components(
     Ok(BootComponents { kernel: boot_kernel::find_kernel(root, say)?, loader })
 }
 
-/// Makes the target bootable on this machine. Tools of the target are run only if copying files and writing small files
-/// would not suffice.
+/// Makes the target bootable on this machine. Tools of the target are run only if it is not sufficient to copy files
+/// and write small files.
 ///
 /// # Errors
 /// Returns an error if a tool of the target fails or exceeds its deadline, or a file cannot be written.

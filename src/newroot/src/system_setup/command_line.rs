@@ -13,8 +13,7 @@ use common::error::{Error, Phase, Result};
 use model::kernel_command_line::{parameter_name, parameter_value};
 use std::collections::BTreeMap;
 
-/// Tools that build an initramfs that can mount the root filesystem only if the command line contains the type of this
-/// filesystem.
+/// Tools whose initramfs can mount the root filesystem only if the command line contains the type of this filesystem.
 const WANTS_TYPE: [&str; 1] = ["mkinitfs"];
 
 /// Kernel command line in two parts: arguments for the root filesystem, and all other arguments.
@@ -71,7 +70,7 @@ pub(crate) fn build_command_line(
 
 /// Selects arguments of the image, and logs the arguments that are omitted, with the reason.
 fn select_image_arguments(mut words: Vec<String>, wants: &BootRequirements, say: &dyn Fn(&str)) -> Vec<String> {
-    // A migrated system already contains the arguments of the allocation.
+    // The command line of a migrated system already ends with the arguments of the allocation.
     if words.ends_with(&wants.arguments) {
         words.truncate(words.len() - wants.arguments.len());
     }
@@ -119,7 +118,8 @@ fn fips_argument(own: &[String], wants: &BootRequirements, is_dracut: bool) -> O
     Some(format!("{name}=UUID={}", boot.uuid))
 }
 
-/// Returns whether both arguments specify the same console. Linux ignores the options in the second of them.
+/// Returns whether both arguments specify the same console. Linux would ignore the options in the second of two such
+/// arguments.
 fn is_same_console(one: &str, other: &str) -> bool {
     let device = |word: &str| {
         let value = parameter_value(word).filter(|_| parameter_name(word) == "console")?;
@@ -136,7 +136,7 @@ pub(crate) fn persist_for_grub(root: &NewRoot, own: &str) -> Result<()> {
         .and_then(|script| root.read_text(&script).ok())
         .is_some_and(|script| script.contains("/default/grub.d"));
     if reads_directory {
-        // The name of this file sorts after the names of all files in the image.
+        // The name of this file is chosen so that the file is read after all such files of the image.
         return root.write_file(
             "/etc/default/grub.d/zz-drophammer.cfg",
             0o644,

@@ -13,8 +13,8 @@ pub(crate) struct DistributionFamily {
     markers: &'static [&'static str],
     /// Path of mdadm's configuration.
     pub mdadm_conf: &'static str,
-    /// Services that create missing SSH host keys at boot. Empty for families whose packages create host keys when they
-    /// are installed.
+    /// Services that create missing SSH host keys at boot. Empty for families without such a service, whose packages
+    /// create host keys during their installation.
     pub host_key_services: &'static [&'static str],
 }
 
@@ -141,7 +141,7 @@ fn detect_by_os_release(text: &str) -> Result<&'static DistributionFamily, Strin
     }
 }
 
-/// Returns the family if no file exists that would indicate another family.
+/// Returns the family, unless the target contains a file that exists only in another family.
 fn check_marker_files(
     root: &NewRoot,
     said: &'static DistributionFamily,

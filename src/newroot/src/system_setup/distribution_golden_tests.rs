@@ -1,6 +1,6 @@
-//! Golden tests for distributions whose programs cannot be run in the tests. A tree with the files of their packages
-//! (testdata/distributions/NAME.files) is finished for a machine with two mirrored disks, with UEFI and BIOS, and the
-//! result is compared with NAME.txt.
+//! Golden tests for distributions whose programs cannot be run in the tests. For each distribution, a tree with the
+//! files of its packages (testdata/distributions/NAME.files) is finished for a machine with two mirrored disks, once
+//! with UEFI and once with BIOS. The result is compared with NAME.txt.
 
 use super::distribution::Distribution;
 use super::initramfs::cpio;
@@ -146,7 +146,7 @@ fn story(tree: &str, firmware: FirmwareType) -> String {
     });
     let mut text = format!("{firmware:?}: {} {} {}\n", distribution.family.name, distribution.id, distribution.version);
     text.extend(distribution.doubt.iter().map(|doubt| format!("  doubt: {doubt}\n")));
-    // Durations vary.
+    // The durations in the lines are removed, because they vary.
     text.extend(lines.iter().filter(|line| !line.contains(" took ")).map(|line| format!("  says: {line}\n")));
     text.extend(tools.1.lock().unwrap().iter().map(|line| format!("  runs: {line}\n")));
     match made {

@@ -48,7 +48,7 @@ pub(crate) fn fill_esps(root: &NewRoot, esps: &[BootEsp], files: &[EspFile]) -> 
 pub(crate) fn write_files(root: &NewRoot, esps: &[BootEsp], files: &[EspFile], doing: &str) -> Result<()> {
     let mut done: Vec<&BootEsp> = Vec::new();
     for esp in esps {
-        // Members of one array contain the same filesystem, which is written once.
+        // The ESPs that are members of one array contain the same filesystem, which is written only once.
         if done.iter().any(|other| other.device == esp.device || (esp.path.is_some() && other.path == esp.path)) {
             continue;
         }
@@ -63,28 +63,29 @@ pub(crate) fn write_files(root: &NewRoot, esps: &[BootEsp], files: &[EspFile], d
 }
 
 fn fill_unmounted(root: &NewRoot, esp: &BootEsp, files: &[EspFile]) -> Result<()> {
-    // The mount point is next to the target's root, because the image may contain a file at any path inside it.
+    // The mount point is next to the target's root and not inside it, because the image may contain a file at any path.
     let mut beside = root.path().as_os_str().to_owned();
     beside.push(".esp");
     let beside = PathBuf::from(beside);
     let mut mounts = MountStack::new(&beside);
     mounts.mount_at(esp.device.as_str(), "/", "vfat", INERT, "")?;
     let filled = NewRoot::open(&beside).and_then(|esp| write_esp_files(root, &esp, "", files));
-    // An error about a full partition is more informative than a subsequent unmount error.
+    // If both writing and unmounting fail, the error of writing is returned, because it is more informative (for
+    // example, that the partition is full).
     let unmounted = mounts.unmount_all();
     filled.and(unmounted)?;
     fs::remove_dir(&beside).context(Phase::Target, || format!("remove {}", beside.display()))
 }
 
-/// Writes files to one ESP. If the ESP is mounted in the target, `on` is the target and `mounted` is the mount point.
-/// Otherwise, `on` is the ESP and `mounted` is empty.
+/// Writes files to one ESP. `on` is the root to which the paths refer: the target if the ESP is mounted in it, at
+/// `mounted`; otherwise the ESP itself, and `mounted` is empty.
 fn write_esp_files(root: &NewRoot, on: &NewRoot, mounted: &str, files: &[EspFile]) -> Result<()> {
     for EspFile { path, content } in files {
         let to = format!("{mounted}{path}");
         let written = match content {
             EspContent::Text(text) => on.write_file(&to, 0o644, text.as_bytes()),
-            // The file is already on the ESP: it is the kernel if the ESP is mounted at /boot, or a boot loader
-            // installed by the image's package.
+            // The file is already on the ESP. It may be the kernel, if the ESP is mounted at /boot, or a boot loader
+            // that a package of the image has installed.
             EspContent::Of(from) if !mounted.is_empty() && *from == to => continue,
             EspContent::Of(from) => {
                 let mut file = root.open_file(from).context(Phase::Target, || format!("read the image's {from}"))?;

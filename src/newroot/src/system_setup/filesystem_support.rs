@@ -21,8 +21,8 @@ const E2FSCK_BYTES: u64 = 8 << 20;
 const SYSTEMD: [&str; 2] = ["/usr/lib/systemd/systemd", "/lib/systemd/systemd"];
 
 /// Checks that the filesystems of the target are supported by the newest kernel that has modules in the image, and by
-/// the image's e2fsck. The check of the kernel is omitted if the image contains no kernel modules, and the check of
-/// e2fsck is omitted if the image contains no e2fsck.
+/// the image's e2fsck. A check is omitted if the image does not contain the component to check: kernel modules or
+/// e2fsck.
 ///
 /// # Errors
 /// Returns an error if the kernel does not support a feature of a filesystem, or if the system would stop at boot
@@ -35,7 +35,7 @@ pub(super) fn require_filesystem_support(root: &NewRoot, fstab: &[FstabEntry], s
         return Ok(());
     }
     for entry in fstab.iter().filter(|entry| entry.path.starts_with('/')) {
-        // A filesystem that cannot be examined does not fail the installation.
+        // A filesystem whose superblock cannot be read is skipped, and does not cause the installation to fail.
         let superblock = match read_superblock(root, entry) {
             Ok(Some(superblock)) => superblock,
             Ok(None) => continue,
@@ -73,7 +73,7 @@ fn read_superblock(root: &NewRoot, entry: &FstabEntry) -> io::Result<Option<Supe
         return Ok(None);
     }
     let path = root.path().canonicalize()?.join(entry.path.trim_start_matches('/'));
-    // The device number of a file on btrfs is anonymous, so it does not lead to the device.
+    // The device is found in the list of mounts, because the device number of a file on btrfs is anonymous.
     let mounts = proc_mounts::parse_mounts(&std::fs::read_to_string("/proc/self/mountinfo")?);
     let is_here = |mount: &&MountEntry| Path::new(&mount.path) == path.components().as_path();
     let mount = mounts.iter().rev().find(is_here).ok_or_else(|| io::Error::other("the filesystem is not mounted"))?;

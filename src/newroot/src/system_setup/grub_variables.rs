@@ -107,7 +107,7 @@ impl ConfigReader<'_> {
         }
     }
 
-    /// Evaluates a word of an `if` command. Returns `false` if the word does not belong to an `if` command.
+    /// Processes a command that controls branches: `if`, `elif`, `else` or `fi`. Returns `false` for any other command.
     fn enter_branch(&self, word: &str, condition: &[ShellWord], branches: &mut Vec<Branch>) -> bool {
         match (word, branches.last_mut()) {
             ("if", _) => {
@@ -129,7 +129,8 @@ impl ConfigReader<'_> {
         true
     }
 
-    /// Applies `set NAME=VALUE`. If it is uncertain whether GRUB runs the command, the value is used only for an unset variable.
+    /// Applies `set NAME=VALUE`. If it is uncertain whether GRUB runs the command, the assignment is applied only if
+    /// the variable is not set yet.
     fn assign(&mut self, assignment: &str, is_certain: bool) {
         let Some((name, value)) = assignment.split_once('=') else { return };
         if self.stored.contains_key(name) || (!is_certain && self.variables.contains_key(name)) {

@@ -14,7 +14,7 @@ const MACHINE_ID: &str = "/etc/machine-id";
 const SSH: &str = "/etc/ssh";
 const SSH_KEYGEN: &str = "/usr/bin/ssh-keygen";
 
-/// Copy of the machine-id that D-Bus reads. A symlink to /etc/machine-id is preserved.
+/// Copy of the machine-id that D-Bus reads. If the copy is a symlink to /etc/machine-id, it is preserved.
 const DBUS_MACHINE_ID: &str = "/var/lib/dbus/machine-id";
 
 /// Random seeds of systemd, systemd-boot, sysvinit and OpenRC.
@@ -49,8 +49,8 @@ pub(crate) fn reset_identity(root: &NewRoot, hostname: &str, overrides: &OsInsta
         };
         root.rewrite_file(HOSTS, 0o644, add_host_name(&hosts, hostname).as_bytes())?;
     }
-    // The file is emptied and not removed: systemd generates an ID at the first boot, and if the root is read-only, it
-    // requires the file as a mount point for the generated ID.
+    // The file is emptied and not removed. At the first boot, systemd generates an ID; if the root is read-only,
+    // systemd needs the file as a mount point for this ID.
     let forgets = overrides.is_task_enabled(task::MACHINE_ID);
     if forgets && (root.path_exists(MACHINE_ID) || root.path_exists("/usr/lib/systemd/systemd")) {
         root.rewrite_file(MACHINE_ID, 0o444, b"")?;

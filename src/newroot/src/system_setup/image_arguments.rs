@@ -153,12 +153,12 @@ pub(crate) fn read_image_arguments(root: &NewRoot, kernel: &BootKernel) -> Vec<S
     if texts.is_empty() { kernel.words.clone() } else { read_grub_arguments(root, &texts.join("\n")) }
 }
 
-/// Returns the kernel arguments of GRUB's settings. grub-mkconfig copies the text of the arguments to GRUB's
-/// configuration, and GRUB evaluates the text there.
+/// Returns the kernel arguments of GRUB's settings. The arguments are evaluated as GRUB would evaluate them, because
+/// grub-mkconfig copies their text to GRUB's configuration.
 pub(crate) fn read_grub_arguments(root: &NewRoot, settings: &str) -> Vec<String> {
     let settings = read_assignments(settings);
     let values: Vec<&str> = GRUB_VARIABLES.iter().filter_map(|name| settings.get(*name)).map(String::as_str).collect();
-    // grub-mkconfig removes newlines.
+    // Newlines are removed, as grub-mkconfig does.
     let text = values.join(" ").replace('\n', " ");
     let words = ShellReader::new(&text, ShellSyntax::Grub).read_command(&read_grub_variables(root));
     to_kernel_words(&words.unwrap_or_default())

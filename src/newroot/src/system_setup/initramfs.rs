@@ -27,7 +27,7 @@ struct InitramfsTool {
     program: &'static str,
     /// Arguments, with placeholders in braces.
     args: &'static [&'static str],
-    /// Settings that apply to this initramfs and to the initramfs of each later kernel.
+    /// Settings file of the tool. The settings apply to this initramfs and to the initramfs of each later kernel.
     settings: InitramfsSettings,
 }
 
@@ -64,7 +64,8 @@ const MAKERS: [InitramfsTool; 4] = [
     InitramfsTool {
         name: "dracut",
         program: "dracut",
-        // dracut cannot detect the machine's hardware from the chroot, so it must not select drivers by it.
+        // `--no-hostonly` prevents dracut from selecting drivers by the hardware, which dracut cannot detect in the
+        // chroot.
         args: &["--force", "--no-hostonly", "--kver", "{version}", "{initrd}"],
         settings: InitramfsSettings {
             path: "/etc/dracut.conf.d/drophammer.conf",
@@ -88,8 +89,8 @@ const MAKERS: [InitramfsTool; 4] = [
         name: "mkinitfs",
         program: "mkinitfs",
         args: &["-o", "{initrd}", "{version}"],
-        // A shell evaluates this file, so a line can extend a variable. The image's own feature list contains
-        // filesystem and disk drivers.
+        // The settings file is evaluated by a shell, so a line can extend a variable. The variable already contains the
+        // features that the image has selected, such as filesystem and disk drivers.
         settings: InitramfsSettings {
             path: "/etc/mkinitfs/mkinitfs.conf",
             drivers: "",
@@ -167,14 +168,15 @@ pub(crate) fn ensure_initramfs(
                 "WARNING: {why}; {initrd} is used unchanged, because it cannot be rebuilt: {error}",
                 initrd = kernel.initrd
             ));
-            // The arguments for dracut have no effect on other initramfs images.
+            // The existing initramfs is treated as built by dracut, because the arguments for dracut have no effect on
+            // other types of initramfs.
             Ok(true)
         }
         built => built,
     }
 }
 
-/// Returns size and modification time of a file, which differ after a tool has written to the file.
+/// Returns size and modification time of a file. The values change when a tool writes the file.
 pub(super) fn read_stamp(root: &NewRoot, path: &str) -> Option<(u64, SystemTime)> {
     let metadata = root.open_file(path).and_then(|file| file.metadata()).ok()?;
     Some((metadata.len(), metadata.modified().ok()?))

@@ -14,6 +14,7 @@ pub(super) struct LoaderContext<'a> {
     pub kernel: &'a BootKernel,
     /// Complete kernel command line.
     pub line: &'a str,
-    /// Kernel command line without arguments for the root filesystem, which a boot loader's own tools add.
+    /// Kernel command line without the arguments for the root filesystem, because the tools of the boot loader add
+    /// these arguments.
     pub own: &'a str,
 }

@@ -32,7 +32,7 @@ pub struct AdaptedBoot {
     pub entries: Vec<BootEntryRequest>,
 }
 
-/// Boot components migrated with a system.
+/// Boot components that were migrated together with a system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MigratedBoot {
     /// Whether the migrated EFI system partition contains a boot loader.
@@ -58,7 +58,8 @@ pub fn adapt_migrated_system(
     adapt_files(root, carried.unwrap_or(&none), finishing, say)?;
     let chroot = Chroot::open(root, &finishing.devices, say)?;
     let adapted = adapt_boot(root, finishing, root_uuid, came, &chroot, say);
-    // An error of a program is more informative than an error about a mount that the program left busy.
+    // If both the program and the cleanup fail, the error of the program is returned, because the error of the cleanup
+    // (a busy mount) is only a consequence.
     let left = chroot.close();
     adapted.and_then(|adapted| left.map(|()| adapted))
 }
@@ -87,8 +88,8 @@ fn adapt_boot(
     let wants = machine_boot_requirements::collect_boot_requirements(finishing, &distribution, &overrides, root_uuid);
     let is_ours = matches!(Finisher::choose(root, finishing.way), Ok(Finisher::Builtin)) && !wants.keeps_loader;
     let kernel = match boot_kernel::find_kernel(root, say) {
-        // The kernel of an image with an installer may have an unusual path. The boot information of the system is then
-        // sufficient.
+        // If the image has its own installer, its kernel may have an unusual path, and is not found. The boot
+        // information that was migrated with the system is then sufficient.
         Err(error) if is_ours && !came.info => return Err(error),
         Err(_) => return Ok(boot_unchanged(None, finishing, came.loader, say)),
         Ok(kernel) => kernel,
@@ -105,7 +106,8 @@ fn adapt_boot(
     let start = LoaderContext { root, wants: &wants, run, say, kernel: &kernel, line: &whole, own: &own };
     let newest = Some((kernel.image.clone(), kernel.initrd.clone()));
     if !is_ours {
-        // The image's installer has installed GRUB on disks of the previous machine.
+        // GRUB is installed again, because the image's installer has installed GRUB on the disks of the previous
+        // machine.
         boot_loader::renew_grub_bios(&start)?;
         return Ok(AdaptedBoot { newest, ..AdaptedBoot::default() });
     }

@@ -1,5 +1,5 @@
-//! Boot-relevant contents of a system, which the source machine reports before a migration. The target machine repeats
-//! the check.
+//! Check of the contents of a system that are required to boot. The source machine reports the result before a
+//! migration, and the target machine repeats the check.
 
 use super::{boot_kernel, boot_loader, os_installer, user_data};
 use crate::{NewRoot, crypttab, image_installer};

@@ -84,9 +84,9 @@ pub(crate) fn write_network_config(
     })
 }
 
-/// Refuses an allocation that describes the network if the image uses the unsupported network manager `name`. If the
-/// allocation does not describe the network, or if the image's network manager is unknown (`None`), only logs a
-/// warning.
+/// Refuses an allocation that describes the network if the image uses the unsupported network manager `name`. In all
+/// other cases, only a warning is logged: if the allocation does not describe the network, or if the image's network
+/// manager is unknown (`None`).
 fn refuse_unsupported(name: Option<&str>, wanted: &RequestedNetwork, say: &dyn Fn(&str)) -> Result<()> {
     let Some(name) = name else {
         say(&format!("WARNING: the image does not contain a supported network manager ({SUPPORTED})"));

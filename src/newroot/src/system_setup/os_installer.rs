@@ -18,8 +18,8 @@ const PROGRAMS: [&str; 5] = [
 /// Shell script that runs a program in a directory: its arguments are directory and program.
 const IN_DIRECTORY: &str = "cd \"$0\" && exec \"$1\"";
 
-/// LVM settings for the chroot. In the chroot, udev does not respond, and LVM must not search for components of the
-/// devices that the ramdisk has assembled.
+/// LVM settings for the chroot. With these settings, LVM does not wait for udev, which does not run in the chroot, and
+/// does not examine the devices below arrays and mappings that the ramdisk has assembled.
 const LVM: &str = "/etc/lvm/lvmlocal.conf";
 const LVM_LOCAL: &str = "\
 # written by drophammer
@@ -73,7 +73,7 @@ pub(crate) fn write_lvm_settings(root: &NewRoot) -> Result<()> {
     }
 }
 
-/// Custom script of the image: program and working directory.
+/// Custom script of the image.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct CustomScript {
     pub program: String,

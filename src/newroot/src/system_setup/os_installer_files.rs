@@ -37,7 +37,7 @@ pub(crate) fn write_machine_files(root: &NewRoot, files: &MachineFiles, root_uui
     root.write_file(ALLOCATION, SECRET, format_allocation(files).as_bytes())
 }
 
-/// Performs those tasks of os-installer that drophammer performs only in metal-stack's images.
+/// Performs the tasks of os-installer that are specific to metal-stack's images.
 ///
 /// # Errors
 /// Returns an error if a file cannot be read or written.
@@ -73,8 +73,8 @@ pub(crate) fn perform_os_installer_tasks(
     Ok(())
 }
 
-/// Returns the names of the servers in a list. Returns an empty text if the list cannot be parsed; if drophammer
-/// finishes the image, the planner refuses such a list.
+/// Returns the names of the servers in a list. Returns an empty text if the list cannot be parsed. If drophammer
+/// finishes the image, the planner has already refused such a list.
 fn server_names(kind: ServerKind, list: &Value) -> Vec<String> {
     let servers = normalize_servers(kind, list).unwrap_or_default();
     let names = servers.as_array().into_iter().flatten().filter_map(|server| server.get(kind.key())?.as_str());

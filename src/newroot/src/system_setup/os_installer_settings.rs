@@ -10,7 +10,7 @@ use marked_yaml::{LoaderOptions, Node};
 
 pub(crate) const SETTINGS: &str = "/etc/metal/os-installer.yaml";
 
-/// Names of the tasks of os-installer that drophammer performs too, spelled as in os-installer.
+/// Names, in os-installer, of the tasks that drophammer performs too.
 pub(crate) mod task {
     pub(crate) const PERSIST: &str = "persist configuration data from metal-hammer";
     pub(crate) const HOSTNAME: &str = "write hostname";
@@ -51,7 +51,7 @@ impl OsInstallerSettings {
     /// Returns an error if the file is not valid YAML.
     pub(crate) fn read_settings(root: &NewRoot) -> Result<OsInstallerSettings> {
         let Ok(text) = root.read_text(SETTINGS) else { return Ok(OsInstallerSettings::default()) };
-        // A file with only comments is not a YAML document.
+        // A file that contains only comments is not a YAML document, and is treated as empty.
         if text.lines().all(|line| ["", "---"].contains(&line.split('#').next().unwrap_or_default().trim())) {
             return Ok(OsInstallerSettings { is_metal: true, ..OsInstallerSettings::default() });
         }

@@ -22,8 +22,8 @@ pub(crate) struct PasswdEntry {
 }
 
 /// Users that receive the owner's SSH keys and password. Keys and password are set for the user `metal` if this user
-/// exists. Otherwise keys are set for cloud-init's default user if the image has such a user, else for root, and the
-/// password is set for root.
+/// exists. Otherwise the password is set for root, and the keys are set for cloud-init's default user or, if the image
+/// has no such user, for root.
 pub(crate) struct LoginUsers {
     pub keys: PasswdEntry,
     pub password: PasswdEntry,
@@ -71,7 +71,7 @@ pub(crate) fn authorize_keys(root: &NewRoot, user: &PasswdEntry, keys: &[String]
     let file = format!("{ssh}/authorized_keys");
     root.write_file(&file, 0o600, lines.as_bytes())?;
     root.change_owner(&file, owner, 0o600)?;
-    // Without PAM, sshd rejects users whose password is locked by `!`, but not by `*`.
+    // The password is locked by `*` and not by `!`: without PAM, sshd rejects users whose password begins with `!`.
     edit_shadow(root, user, |fields| {
         if fields.get(1).is_some_and(|password| password.starts_with('!')) {
             fields[1] = "*".to_owned();

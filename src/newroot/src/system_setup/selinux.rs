@@ -1,6 +1,6 @@
 //! SELinux labels. The ramdisk's kernel does not use SELinux, so the image's `setfiles` is run to label the unpacked
-//! files. If SELinux is enforcing, the installed system could not read unlabeled files, and would fail before it labels
-//! them itself.
+//! files. With unlabeled files, a system with enforcing SELinux would fail to boot before it could label the files
+//! itself.
 
 use super::file_search::find_program;
 use super::log_sink::LogSink;
@@ -16,7 +16,7 @@ const CONFIG: &str = "/etc/selinux/config";
 /// File that makes the system label all its files at the next boot.
 const RELABEL: &str = "/.autorelabel";
 
-/// Reason for labeling at the first boot.
+/// Message with the reason why files are labeled only at the first boot.
 pub(crate) const NO_SETFILES: &str = "the image does not contain setfiles";
 
 const DEADLINE: Duration = Duration::from_secs(30 * 60);
@@ -98,8 +98,8 @@ pub(crate) fn label_installed_tree(
     }
 }
 
-/// Returns the mount points whose filesystems have no labels, although the system uses SELinux. Returns `None` if the
-/// system labels all files at its first boot, or there are no such mount points.
+/// Returns the mount points whose filesystems have no labels although the system uses SELinux. Returns `None` if there
+/// are none, or if the system labels all files at its first boot anyway.
 pub(crate) fn find_unlabeled(root: &NewRoot, mounts: &[String]) -> Option<UnlabeledFilesystems> {
     let policy = find_policy(root).filter(|_| !is_relabeling_pending(root))?;
     let mounts = mounts.iter().filter(|path| root.read_label(path).is_ok_and(|label| label.is_none()));

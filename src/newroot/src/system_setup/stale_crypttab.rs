@@ -1,5 +1,5 @@
-//! Disables the entries of the image's crypttab(5), which belong to the machine on which the image was built. The
-//! installed system would wait for their devices at boot.
+//! Disables the entries of the image's crypttab(5). The entries belong to the machine on which the image was built, and
+//! the installed system would wait at boot for devices that do not exist.
 
 use crate::NewRoot;
 use crate::system_setup::log_sink::LogSink;

@@ -90,12 +90,12 @@ fn format_meta_data(files: &MachineFiles) -> String {
         ("public-keys", json!(allocation.ssh_pub_keys)),
     ];
     let is_given = |value: &Value| value.as_str() != Some("");
-    // JSON is valid YAML.
+    // The values are written as JSON, which is also valid YAML.
     entries.iter().filter(|(_, value)| is_given(value)).map(|(key, value)| format!("{key}: {value}\n")).collect()
 }
 
-/// Returns the path of Ignition if the user data is for Ignition. Logs a warning if the image does not contain the
-/// program for which the user data is intended.
+/// Returns the path of Ignition in the image if the user data is intended for Ignition. Logs a warning if the image
+/// does not contain the program for which the user data is intended.
 pub(crate) fn find_ignition(root: &NewRoot, user_data: &[u8], say: &dyn Fn(&str)) -> Option<&'static str> {
     let program = IGNITION.into_iter().find(|path| root.path_exists(path));
     let unread = "the user data is in /etc/metal/userdata, but no program of the installed system reads it";
@@ -130,7 +130,8 @@ pub(crate) fn run_ignition(
 ) -> Result<()> {
     root.write_file(IGNITION_CONFIG, SECRET, user_data)?;
     let version = run.run_program(program, &["-version"], IGNITION_DEADLINE).map(|output| output.stdout);
-    // Before version 2, `-platform` was called `-oem`, and each stage read the configuration itself.
+    // Before version 2, the option `-platform` was called `-oem`, and there was no separate stage that fetches the
+    // configuration.
     let is_old = version.as_ref().is_ok_and(|version| parse_major_version(version) == Some(0));
     let stages: &[&[&str]] = match is_old {
         true => &[&["-oem", "file", "-stage", "files", "-log-to-stdout"]],

@@ -10,8 +10,8 @@ use model::os_definition::OsSelector;
 use serde_json::Value;
 use store::{InstallState, wipe_policy_check};
 
-/// Returns the reason why a machine whose installed layout is not in the database cannot be reinstalled: the layout in
-/// the files contradicts the machine's install marker. Returns `None` if the machine can be reinstalled.
+/// For a machine whose installed layout is not in the database, returns the reason why it cannot be reinstalled: the
+/// layout in the files contradicts the machine's install marker. Returns `None` if the machine can be reinstalled.
 pub(crate) fn explain_broken_promise(
     machine: &MachineSpec,
     standing: &InstallState,
@@ -91,7 +91,8 @@ fn find_version_change(allocation: &AllocationSpec, standing: &InstallState) -> 
     })
 }
 
-/// Returns whether the layouts are equal after parsing. A newer version of this program may have stored the same layout with other fields.
+/// Returns whether the layouts are equal after parsing. The layouts are compared after parsing, because another version
+/// of this program may have stored the same layout with other fields.
 fn is_same_layout(layout: &Layout, stored: &Value) -> bool {
     read_json(stored).is_ok_and(|stored| stored.layout == *layout)
 }

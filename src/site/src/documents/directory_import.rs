@@ -1,5 +1,5 @@
-//! Reads all documents of a directory, to store them in a database. Everything that could be stored differently from what
-//! the operator sees is refused: symbolic links, files that are too large or not UTF-8, and unknown folders.
+//! Reads all documents of a directory, to store them in a database. Files that cannot be stored unchanged are refused:
+//! symbolic links, files that are too large or not UTF-8, and files in unknown folders.
 
 use super::document_paths::{DOCUMENT_BYTES, check_document_path, is_document_folder, is_single_document};
 use crate::yaml_folder::{has_secrets, is_world_readable};

@@ -14,11 +14,11 @@ const PATH_BYTES: usize = 512;
 /// Maximum number of names in a path: `os`, the definition, its nested folders, and the file.
 const DEPTH: usize = 7;
 
-/// Checks that a path can be that of a document: a YAML file in a folder of documents, a file of an OS definition, or
-/// one of the files outside of folders.
+/// Checks that a path is valid for a document: a YAML file in a folder of documents, a file of an OS definition, or one
+/// of the documents outside of folders.
 ///
 /// # Errors
-/// Returns the reason why the path is not that of a document.
+/// Returns the reason why the path is not valid for a document.
 pub fn check_document_path(path: &str) -> Result<(), String> {
     let names: Vec<&str> = path.split('/').collect();
     let plain = |name: &&str| !name.is_empty() && !name.starts_with('.') && !name.chars().any(char::is_control);
@@ -39,12 +39,12 @@ pub fn check_document_path(path: &str) -> Result<(), String> {
     }
 }
 
-/// Returns whether a name in the server's directory is that of a folder with documents.
+/// Returns whether this name in the server's directory denotes a folder of documents.
 pub(super) fn is_document_folder(name: &str) -> bool {
     FOLDERS.contains(&name)
 }
 
-/// Returns whether a name in the server's directory is that of a document outside of folders.
+/// Returns whether this name in the server's directory denotes a document outside of folders.
 pub(super) fn is_single_document(name: &str) -> bool {
     FILES.contains(&name)
 }

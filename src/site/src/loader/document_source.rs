@@ -20,7 +20,8 @@ impl SiteLoader {
         SiteLoader { documents: documents.clone(), ..self }
     }
 
-    /// Reads the changes of documents in the database. Returns whether the reason why they cannot be read has changed.
+    /// Reads changed documents from the database. Returns whether an error of reading has appeared, changed or
+    /// disappeared.
     pub(crate) fn refresh_documents(&mut self) -> bool {
         let unread = self.documents.refresh_blocking().err().map(|error| format!("documents: {error}"));
         let changed = unread != self.unread;

@@ -29,7 +29,7 @@ pub(crate) fn deserialize_all<T: DeserializeOwned>(node: &Node) -> (Option<T>, V
             (None, Some(mark)) => remove_at(&mut node, &mark, &mut gone),
             (None, None) => false,
         };
-        // A field that was removed has already been reported.
+        // If the missing field was removed by this loop, its error has already been reported.
         if missing.is_none_or(|name| !gone.contains(&name)) {
             wrong.push(message);
         }

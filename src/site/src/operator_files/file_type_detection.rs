@@ -1,5 +1,5 @@
-//! Machine files on the operator's workstation. Commands that accept machine files also accept layouts and other
-//! documents. These functions distinguish machine files from the other documents.
+//! Detection of machine files on the operator's workstation. Commands that accept machine files also accept layouts and
+//! other documents; the functions of this module distinguish them.
 
 use super::yaml_node::{get_field, to_json};
 use super::{network_config_validation, yaml_node};

@@ -7,7 +7,7 @@ use model::allocation::FinisherChoice;
 use serde::Deserialize;
 use std::path::{Component, Path};
 
-/// Supported URLs of an image, worded as the end of a message that contains "is neither".
+/// Supported URLs of an image, as the end of a message such as `… is neither …`.
 const PLACES: &str = "http://, https://, file:///PATH nor oci://HOST/REPOSITORY:TAG";
 
 #[derive(Deserialize)]

@@ -60,7 +60,7 @@ fn locate_path<'a>(node: &'a Node, here: &str, wanted: &str) -> Option<&'a Marke
         }
         Node::Scalar(_) => Vec::new(),
     };
-    // Names may contain dots: `bond0` is not a parent of `bond0.100` if both exist.
+    // Names may contain dots. Therefore `bond0` is not treated as the parent of `bond0.100`.
     let is_on_the_way =
         |place: &str| wanted.strip_prefix(place).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
     let nearest = children.into_iter().filter(|(place, ..)| is_on_the_way(place)).max_by_key(|(place, ..)| place.len());

@@ -11,7 +11,7 @@ pub use common::yaml::to_json;
 
 /// Parses the YAML document in a file. Null fields are removed.
 pub fn parse_document(text: &str) -> Result<Node, String> {
-    // Only quoted values are exempt from type inference: "10" is a string, 10 is a number.
+    // Types are inferred for unquoted values only: "10" is a string, and 10 is a number.
     let options = LoaderOptions::default().error_on_duplicate_keys(true).prevent_coercion(true);
     read_without_nulls(text, options)
 }
@@ -94,9 +94,9 @@ pub(crate) fn get_field<'a>(node: &'a Node, name: &str) -> Option<&'a Node> {
     node.as_mapping()?.get_node(name)
 }
 
-/// Replaces the position at the start of each problem by the path of the field at this position. `rename` converts the
-/// path to a name that the recipient of the message understands; an empty name is omitted. The function is used if the
-/// recipient does not have the text of the document.
+/// Replaces the position at the start of each problem by the path of the field at this position. Used for recipients
+/// that do not have the text of the document. `rename` converts each path to a name that the recipient knows; an empty
+/// name is omitted.
 pub fn replace_positions(text: &str, problems: &str, rename: impl Fn(&str) -> String) -> String {
     let document = parse_document(text).ok();
     let replace = |line: &str| {

@@ -51,8 +51,8 @@ impl DefinitionCatalog {
         self.resolve(&named, &with_spans(own)).map(|(chosen, _)| chosen)
     }
 
-    /// Stores the definition that the allocation names, and the image of the definition, in the allocation, as when a
-    /// machine file is loaded. Blocks while the `verify` program of the definition runs.
+    /// Resolves the definition that the allocation names, and stores the definition and its image in the allocation.
+    /// The same is done when a machine file is loaded. Blocks while the `verify` program of the definition runs.
     pub fn settle_definition(&self, allocation: &mut AllocationSpec) {
         let Some(named) = allocation.os.clone() else { return };
         allocation.definition = match self.resolve(&named, &allocation.changes) {
@@ -67,8 +67,9 @@ impl DefinitionCatalog {
         };
     }
 
-    /// Combines a definition and each of its variants with site-wide parameters that are about to be stored. Returns an
-    /// empty list if the definition does not exist or cannot be used; the parameters are then stored unchecked.
+    /// Combines a definition, and each of its variants, with site-wide parameters before these parameters are stored.
+    /// Returns an empty list if the definition does not exist or cannot be used; the parameters are then stored
+    /// unchecked.
     ///
     /// # Errors
     /// Returns an error if the variant does not exist, or a parameter is unknown.

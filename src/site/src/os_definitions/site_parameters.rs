@@ -85,9 +85,9 @@ impl SiteParameters {
         unknown.collect()
     }
 
-    /// Verifies the parameters of the definition and of its variants, as for an allocation that does not set
-    /// parameters. Returns a message for each list of parameters that the `verify` program refuses. `get_verdict`
-    /// returns `None` while the program runs.
+    /// Verifies the site-wide parameters of the definition and of its variants, without parameters of an allocation.
+    /// Returns a message for each list of parameters that the `verify` program refuses. `get_verdict` returns `None`
+    /// while the program runs.
     pub(super) fn verify(
         &self,
         definition: &OsDefinition,
@@ -97,8 +97,8 @@ impl SiteParameters {
         let plain = [String::new()];
         let variants = if definition.variants.is_empty() { &plain[..] } else { &definition.variants };
         for variant in variants {
-            // A refusal is reported for the variant if the variant has parameters of its own. Otherwise, it is reported
-            // once for all variants that do not have any.
+            // A variant with parameters of its own gets its own report of a refusal. All other variants share one
+            // report.
             let levels = self.levels(&definition.name, variant).map(|level| level.filter(|(_, said)| !said.is_empty()));
             let Some((path, said)) = levels[1].or(levels[0]) else { continue };
             let Some(first) = said.first() else { continue };

@@ -75,13 +75,13 @@ impl VerifyCache {
         let Some(queue) = &self.queue else {
             return Some(VerifyVerdict::NotRun("this command does not run verify programs".to_owned()));
         };
-        // Cannot fail: text and numbers are always valid JSON.
+        // Serialization cannot fail, because text and numbers can always be represented as JSON.
         let key = Sha256::digest(serde_json::to_vec(chosen).unwrap_or_default()).into();
         if let Some(known) = self.known.get(&key) {
             return known.clone();
         }
         self.known.insert(key, None);
-        // If the thread has exited, no verdict arrives, and machines keep waiting.
+        // An error means that the thread has exited. No verdict will arrive, and machines keep waiting.
         let _ = queue.send((key, chosen.clone()));
         None
     }

@@ -53,7 +53,8 @@ pub(super) fn convert_steps(
     if let Some(why) = explain_unsupported_controller(machine.bmc.as_ref()) {
         problems.extend(format_step_problem(first, asked, &format!("{}: {why}", first.entry.name)));
     }
-    // The arguments were checked when the templates were merged.
+    // Invalid steps are skipped, because their arguments were already checked, and reported, when the templates were
+    // merged.
     let converted = steps.iter().filter_map(|step| OutOfBandStep::parse(step.entry.name, &step.arguments).ok());
     let converted: Vec<OutOfBandStep> = converted.collect();
     if let Some((index, why)) = find_misplaced_step(&converted) {

@@ -32,8 +32,8 @@ pub(crate) struct TransferHello {
     pub sector_bytes: u32,
     /// Whether the disk has a partition table. If so, the destination must have the same sector size.
     pub has_table: bool,
-    /// Run of the sender. `None` for senders of earlier versions, and for agents. The run of an agent is identified by
-    /// the agent's certificate, which changes with each boot.
+    /// Run of the sender; `None` for senders of earlier versions and for agents. An agent is identified by its
+    /// certificate, which changes with each boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<SenderRun>,
 }

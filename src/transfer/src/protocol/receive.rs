@@ -60,7 +60,8 @@ pub(crate) fn receive_disk(
                 }
             };
             let mut state = lock_mutex(&disk.state);
-            // While this thread waited for the state, a newer connection may have completed the disk, or all disks may be complete.
+            // While this thread waited for the lock of the state, another connection may have completed the disk, or
+            // all disks.
             if !disk.is_current(number) {
                 return Err(ConnectionEnd::Interrupted(io::Error::other(
                     "another connection has replaced this connection, or the receiver has finished",

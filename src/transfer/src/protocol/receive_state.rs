@@ -63,8 +63,8 @@ struct CurrentConnection {
     /// Number of the current connection; each new connection increments it.
     number: u64,
     run: Option<Uuid>,
-    /// Earlier runs. Connections of earlier runs are rejected; otherwise two concurrent senders would restart each
-    /// other's transfer forever.
+    /// Ids of earlier runs, whose connections are rejected. Otherwise two concurrent senders would endlessly restart
+    /// the transfer of each other.
     earlier: Vec<Uuid>,
 }
 
@@ -142,7 +142,7 @@ impl ReceivedDisk {
         }
     }
 
-    /// Receives the whole disk in one connection, as Ganeti sends it.
+    /// Receives the whole disk over one connection, as required by Ganeti's protocol.
     ///
     /// # Errors
     /// Fails if `take` fails, another connection transfers the disk, or the receiver has finished.
@@ -169,7 +169,7 @@ impl ReceivedDisk {
 
     /// Returns the sender of the disk if the disk is complete.
     fn complete_sender(&self) -> Option<TransferSender> {
-        // A locked state means that a connection is still transferring the disk.
+        // If the state is locked, a connection is still transferring the disk.
         let state = self.state.try_lock().ok()?;
         state.from.clone().filter(|_| state.is_whole)
     }
@@ -232,7 +232,8 @@ impl ReceivedDisk {
         tracing::warn!("{disk}: sender restarted; comparing all data from the beginning", disk = self.name);
         (state.position, state.compare, state.is_whole) = (0, true, false);
         self.placed.store(0, Ordering::Relaxed);
-        // Reopen the destination, because it may be closed, and has buffered the first MiB of the previous run.
+        // The destination is reopened, because it may be closed, and because it still holds the first MiB of the
+        // previous run.
         state.onto = None;
         let onto = (self.opens)(&self.path).map_err(io::Error::other)?;
         onto.erase_head()?;
@@ -274,9 +275,9 @@ impl ReceivedDisk {
 
 /// Stops accepting connections if all disks are complete. Returns whether all are complete.
 pub(crate) fn close_if_complete(disks: &[ReceivedDisk], from: &PeerCertificate) -> bool {
-    // The locks of all connections are held while the states are examined with `try_lock`, because a thread that has locked a state may
-    // wait for these locks. A thread that has not locked its state yet detects `WaitState::Complete` before it writes. No other code holds
-    // two of these locks.
+    // The locks of all connections are held while the states are examined. The states are locked with `try_lock`,
+    // because a thread that has locked a state may wait for one of the held locks. A thread that has not locked its
+    // state yet will detect `WaitState::Complete` before it writes. No other code holds two of these locks.
     let mut all: Vec<_> = disks.iter().map(|disk| lock_mutex(&disk.current)).collect();
     let whole = are_complete(disks, from);
     if whole {

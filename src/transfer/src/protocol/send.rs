@@ -183,7 +183,7 @@ impl SendShared<'_> {
             };
             let packed = self.pack_segment(segment, buffer, &mut zstd);
             self.queued.fetch_add(1, Ordering::Relaxed);
-            // If the writer has failed, end the thread.
+            // Sending fails if the writer has failed. The thread then ends.
             if done.send((number, packed)).is_err() {
                 return;
             }
@@ -220,13 +220,13 @@ impl SendShared<'_> {
         let bytes = &buffer[run.clone()];
         let sha256 = frames::hash_bytes(bytes);
         let packed = match self.queued.load(Ordering::Relaxed) {
-            // The network waits for data, so compression would only delay it.
+            // The queue is empty, so the network waits for data, and compression would only delay the data.
             0 => None,
             1..MANY => keep_if_smaller(bytes, PieceEncoding::Lz4, lz4_flex::block::compress(bytes)),
             _ => {
                 let mut packed = Vec::with_capacity(compress_bound(bytes.len()));
                 let done = zstd.compress(&mut packed, bytes, LEVEL);
-                // Compression fails if there is not enough memory.
+                // If compression fails for lack of memory, the bytes are sent uncompressed.
                 done.ok().and_then(|_| keep_if_smaller(bytes, PieceEncoding::Zstd, packed))
             }
         };

@@ -9,7 +9,8 @@ use std::sync::Mutex;
 const OF_ONE_ADDRESS: usize = 8;
 
 /// Maximum number of unauthenticated connections of all addresses. If the maximum is exceeded, the oldest connection is
-/// closed. The oldest connection is rarely that of the expected peer, whose handshake takes only milliseconds.
+/// closed. The oldest connection is hardly ever a connection of the expected peer, because the handshake of that peer
+/// takes only milliseconds.
 const OF_ALL_ADDRESSES: usize = 256;
 
 /// Registry of unauthenticated connections, with their limits.

@@ -1,9 +1,10 @@
 //! Reader of btrfs: the used blocks are the allocated extents on this device, according to the extent tree
-//! (include/uapi/linux/btrfs_tree.h). If a filesystem has several devices, each device is read separately. An unmount is not required for
-//! consistency, because extents of the last committed transaction are not overwritten before the next commit.
+//! (include/uapi/linux/btrfs_tree.h). If a filesystem has several devices, each device is read separately. The
+//! filesystem need not be unmounted cleanly, because extents of the last committed transaction are not overwritten
+//! before the next commit.
 //!
-//! If the extent tree cannot be read from this device alone, is inconsistent, or is incomplete because of a tree log, whole chunks are
-//! treated as used.
+//! If the extent tree cannot be read from this device alone, is inconsistent, or is incomplete because of a tree log,
+//! whole chunks are treated as used.
 
 use super::disk_view::{DiskView, FilesystemUsage, ReadIntegers};
 use super::limits::{MOST_NODES, VisitedBlocks};
@@ -126,8 +127,8 @@ fn read_chunks(view: &DiskView, superblock: &[u8], visited: &VisitedBlocks) -> O
         }
         (found.len() <= MOST_CHUNKS).then_some(())
     })?;
-    // The sum of the stripes must match the superblock, except for parity profiles, whose stripes are overestimated
-    // here.
+    // The total length of all stripes must match the superblock. With parity profiles, the total is not compared,
+    // because the lengths of their stripes are only upper bounds.
     let has_parity = found.iter().any(|chunk| chunk.kind & PARITY != 0);
     let stripes = found.iter().flat_map(|chunk| &chunk.stripes).map(|stripe| stripe.end - stripe.start);
     let on_device = stripes.fold(0, u64::saturating_add);
@@ -223,7 +224,7 @@ impl BtrfsTree<'_> {
     /// Visits all items in order. Returns `None` if a node does not match the pointer in its parent, or `each` returns
     /// `None`.
     fn visit_items(&self, root: u64, level: u8, each: VisitItem<'_>) -> Option<()> {
-        // For each level, the stack contains the right siblings of the current node, a few thousand in total at most.
+        // The stack contains the right siblings of the current node at each level, at most a few thousand in total.
         let mut todo = vec![(root, Some(level).filter(|level| *level < MOST_LEVELS)?, None)];
         while let Some((logical, level, generation)) = todo.pop() {
             let place = map_to_device(self.chunks, logical, self.node)?;

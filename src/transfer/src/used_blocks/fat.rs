@@ -71,7 +71,7 @@ fn read_clusters(view: &DiskView, boot: &[u8]) -> Option<UsedRanges> {
     while at < table_bytes {
         let step = STEP_BYTES.min(table_bytes - at);
         let entries = view.read_bytes(table + at, step)?;
-        // If the copies of the table differ, it is unknown which one is correct.
+        // If the copies of the table differ, the correct copy is unknown, and all clusters are treated as used.
         if (1..copies).any(|copy| view.read_bytes(table + copy * table_bytes + at, step).as_ref() != Some(&entries)) {
             return None;
         }

@@ -31,7 +31,7 @@ const SIGNATURES: &[(&str, u64, &[u8])] = &[
     ("LUKS", 0x10_0000, LUKS_SECOND),
     ("LUKS", 0x20_0000, LUKS_SECOND),
     ("LUKS", 0x40_0000, LUKS_SECOND),
-    // The magic number follows a checksum, an offset and a version.
+    // The magic number is preceded by a checksum, an offset and a version.
     ("bcache", 4096 + 24, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81"),
     ("bcachefs", 4096 + 24, b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef"),
     ("BlueStore", 0, b"bluestore block device"),
@@ -82,9 +82,9 @@ pub(crate) fn find_signature(view: &DiskView) -> Option<&'static str> {
         .or_else(|| read_mbr_types(view).is_some().then_some("MBR"))
 }
 
-/// Returns the name of an unsupported signature at the end of the device, if there is one. A device with such a
-/// signature may also begin with a GPT: the member of an array whose metadata is at the end has the same beginning as
-/// the array.
+/// Returns the name of an unsupported signature at the end of the device, if there is one. Such a device may also begin
+/// with a GPT that does not belong to it: the beginning of a member is the beginning of its array if the metadata of
+/// the array is at the end.
 pub(crate) fn find_end_signature(view: &DiskView) -> Option<&'static str> {
     let size = view.size;
     // 0.90 has the byte order of the CPU, 1.0 is little-endian (MD_NEW_SIZE_SECTORS of linux/raid/md_p.h, super_1_load of md.c).

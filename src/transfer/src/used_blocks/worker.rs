@@ -42,7 +42,7 @@ pub(crate) fn read_in_worker(disk: &File, size: u64, sector: u64) -> UsedBlocks 
     });
     read.unwrap_or_else(|why| {
         let why = replace_hidden(truncate_bytes(&why, NAME_BYTES));
-        // An unread disk may contain a partition table.
+        // The whole disk is treated as used, and as if it had a partition table, because it was not read.
         UsedBlocks {
             what: format!("the whole disk, because its filesystems cannot be read: {why}"),
             has_table: true,
@@ -70,7 +70,7 @@ fn serve_worker(socket: &UnixStream, disk: &File, order: ReadRequest, until: Ins
             WorkerMessage::Read { at, length } => {
                 (reads, bytes) = (reads + 1, bytes + u64::from(length));
                 let is_within = at.checked_add(length.into()).is_some_and(|end| end <= order.size);
-                // A worker that is not compromised observes the same limits.
+                // The parent checks the limits too, because a compromised worker may ignore them.
                 if reads > MOST_READS + MOST_BYTES / u64::from(protocol::MOST_READ) || bytes > MOST_BYTES || !is_within
                 {
                     return Err(worker_protocol_error());
@@ -96,7 +96,8 @@ fn serve_worker(socket: &UnixStream, disk: &File, order: ReadRequest, until: Ins
                 }
             }
             WorkerMessage::Done { has_table, what } => {
-                // This is the last message. Both ends of the disk are added here, regardless of the worker's answer.
+                // The worker has sent its last message. Both ends of the disk are always treated as used, regardless of
+                // the ranges that the worker has sent.
                 socket.shutdown(std::net::Shutdown::Both)?;
                 let what = replace_hidden(truncate_bytes(&what, NAME_BYTES));
                 return Ok(UsedBlocks { ranges: round_ranges(found, order.size), what, has_table });

@@ -96,7 +96,7 @@ impl XfsSuperblock {
             return None;
         }
         let (start, bits) = (superblock.be64(LOG_START), u32::from(superblock[GROUP_LOG]));
-        // The log is external, or the superblock is malformed.
+        // The filesystem is not supported: its log is external, or its superblock is malformed.
         if start == 0 || bits >= 32 {
             return None;
         }
@@ -148,7 +148,7 @@ impl XfsSuperblock {
         let mut number = head.be32(ROOT);
         let mut block = read(number, level)?;
         while level > 0 {
-            // Pointers follow the space reserved for keys.
+            // The pointers are stored after the space that is reserved for keys.
             let room = (self.block as usize - records) / 12;
             level -= 1;
             number = block.be32(records + room * 8);

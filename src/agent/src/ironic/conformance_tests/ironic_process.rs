@@ -62,7 +62,7 @@ impl Ironic {
         }
     }
 
-    /// Kills the process as a power failure would.
+    /// Kills the process without a shutdown, to simulate a power failure.
     pub(crate) fn kill(&mut self) {
         let _ = killpg(Pid::from_raw(self.process.id() as i32), ProcessSignal::SIGKILL);
         let _ = self.process.wait();

@@ -31,7 +31,8 @@ fn five_disks(paper: &mut Paper) {
     paper.inventory.disks = machine("five-sata").disks;
 }
 
-/// Deploys on arrays that `raid.apply_configuration` creates. The conductor's part of that step stores the result in the node.
+/// Deploys on arrays that `raid.apply_configuration` creates. The conductor then stores the result of this step in the
+/// node.
 pub(crate) fn deploy_on_arrays(ironic: &mut Ironic) -> String {
     let step_of_raid = json!({"interface": "raid", "step": "apply_configuration", "priority": 95,
         "args": {"raid_config": arrays(), "delete_existing": true}});
@@ -86,7 +87,7 @@ pub(crate) fn direct(ironic: &mut Ironic) -> String {
         {"op": "add", "path": "/instance_info/image_type", "value": "whole-disk"},
         {"op": "add", "path": "/instance_info/image_disk_format", "value": "raw"},
         {"op": "add", "path": "/properties/capabilities", "value": "boot_mode:uefi"},
-        // gzip of "drive".
+        // The text `drive`, compressed with gzip and encoded in base64.
         {"op": "add", "path": "/instance_info/configdrive", "value": "H4sIAAAAAAACA0spyixLBQCP9R1oBQAAAA=="},
     ]);
     ironic.ask(Method::PATCH, "nodes/direct", &patch);
@@ -103,7 +104,8 @@ pub(crate) fn direct(ironic: &mut Ironic) -> String {
     history
 }
 
-/// Tests a partition image: the conductor accepts it, and the agent's error contains the remedy.
+/// Tests a partition image. The conductor accepts the image, but the agent refuses it with an error that contains a
+/// remedy.
 pub(crate) fn direct_partition(ironic: &mut Ironic) -> String {
     let server = testing::http::Server::start(vec![7; 1 << 20], |_| testing::http::Act::default());
     let mac = ironic.with_template("partition", &json!([step("erase_devices_metadata", 95, &json!({}))]));

@@ -1,6 +1,6 @@
 //! Slots for connections. Any machine on the network can connect. If all slots are in use, a connection without a token
-//! is therefore closed. First the address with the most connections without a token is chosen, and then the oldest of
-//! these connections.
+//! is therefore closed. The closed connection is the oldest connection of the address that has the most connections
+//! without a token.
 
 use common::sync::lock_mutex;
 use std::net::IpAddr;
@@ -64,8 +64,8 @@ impl ConnectionSlots {
         SlotResult::Place(ConnectionSlot { places: self.clone(), place })
     }
 
-    /// Allocates a slot as [`ConnectionSlots::try_allocate`] does, but waits if all slots are in use. Returns `None` if
-    /// the address has too many connections.
+    /// Allocates a slot with [`ConnectionSlots::try_allocate`], and waits as long as all slots are in use. Returns
+    /// `None` if the address has too many connections.
     pub(crate) async fn wait_for_slot(
         &self,
         address: IpAddr,
@@ -104,12 +104,12 @@ impl SlotTable {
         self.places.iter().filter(|place| place.address == address).count()
     }
 
-    /// Closes a connection without a token. Chooses the address that has the most connections without a token, and
-    /// closes the oldest of these connections.
+    /// Closes a connection without a token. The closed connection is the oldest connection of the address that has the
+    /// most connections without a token.
     fn close_oldest_unauthenticated(&mut self) {
         let without_token = || self.places.iter().filter(|place| !place.has_token());
         let of = |address| without_token().filter(|place| place.address == address).count();
-        // The first connection with the maximum is the oldest.
+        // Connections are in the order in which they were opened, so the first match is the oldest.
         let most = without_token().map(|place| of(place.address)).max().unwrap_or_default();
         if let Some(place) = without_token().find(|place| of(place.address) == most) {
             place.gives_way.notify_one();

@@ -1,4 +1,4 @@
-//! Steps that are not part of a deploy's plan. Each of them has its own plan.
+//! Steps that do not belong to the plan of a deploy. Each of these steps has its own plan.
 
 use super::super::deploy_args::IronicNode;
 use super::super::inject_files::{self, FileDestination};
@@ -75,9 +75,9 @@ impl StepRunner {
         Ok(json!({ "disk": disk.device, "image": plan.subject.image, "burned": done.burn }))
     }
 
-    /// Makes the machine boot from its disks. If an image was installed with a layout, its boot loader is already
-    /// installed. For a whole-disk image, this function creates the firmware's boot entry, because the partitions of
-    /// the image were not known before the image was written.
+    /// Makes the machine boot from its disks. If an image was installed with a layout, the boot loader is already
+    /// installed, and nothing is done. After a whole-disk image was written, this function creates the firmware's boot
+    /// entry, which requires the partitions of the image and cannot be created earlier.
     ///
     /// # Errors
     /// Fails if nothing was installed in this boot, or if this machine cannot boot the written image.

@@ -17,7 +17,7 @@ fn judge_first_bmc() {
     first.rack.steer("refuse", &json!({"call": "GET ipmi", "status": 503, "message": "is being started"}));
     control.register_machine(&machine()).unwrap();
     assert_eq!(first.rack.log()["ipmi"], known);
-    // A registration that is refused has already replaced the record.
+    // Even a registration that metal-api refuses replaces the record.
     let mut alone = machine();
     alone.nics[1].neighbours.clear();
     control.register_machine(&alone).unwrap_err();

@@ -5,8 +5,8 @@ use super::*;
 use model::install_marker::InstallMarker;
 use model::recorded_disks::KnownDisk;
 
-/// Tests an accidental PXE boot, and a reinstall that is refused for lack of a marker, after an installation by
-/// metal-hammer. Both preserve the installation and its record.
+/// Tests two events after an installation by metal-hammer: an accidental PXE boot, and a reinstall that is refused
+/// because the disks contain no marker. Neither event changes the installation or its record.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_first_installed_by_another_agent() {
@@ -24,7 +24,8 @@ fn judge_first_installed_by_another_agent() {
     let filesystem = model::inventory::FilesystemContents { marker: Some(marker), ..Default::default() };
     let ours = Inventory { filesystems: vec![filesystem], ..machine() };
     assert_eq!(erasure(&ours, Some(&found)), None);
-    // An accidental PXE boot of the installed machine: another report would replace the console password.
+    // After an accidental PXE boot, the installed machine must not report again, because a report would replace the
+    // console password.
     control.report_result(&InstallResult { allocation: ONE.into(), ..ended() }).unwrap();
     assert!(!first.calls().contains(&"Report".to_owned()));
     // A reinstall is canceled because no marker exists. The machine then remains recorded as installed with its old image.
@@ -44,8 +45,8 @@ fn judge_first_installed_by_another_agent() {
     assert!(control.fetch_machine().unwrap().allocation.unwrap().succeeded);
 }
 
-/// Tests that the machine itself stores a list of all disks that were ever present, since each registration overwrites
-/// the control plane's list.
+/// Tests that the machine stores its own list of all disks that were present in any boot. Each registration overwrites
+/// the list of the control plane.
 #[test]
 #[ignore = "scripts/metal"]
 fn judge_first_disks_of_earlier_boots() {

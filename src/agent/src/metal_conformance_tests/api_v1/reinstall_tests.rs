@@ -44,7 +44,7 @@ fn judge_first_reinstalls() {
         let log = first.rack.log();
         assert_eq!((&log["aborted"], &log["allocation"]["reinstall"]), (&json!(true), &json!(true)));
     }
-    // An operator has corrected the cause.
+    // The operator has corrected the cause of the failures.
     let (control, _, order) = boots();
     assert_eq!((order.attempt, order.begun, order.disks.len()), (4, true, 1));
     begin(&control).unwrap();
@@ -65,7 +65,7 @@ fn judge_first_reinstalls() {
         .unwrap();
     assert!(!answer.retry);
     assert_eq!(boots().2.attempt, 4);
-    // The operator has cleared the flag while the plan was made.
+    // The operator clears the reinstall flag while the plan is made.
     let (control, ..) = boots();
     first.rack.steer("allocate", &allocation(ONE, "default"));
     assert!(begin(&control).unwrap_err().is_refusal());

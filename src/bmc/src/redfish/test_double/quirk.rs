@@ -14,7 +14,7 @@ pub enum Quirk {
     ModeRequired,
     ModeReadOnly,
     ModeMissing,
-    /// A change sets the boot mode to legacy, whatever mode is requested.
+    /// A change sets the boot mode to legacy, regardless of the requested mode.
     ModeIgnored,
     /// `If-Match` is required. The ETag is only in the document, not in the response header.
     EtagInDocument,

@@ -125,7 +125,7 @@ impl NodeBuilder<'_> {
             return self.text[colon..].starts_with(':').then_some(());
         }
         let colon = self.open.last().and_then(|open| open.key.as_ref()).map(|(.., colon)| colon + 1);
-        // The parser reports an empty value at the position of the next token.
+        // The position of an empty value is corrected, because the parser reports the position of the next token.
         let (start, end) = match (colon, value.is_empty() && style == TScalarStyle::Plain) {
             (Some(colon), true) => (colon, Some(colon)),
             (None, true) => (at, None),
@@ -137,7 +137,7 @@ impl NodeBuilder<'_> {
 
     fn add_node(&mut self, mut node: YamlNode) -> Option<()> {
         let Some(parent) = self.open.last_mut() else {
-            // Further documents are not supported.
+            // Returns `None` if the text contains a further document, which is not supported.
             return self.root.replace(node).is_none().then_some(());
         };
         node.within_flow = parent.node.flow;

@@ -169,7 +169,7 @@ impl GrpcClient {
     async fn open_connection(&self, method: &str) -> Result<SendRequest<Bytes>, GrpcFailure> {
         let stream =
             TcpStream::connect(&self.address).await.map_err(|error| self.connection_failure(method, &error))?;
-        // Messages are small and written immediately.
+        // Messages are small and must be sent immediately.
         let _ = stream.set_nodelay(true);
         let connected = TlsConnector::from(self.tls.clone()).connect(self.name.clone(), stream).await;
         let stream = connected.map_err(|error| match is_untrusted_certificate(&error) {
@@ -183,7 +183,8 @@ impl GrpcClient {
         builder.max_header_list_size(HEADER_BYTES).enable_push(false);
         let shaken = builder.handshake(stream).await.map_err(|error| self.broken_connection_failure(method, &error))?;
         let (connection, driver) = shaken;
-        // The driver also answers the server's pings. Errors are reported by the streams.
+        // This task drives the connection, and also answers the server's pings. Its errors are ignored, because the
+        // streams report them too.
         tokio::spawn(async move { drop(driver.await) });
         connection.ready().await.map_err(|error| self.broken_connection_failure(method, &error))
     }
@@ -206,9 +207,9 @@ impl GrpcClient {
     }
 }
 
-/// Classifies a broken connection. With TLS 1.3, the server verifies the client's certificate only after the client
-/// considers the handshake complete. If the connection ends before the first response, the server may therefore have
-/// rejected the certificate.
+/// Classifies a broken connection. If the connection ends before the first response, the server may have rejected the
+/// client's certificate: with TLS 1.3, the server verifies this certificate after the client has completed its
+/// handshake.
 fn broken_connection_failure(method: &str, address: &str, error: &(dyn StdError + 'static)) -> GrpcFailure {
     let message = format!(
         "{method}: {address} closed the connection without a response, possibly because it rejects this machine's certificate: {error}"
@@ -315,7 +316,7 @@ impl GrpcCall {
         let message = text("grpc-message").unwrap_or_default();
         match text("grpc-status").as_deref() {
             Some("0") => Ok(()),
-            // The server deliberately uses only these two codes.
+            // Other codes are not distinguished, because the server deliberately uses only these two codes.
             Some("12") => Err(GrpcFailure::Unknown(Error::new(
                 Phase::Control,
                 self.describe_server("the server does not have this method"),
@@ -348,8 +349,8 @@ enum ReceivedFrame {
     Garbled(&'static str),
 }
 
-/// Runs a future with a timeout. Returns `None` if the timeout has elapsed. A later call can then continue to read from
-/// the stream.
+/// Runs a future with a timeout. Returns `None` if the timeout has elapsed. The stream is not affected by a timeout,
+/// and can be read by a later call.
 fn run_with_timeout<T>(runtime: &Runtime, patience: Duration, what: impl Future<Output = T>) -> Option<T> {
     runtime.block_on(async { timeout(patience, what).await.ok() })
 }

@@ -63,8 +63,8 @@ fn optional<T>(answer: Result<T, RestFailure>) -> Result<Option<T>, RestFailure>
     }
 }
 
-/// Parses the id of the machine and the record. Fails if the document contains no record, since sending back an empty
-/// record would erase the record at the server.
+/// Parses the id of the machine and the record. Fails if the document contains no record: if it was parsed as an empty
+/// record and sent back, it would erase the record at the server.
 fn parse_record(text: &[u8]) -> serde_json::Result<(String, BmcRecord)> {
     let document: Value = serde_json::from_slice(text)?;
     let record = document.get("ipmi").filter(|record| record.is_object());

@@ -17,7 +17,7 @@ pub(crate) fn encode_registration(registration: &MachineRegistration) -> Vec<u8>
         .add_messages(4, nics.iter().map(encode_nic))
         .add_messages(5, cpus.iter().map(encode_cpu));
     let bios = ProtobufMessage::default().add_text(1, &bios.version).add_text(2, &bios.vendor).add_text(3, &bios.date);
-    // The server replaces its record of the BMC, even with an empty one.
+    // An empty record is omitted, because the server would replace its record of the BMC with the empty one.
     let bmc = Some(bmc).filter(|bmc| !bmc.is_empty()).map(encode_bmc);
     ProtobufMessage::default()
         .add_text(1, machine)
@@ -56,7 +56,7 @@ fn encode_cpu(cpu: &Cpu) -> ProtobufMessage {
 fn encode_nic(card: &RegisteredNic) -> ProtobufMessage {
     let RegisteredNic { name, mac, identifier, hostname, neighbours } = card;
     let own = ProtobufMessage::default().add_text(1, mac).add_text(2, name);
-    // The recursion ends here, since neighbors have empty lists of neighbors.
+    // The recursion ends at the neighbors, because their own lists of neighbors are empty.
     own.add_messages(3, neighbours.iter().map(self::encode_nic)).add_text(4, hostname).add_text(5, identifier)
 }
 

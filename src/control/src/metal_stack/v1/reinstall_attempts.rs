@@ -7,8 +7,8 @@ use common::error::Result;
 use model::allocation::{Allocation, OrderedReinstall};
 
 impl MetalApiV1 {
-    /// Builds a reinstall order from the reinstall flag of the control plane and the note of the machine. Counts one
-    /// attempt per boot, before any action.
+    /// Builds a reinstall order from the reinstall flag of the control plane and the note of the machine. Each boot
+    /// counts as one attempt, and is counted before any other action.
     pub(super) fn build_order(&self, allocation: &Allocation) -> Result<OrderedReinstall> {
         let mut note = lock_mutex(&self.note);
         let counted = note.take().filter(|note| note.allocation == allocation.id && note.image == allocation.image.id);
@@ -32,8 +32,8 @@ impl MetalApiV1 {
         noted.inspect_err(|error| tracing::warn!("{error}; this reinstall has only one attempt")).is_ok()
     }
 
-    /// Prevents further attempts after preserved contents have changed. The next attempt would compare with the changed
-    /// contents, and would therefore not detect the change.
+    /// Prevents further attempts after preserved contents have changed. Another attempt would not detect the change,
+    /// because it would compare the contents with the changed contents.
     pub(super) fn rule_out_attempts(&self) {
         if let Some(note) = lock_mutex(&self.note).as_mut() {
             note.attempt = note.attempt.max(ATTEMPTS);

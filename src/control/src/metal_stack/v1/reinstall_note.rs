@@ -16,7 +16,7 @@ const NAME: &str = "DrophammerReinstall";
 /// Maximum number of attempts at a reinstall. Other control planes use the same maximum (docs/orders.md).
 pub(crate) const ATTEMPTS: u32 = 3;
 
-/// Note of a reinstall that is neither completed nor aborted.
+/// Note about a reinstall that is neither completed nor aborted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ReinstallNote {
     pub allocation: String,
@@ -30,7 +30,7 @@ pub(crate) struct ReinstallNote {
     pub order: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<RecordedDisk>,
-    /// Record of the attempt that has reached the point of no return. This record proves less than a record that a
+    /// Record of the attempt that has reached the point of no return. This record is less reliable than a record that a
     /// server stores, because the root user of the installed system can write the EFI variable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt_record: Option<AttemptRecord>,
@@ -76,8 +76,7 @@ impl ReinstallNoteStore {
 }
 
 impl ReinstallNote {
-    /// Returns the note with this boot added to its number of boots. If the previous note is about another reinstall,
-    /// returns a new note.
+    /// Returns the note after counting this boot. If the previous note is about another reinstall, returns a new note.
     pub(crate) fn with_boot_counted(before: Option<ReinstallNote>, allocation: &str, image: &str) -> ReinstallNote {
         let same = before.filter(|note| note.allocation == allocation && note.image == image);
         let note = same.unwrap_or_else(|| ReinstallNote {

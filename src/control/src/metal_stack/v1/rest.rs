@@ -68,7 +68,7 @@ impl RestClient {
     pub fn new(api: &pixie_config::V1Credentials) -> Result<RestClient> {
         let what = || "`ca_cert` of pixie's configuration";
         let roots = || reqwest::Certificate::from_pem_bundle(api.ca_cert.as_bytes()).context(Phase::Control, what);
-        // Redirects are disabled, since the signature is meant for this server.
+        // Redirects are disabled, because the signature must not be sent to another server.
         let builder = || http::client_builder(None).redirect(reqwest::redirect::Policy::none());
         let client = match builder().tls_certs_merge(roots()?).build() {
             Ok(client) => client,
@@ -143,9 +143,11 @@ pub(crate) fn parse_machine(text: &[u8]) -> Result<AssignedMachine, serde_json::
     remove_nulls(&mut document);
     if let Some(allocation) = document.get_mut("allocation").and_then(Value::as_object_mut) {
         OWN.iter().for_each(|name| drop(allocation.remove(*name)));
-        // The agent generates the password, and the server receives it in the report.
+        // A console password from the server is ignored, because the agent generates the password, and sends it to the
+        // server in the report.
         allocation.remove("console_password");
-        // metal-api sets `boot_info` when any agent reports an installation. It never sets `succeeded`.
+        // `succeeded` is derived from `boot_info`, which metal-api sets when an agent reports an installation.
+        // metal-api itself never sets `succeeded`.
         if allocation.contains_key("boot_info") {
             allocation.insert("succeeded".to_owned(), Value::Bool(true));
         }

@@ -122,7 +122,8 @@ impl ConnectClient {
             patience,
         ) {
             Ok(response) => response,
-            // A server may send its header only together with the first message.
+            // A timeout while waiting for the header means silence, because a server may send its header together with
+            // the first message.
             Err(error) if error.is_timeout() && !error.is_connect() => return Ok(FirstEvent::Silence),
             Err(error) => return Err(self.connection_failure(method, error)),
         };
@@ -136,7 +137,7 @@ impl ConnectClient {
                 message.map(FirstEvent::Message).map_err(|error| self.parse_failure(method, &error.to_string()))
             }
             Err(error) if is_timeout(&error) => Ok(FirstEvent::Silence),
-            // Streams are cut by the server's deadline and by proxies.
+            // An interrupted stream is treated as ended, because the server and proxies cut streams at their deadlines.
             Err(_) => Ok(FirstEvent::End),
         }
     }
@@ -172,8 +173,8 @@ impl ConnectClient {
     }
 
     fn parse_end(&self, method: &str, text: &[u8]) -> Result<FirstEvent, ConnectFailure> {
-        // A message that cannot be parsed may be an error of the server. An empty message is a regular end of the
-        // stream.
+        // An empty last message is a regular end of the stream. A last message that cannot be parsed is treated as an
+        // error of the server.
         let end: Value = match text {
             [] => Value::Null,
             text => serde_json::from_slice(text).map_err(|error| self.parse_failure(method, &error.to_string()))?,

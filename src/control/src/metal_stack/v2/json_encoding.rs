@@ -16,7 +16,7 @@ pub(crate) fn encode_registration(registration: &MachineRegistration) -> Value {
     let cpus = cpus
         .iter()
         .map(|cpu| json!({"vendor": cpu.vendor, "model": cpu.model, "cores": cpu.cores, "threads": cpu.threads}));
-    // Without an IPMI device, only the firmware's product data are available.
+    // If the machine has no IPMI device, the FRU contains only the product data of the firmware.
     let mut fru = bmc.fru.clone();
     fru.fill_gaps(&FruInfo {
         product_manufacturer: product.manufacturer.clone(),
@@ -39,7 +39,7 @@ pub(crate) fn encode_registration(registration: &MachineRegistration) -> Value {
         "bios": nonempty_fields(&[("vendor", &bios.vendor), ("version", &bios.version), ("date", &bios.date)]),
         "fru": nonempty_fields(&fru),
     });
-    // The server replaces its record of the BMC, even with an empty one.
+    // An empty record is omitted, because the server would replace its record of the BMC with the empty one.
     if let Some(bmc) = encode_bmc(bmc) {
         message["bmc"] = bmc;
     }
@@ -78,7 +78,7 @@ fn encode_nic(card: &RegisteredNic) -> Value {
         ("hostname", &card.hostname),
     ]);
     if !card.neighbours.is_empty() {
-        // The recursion ends here, since neighbors have empty lists of neighbors.
+        // The recursion ends at the neighbors, because their own lists of neighbors are empty.
         fields["neighbors"] = card.neighbours.iter().map(self::encode_nic).collect();
     }
     fields

@@ -1,5 +1,5 @@
-//! List of the disks that the operator wants to preserve. The list is in a label or a description, since API v2 has no
-//! field for it.
+//! List of the disks that the operator wants to preserve. The list is stored in a label or a description, because API
+//! v2 does not have a field for this purpose.
 //!
 //! `drophammer.keep` is a label of the allocation, or a word in the description of the layout
 //! (`drophammer.keep=/dev/sdb,/dev/sdc`). Its value is a list of disks in the layout. The label takes precedence.

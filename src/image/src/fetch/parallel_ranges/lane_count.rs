@@ -1,7 +1,7 @@
 //! Measures the rate of a download, and chooses the number of ranges that are fetched in parallel. A download starts
 //! with one stream. If the network is the bottleneck, two ranges are tried. If two ranges are sufficiently faster, four
-//! are tried. If a larger number of ranges is not sufficiently faster, the previous number is used for the rest of the
-//! image.
+//! are tried. If doubling the number does not increase the rate sufficiently, the previous number is used for the rest
+//! of the image.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ pub(crate) struct LaneRules {
     /// Memory limit of all lanes together, in bytes.
     pub memory_bytes: u64,
     /// Threshold for the fraction of time (0 to 1) in which the download waits for the network. Above this threshold,
-    /// the network is considered the bottleneck; below it, the digest or a later stage is.
+    /// the network is considered the bottleneck. Below this threshold, the bottleneck is the digest or a later stage.
     pub reading: f64,
     /// Factor by which the rate must increase when the number of lanes is doubled; otherwise the number is halved
     /// again.
@@ -139,7 +139,7 @@ struct LaneTrial {
     fewer_brought: Option<f64>,
     /// Number of measurements of this trial in which the rate did not increase sufficiently.
     misses: u32,
-    /// Whether the number of lanes is final.
+    /// Whether the number of lanes is final, so that no further trials are made.
     settled: bool,
 }
 

@@ -13,8 +13,8 @@ pub(crate) struct MirrorList {
 /// One mirror of the image.
 pub(crate) struct MirrorState {
     pub url: String,
-    /// ETag of the first response with data, if that response had an ETag. The outer `Option` is `None` before that
-    /// response.
+    /// ETag of this mirror's first response with data. The outer `Option` is `None` before that response; the inner one
+    /// is `None` if the response had no ETag.
     pub answered: Option<Option<String>>,
     /// Last error at this mirror; empty if there was no error.
     pub why: String,

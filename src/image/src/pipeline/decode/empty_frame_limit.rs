@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// between download and output (16 MiB), and the input that has produced a partly filled output buffer.
 pub(crate) const MOST_BYTES: u64 = 64 << 20;
 
-/// Number by which one output byte decreases the counter of input bytes. An occasional output byte therefore does not
+/// Number of input bytes by which each output byte decreases the counter. An occasional output byte therefore does not
 /// reset the counter, but frames and blocks with only one byte of content are accepted.
 const MADE_UP: u64 = 32;
 

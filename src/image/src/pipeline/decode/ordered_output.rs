@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, TryLockError};
 /// Item of the output. Items are numbered consecutively.
 pub(crate) enum DecodedItem {
     Content(BufferChunk),
-    /// Start of an lz4 frame, with the counter for its content. The buffer is empty. The buffer is released only when
-    /// this item is sent, so the number of buffers limits the number of pending frames.
+    /// Start of an lz4 frame, with the counter for its content. The item also holds an empty buffer until the item is
+    /// sent. The number of buffers therefore limits the number of pending frames.
     FrameStart(ContentSum, WritableBuffer),
     /// End of an lz4 frame, with the content length and checksum that the frame declares, and the offset of this end in
     /// the compressed stream.

@@ -159,7 +159,7 @@ impl Drop for PanicGuard<'_> {
     }
 }
 
-/// Thread pool, as used by the thread that reads the stream.
+/// Interface of the thread pool for the thread that reads the stream.
 pub(crate) struct DecoderPool<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
     shared: &'env DecoderState,
@@ -172,8 +172,8 @@ pub(crate) struct DecoderPool<'scope, 'env> {
     pool: &'env BufferPool,
     filling: Option<(WritableBuffer, usize)>,
     pub tools: ThreadDecoders,
-    /// Buffers for frames and blocks that are decoded in one piece. Memory is committed only when it is first written,
-    /// and often half of a buffer is never written.
+    /// Buffers for frames and blocks that are decoded in one piece. The kernel allocates the memory of a buffer only
+    /// when the memory is written, and often half of a buffer is never written.
     rooms: BufferPool,
     turns: BufferPool,
     /// Task being assembled: its parts, the size of their output (`parts_bytes`), and the number of buffers that had
@@ -181,7 +181,7 @@ pub(crate) struct DecoderPool<'scope, 'env> {
     parts: Vec<PositionedPart>,
     parts_bytes: usize,
     began: usize,
-    /// Number of the next item of the output.
+    /// Number that the next item of the output gets.
     number: u64,
 }
 
@@ -323,8 +323,8 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
     /// # Errors
     /// Returns an error if the output is closed.
     pub(crate) fn begin_frame(&mut self, input: &mut CompressedInput, sum: ContentSum) -> io::Result<()> {
-        // Queue the task being assembled first, because all slots may be occupied by frames that can be sent only after
-        // this task.
+        // Queue the task being assembled first. Otherwise the wait for a free buffer could be endless: all buffers may
+        // be held by frames that can be sent only after this task.
         self.flush_task(input)?;
         let turn = self.turns.take_buffer(&self.clock);
         self.send_in_order(input, DecodedItem::FrameStart(sum, turn))

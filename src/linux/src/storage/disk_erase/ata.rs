@@ -79,8 +79,8 @@ fn erase_disk(
         .into());
     }
     let done = disk.run_hdparm("--security-set-pass", SHORT).and_then(|()| disk.run_hdparm(option, left));
-    // The result of hdparm is not decisive here: if no password is set, the disk has completed the erase or is usable
-    // again.
+    // The state of the disk is decisive, and not the result of hdparm: if no password is set, the disk has completed
+    // the erase or is usable again.
     match disk.read_security() {
         Ok(AtaSecurity { enabled: false, .. }) => {}
         _ => clear_password(disk, device)?,

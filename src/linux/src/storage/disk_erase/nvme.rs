@@ -36,7 +36,7 @@ const POLL: Duration = Duration::from_millis(500);
 /// deadline is exceeded.
 pub(super) fn erase_nvme(device: &File, method: EraseMethod, deadline: EraseDeadline) -> Result<String, String> {
     let namespace = nvme::read_namespace(device).map_err(|error| error.to_string())?;
-    // Queried again, because another namespace may have been created since the inventory was read.
+    // The methods are queried again, because another namespace may have been created since the inventory was read.
     if !namespace.methods.contains(&method) {
         return Err("the controller does not support this erase method for a single namespace".to_owned());
     }

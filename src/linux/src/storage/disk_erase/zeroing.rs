@@ -19,8 +19,8 @@ const BUFFER_BYTES: u64 = 256 * 1024;
 /// thin-provisioned disks with much allocated space, larger requests take longer.
 const DISCARD_CHUNK_BYTES: u64 = 32 << 30;
 
-/// Size of a single request in which the disk zeroes a range, in bytes. A disk that actually writes the zeros takes
-/// some seconds for a request, and the kernel cannot interrupt it.
+/// Size of a single request in which the disk zeroes a range, in bytes. A disk without an efficient zeroing command
+/// takes some seconds for such a request, which the kernel cannot interrupt.
 const ZERO_CHUNK_BYTES: u64 = 1 << 30;
 
 /// Interval of progress messages.
@@ -43,7 +43,7 @@ pub(crate) fn zero_ranges(file: &File, device: &DevicePath, size: u64, ranges: &
     };
     let mut left = zeroed(zero_range)?;
     if left.is_some() {
-        // A disk that ignores the command to zero a range may still store zeros that are written as data.
+        // If a range is not zero after the zeroing command of the disk, zeros are written as data.
         left = zeroed(write_zeros)?;
     }
     let Some(offset) = left else { return Ok(()) };

@@ -5,7 +5,7 @@ use common::diagnostic::{Diagnostic, child_path};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
-/// Fields that a file may contain but that clients of the API cannot set.
+/// Fields that a template file may contain, but that clients of the API cannot set.
 pub(super) const CREATED: &str = "created_at";
 pub(super) const UPDATED: &str = "updated_at";
 
@@ -130,8 +130,8 @@ impl ProblemList {
     }
 }
 
-/// Parses a priority: an integer as in JSON Schema, which includes 1.0, or a string of digits. A number that does not
-/// fit in 32 bits is replaced with the largest priority.
+/// Parses a priority: a string of digits, or an integer as defined by JSON Schema, which also includes 1.0. A number
+/// that does not fit in 32 bits is replaced with the largest priority.
 pub(crate) fn parse_priority(value: &Value) -> Option<u32> {
     match value {
         Value::Number(number) => match (number.as_u64(), number.as_f64()) {

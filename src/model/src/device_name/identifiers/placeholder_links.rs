@@ -14,7 +14,7 @@ const WORDS: usize = 6;
 pub(crate) fn names_placeholder(path: &str) -> bool {
     let Some(name) = path.strip_prefix(FOLDER) else { return false };
     if let Some(start) = WWN_STARTS.iter().find(|start| name.starts_with(**start)) {
-        // NVMe names include the kernel's own prefix.
+        // In links of NVMe disks, the prefix that the kernel adds to the name is part of the WWN.
         let wwn = name.strip_prefix("nvme-").unwrap_or(&name[start.len()..]);
         return is_placeholder_wwn(wwn);
     }

@@ -80,8 +80,8 @@ pub(crate) fn find_stacking_problem(inventory: &Inventory, maximum: usize) -> Op
 }
 
 impl StackingLevels {
-    /// Determines the level of each device, starting with devices that are not on top of another device. Devices in a cycle, and devices on
-    /// top of a cycle, never get a level.
+    /// Determines the level of each device, starting with devices that are not on top of another device. Devices in a
+    /// cycle, and devices on top of a cycle, get no level, which reveals the cycle.
     fn check_levels(mut self, maximum: usize) -> Option<String> {
         let mut level = vec![1; self.names.len()];
         let mut open: Vec<usize> = (0..self.names.len()).filter(|number| self.waits_for[*number] == 0).collect();

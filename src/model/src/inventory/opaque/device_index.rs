@@ -37,8 +37,8 @@ pub(crate) struct DeviceIndex<'a> {
     arrays: BTreeSet<Uuid>,
     /// Running devices with a nonzero size.
     sized: BTreeSet<&'a KernelName>,
-    /// Types of stacked devices, by the name of the device. A device with a nonzero size has its own type. An overlay
-    /// of the agent has the types of the devices on top of it.
+    /// Types of stacked devices, by the name of the device. A device with a nonzero size has only its own type. An
+    /// overlay of the agent is treated as transparent: it has the types of the devices on top of it.
     counts_as: BTreeMap<&'a KernelName, DeviceKindSet>,
     /// Types of all stacked devices that list a device as an underlying device, by the name of that underlying device.
     held_by: BTreeMap<&'a KernelName, DeviceKindSet>,
@@ -63,7 +63,7 @@ impl<'a> DeviceIndex<'a> {
         for filesystem in &inventory.filesystems {
             seen.filesystems.entry(&filesystem.device).or_insert(filesystem);
         }
-        // If there were several attempts, the last of them is relevant.
+        // If an object has several failed attempts, the last one is stored.
         seen.failures.extend(inventory.failed.iter().map(|failed| (&failed.tried, failed.why.as_str())));
         seen.arrays.extend(inventory.arrays.iter().map(|array| array.uuid));
         seen.index_stacked_devices();
@@ -118,7 +118,7 @@ impl<'a> DeviceIndex<'a> {
         self.filesystems.get(device).copied()
     }
 
-    /// Returns the same result as [`Inventory::find_failure`], but by a lookup in this index instead of a search.
+    /// Indexed form of [`Inventory::find_failure`], with the same result.
     pub fn find_failure(&self, tried: &AttemptTarget) -> Option<&'a str> {
         self.failures.get(tried).copied()
     }

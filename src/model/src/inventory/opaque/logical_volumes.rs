@@ -1,4 +1,4 @@
-//! Opaque volume groups and logical volumes: those that are inactive.
+//! Opaque volume groups and logical volumes, which are the inactive ones.
 
 use super::device_index::DeviceIndex;
 use super::{OpaqueKind, OpaqueObject};

@@ -1,7 +1,8 @@
 //! Ends that each node of a graph can reach, computed once for all nodes.
 //!
-//! [`super::traversal`] computes the ends for a single node, and visits all nodes below this node each time. All nodes
-//! of a cycle reach the same ends, so the ends are computed once for each strongly connected component (Tarjan).
+//! In contrast, [`super::traversal`] computes the ends for a single node, and visits all nodes below this node for each
+//! computation. All nodes of a cycle reach the same ends, so the ends are computed once for each strongly connected
+//! component (Tarjan).
 
 use std::rc::Rc;
 
@@ -9,7 +10,7 @@ use std::rc::Rc;
 #[derive(Debug)]
 pub(crate) struct Reachability {
     next: Vec<Vec<usize>>,
-    /// Number of the component of each node. If a component leads to another component, the other component has the smaller number.
+    /// Number of the component of each node. A component has a larger number than each component to which it leads.
     component: Vec<usize>,
     /// Nodes sorted by the numbers of their components.
     order: Vec<usize>,
@@ -21,7 +22,7 @@ pub(crate) struct Reachability {
     terminal: Vec<Option<usize>>,
 }
 
-/// A set of numbers as bits. `first` is the index of the first stored word; all words before it are zero.
+/// Set of numbers, stored as bits. `first` is the index of the first stored word; all words before it are zero.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct BitSet {
     first: usize,

@@ -25,7 +25,7 @@ pub(crate) fn apply_changes(directory: &Path, changes: &BootEntryChanges, variab
         }
     }
     let order = changes.order.iter().flatten().copied().filter(|number| {
-        // An entry that could not be overwritten may still exist with its old value.
+        // An entry that could not be overwritten may still be listed in the boot order, with its old value.
         !missing.contains(number) || variables.position_in_order(*number).is_some()
     });
     let order: Vec<u16> = order.collect();
@@ -71,7 +71,7 @@ impl FailedChange {
         FailedChange { what: format!("{act} {name}: {error}"), advice }
     }
 
-    /// Returns one warning for each remedy; the warning lists all failures to which the remedy applies.
+    /// Combines all failures with the same remedy into one warning.
     fn group_warnings(refused: Vec<FailedChange>) -> Vec<String> {
         let all = [FULL, READ_ONLY, OTHERWISE].into_iter().map(|advice| {
             let of_it = refused.iter().filter(|refused| refused.advice == advice);

@@ -107,9 +107,9 @@ fn order_in_place(variables: &BootVariables, ours: &[u16], remove: &[u16]) -> Ve
     order
 }
 
-/// Returns the network entry from which the machine was booted, or else the first entry of the boot order if that entry
-/// is a network entry. Otherwise returns the best network entry of the order: PXE is preferred to HTTP, and IPv4 to
-/// IPv6.
+/// Returns the network entry for the boot order: the network entry from which the machine was booted; if there is none,
+/// the first entry of the boot order if it is a network entry; otherwise the best network entry of the boot order. PXE
+/// is preferred to HTTP, and IPv4 to IPv6.
 fn find_network_entry(variables: &BootVariables, own: &BTreeSet<u16>) -> Option<u16> {
     let boots = |number: &u16| !own.contains(number) && variables.entries.get(number).is_some_and(|is| is_network(is));
     let rank = |number: &u16| {
@@ -122,13 +122,14 @@ fn find_network_entry(variables: &BootVariables, own: &BTreeSet<u16>) -> Option<
     current.or_else(first).or_else(best)
 }
 
-/// Returns whether the entry is active and boots over the network. In some firmware, only the description of an entry
-/// shows this.
+/// Returns whether the entry is active and boots over the network. With some firmware, the description of an entry is
+/// the only indication of a network boot.
 fn is_network(value: &[u8]) -> bool {
     let Some(option) = LoadOption::parse(value).filter(LoadOption::is_active) else { return false };
     let Some(nodes) = option.nodes() else { return false };
     let is = |kinds: &[(u8, u8)]| nodes.iter().any(|node| kinds.contains(&(node.kind, node.subtype)));
-    // Nodes of network entries: MAC, IPv4, IPv6, URI. Nodes of other entries, below: disk, CD and file.
+    // The node types checked first identify network entries (MAC, IPv4, IPv6, URI). The node types checked below
+    // identify other entries (disk, CD, file).
     is(&[(3, 11), (3, 12), (3, 13), (3, 24)])
         || nodes.iter().any(is_network_of_bios)
         || (!is(&[(4, 1), (4, 2), (4, 4)]) && mentions_network(&option.description))

@@ -8,8 +8,8 @@ use common::error::{Context, Error, Phase, Result};
 /// Path of the program that the firmware starts without a boot entry (UEFI specification, 3.5.1.1).
 const FALLBACK: [&str; 2] = ["BOOT", "BOOTX64.EFI"];
 
-/// File in which a distribution lists its boot loader for shim's fallback program: `shimx64.efi,debian,,a comment`, in
-/// UTF-16.
+/// File in which a distribution lists its boot loader for shim's fallback program, in UTF-16. Example:
+/// `shimx64.efi,debian,,a comment`.
 const LIST: &str = "BOOTX64.CSV";
 
 /// Maximum number of bytes that are read from the file that lists the boot loader. The file normally has a single line.
@@ -30,7 +30,7 @@ pub fn find_loader(esp: &NewRoot) -> Result<String> {
     let folders = esp.list_names(&format!("/{efi}")).context(Phase::Boot, why)?;
     let folder = |name: &str| folders.iter().find(|folder| folder.eq_ignore_ascii_case(name));
     let vendors: Vec<&String> = folders.iter().filter(|name| !name.eq_ignore_ascii_case(FALLBACK[0])).collect();
-    // A vendor name that is not a directory is skipped.
+    // Entries of the EFI directory that are not directories are skipped.
     let within = |folder: &str, file: &str| find_ignoring_case(esp, &format!("/{efi}/{folder}"), file).ok().flatten();
     let path = |folder: &str, file: &str| format!("\\{efi}\\{folder}\\{file}");
     let listed = vendors.iter().find_map(|vendor| {
@@ -71,7 +71,7 @@ fn read_loader_list(esp: &NewRoot, list: &str) -> Option<String> {
     let units: Vec<u16> = bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();
     let text = String::from_utf16_lossy(&units);
     let name = text.trim_start_matches('\u{feff}').split(',').next()?.trim();
-    // The name must not contain a path out of its directory.
+    // A name with a path separator is rejected, because it could lead out of the directory.
     (!name.is_empty() && !name.contains(['/', '\\', '\n'])).then(|| name.to_owned())
 }
 

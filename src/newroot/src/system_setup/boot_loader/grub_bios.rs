@@ -15,7 +15,7 @@ pub(crate) const MODULES: [&str; 3] = ["/usr/lib/grub/i386-pc", "/usr/lib/grub2/
 /// Names of the tool that writes boot.img and core.img to a disk. Running grub-install instead takes eight times as
 /// long.
 const SETUP: [&str; 2] = ["grub-bios-setup", "grub2-bios-setup"];
-/// Path of grub-bios-setup in systems that do not have this tool in PATH.
+/// Path of grub-bios-setup in distributions that install this tool outside of PATH.
 const SETUP_BESIDE: [&str; 1] = ["/usr/lib/grub/i386-pc/grub-bios-setup"];
 /// Names of grub-install, which performs the whole installation of GRUB.
 const INSTALL: [&str; 2] = ["grub-install", "grub2-install"];
@@ -30,7 +30,7 @@ pub(crate) fn install_grub_bios(start: &LoaderContext) -> Result<()> {
     install_on_disks(start, true)
 }
 
-/// Writes GRUB to disks that lack it. An existing menu is preserved.
+/// Writes GRUB to disks that lack it. GRUB's existing menu is preserved.
 ///
 /// # Errors
 /// As for [`install_grub_bios`].
@@ -63,8 +63,8 @@ fn install_on_disks(start: &LoaderContext, with_menu: bool) -> Result<()> {
             match (gap(disk), &boot, &setup) {
                 (Some(gap), Some(boot), _) => grub_bios_gap::write_to_gap(start, &directory, boot, device, gap)?,
                 (_, _, Some(setup)) => {
-                    // If there is no space for core.img before the first partition, the tool instead records the
-                    // sectors that the file occupies, which requires --force.
+                    // `--force` is required if there is no space for core.img before the first partition. The tool then
+                    // records the sectors that the file core.img occupies in its filesystem.
                     let args = ["--force", "-d", &directory, device.as_str()];
                     run.run_program(setup, &args, DEADLINE)
                         .context(Phase::Target, || format!("install GRUB on {device}"))?;
@@ -92,7 +92,7 @@ fn build_core_image(start: &LoaderContext, home: &GrubDirectory, modules: &str, 
     let LoaderContext { root, run, .. } = start;
     let directory = format!("{}/i386-pc", home.directory);
     root.make_directory(&directory)?;
-    // A single cp is faster than writing 300 files with [`NewRoot::write_file`], which syncs each of them.
+    // The 300 files are copied by one `cp`, because [`NewRoot::write_file`] would sync each file and take longer.
     let copied = run.run_program("cp", &["-r", "--", &format!("{modules}/."), &directory], DEADLINE);
     copied.context(Phase::Target, || format!("copy GRUB's modules to {directory}"))?;
     let (search, core) = (format!("{directory}/load.cfg"), format!("{directory}/core.img"));

@@ -47,8 +47,8 @@ pub(crate) const MODULES: [&str; 28] = [
 ];
 
 /// Variable that contains the kernel command line. The boot entries of EL 8's packages refer to this variable. EL 8's
-/// tools store its value in GRUB's environment block, where the value takes precedence over the one in the menu. The
-/// value in an image belongs to the machine on which the image was built.
+/// tools store the variable in GRUB's environment block, which takes precedence over the menu. The value in the
+/// environment block of an image belongs to the machine on which the image was built.
 const KERNEL_OPTIONS: &str = "kernelopts";
 
 /// Location of the menu.
@@ -92,7 +92,7 @@ impl GrubDirectory<'_> {
 pub(crate) fn write_menu(start: &LoaderContext, home: &GrubDirectory, terminal: &str) -> Result<()> {
     command_line::persist_for_grub(start.root, start.own)?;
     command_line::persist_for_kernel_install(start.root, start.line)?;
-    // Name of the program that packages run, and that then replaces this menu.
+    // Name of the program that packages run to regenerate the menu. The program replaces this menu.
     let maker =
         find_program(start.root, &MKCONFIG).map_or("grub-mkconfig".to_owned(), |path| file_name(&path).to_owned());
     let reads_entries = update_boot_entry(start, home)?;
@@ -114,8 +114,8 @@ fn format_menu(
 ) -> String {
     let (kernel, initrd) = (home.to_grub_path(&start.kernel.image), home.to_grub_path(&start.kernel.initrd));
     let line = format_grub_line(start.line);
-    // The image's boot entries precede this menu entry, so that later kernels are booted although the menu is not
-    // regenerated.
+    // The command that reads the image's boot entries precedes this menu entry. Kernels that are installed later are
+    // therefore booted, although the menu is not regenerated.
     let blscfg = if reads_entries {
         format!(
             "if [ -s $prefix/grubenv ]; then\n  load_env {KERNEL_OPTIONS}\nfi\nif [ -z \"${KERNEL_OPTIONS}\" ]; then\n  \
@@ -137,7 +137,8 @@ fn format_menu(
 }
 
 /// Writes this machine's command line to the image's Boot Loader Specification entry. Returns whether GRUB reads Boot
-/// Loader Specification entries. If GRUB does, packages add later kernels only as such entries.
+/// Loader Specification entries. If GRUB reads such entries, packages add later kernels only as entries, and not to the
+/// menu.
 fn update_boot_entry(start: &LoaderContext, home: &GrubDirectory) -> Result<bool> {
     let reads_entries =
         find_first(start.root, &["/usr/lib/grub/*/blscfg.mod", "/usr/lib/grub2/*/blscfg.mod", "/etc/grub.d/10_linux"]);

@@ -31,7 +31,8 @@ const BUILT: [PrebuiltGrub; 4] = [
         grub: &["/usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed"],
         name: "grubx64.efi",
     },
-    // Fedora, RHEL and derivatives: in the directory of the packages, or in the source directory of bootupd.
+    // Fedora, RHEL and derivatives. The files are in the directory of the packages, or in the directory from which
+    // bootupd copies them.
     PrebuiltGrub {
         shim: &[
             "/boot/efi/EFI/*/shimx64.efi",
@@ -105,7 +106,8 @@ pub(crate) fn install_grub_uefi(start: &LoaderContext) -> Result<EspInstallation
         home.search_commands()
     );
     let mut files = vec![EspFile::from_text(format!("{directory}/grub.cfg"), config.clone())];
-    // An image without a built-in directory, such as that of SUSE, reads its configuration from its own directory.
+    // A GRUB image without a built-in directory, such as the image of SUSE, reads its configuration from the directory
+    // that contains the GRUB image.
     files.extend(own.is_none().then(|| EspFile::from_text("/EFI/BOOT/grub.cfg", config)));
     let started = match &shim {
         Some(shim) => {
@@ -151,7 +153,7 @@ fn find_prefix(bytes: &[u8]) -> Option<String> {
         let rest = bytes.get(at + BEGIN.len()..)?;
         let name = rest.get(..rest.iter().take(64).position(|byte| *byte == 0)?)?;
         let is_name = !name.is_empty() && name.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte));
-        // The common fallback directory is not specific to the image.
+        // A path to the common fallback directory is ignored, because it is not specific to this GRUB image.
         is_name.then(|| String::from_utf8_lossy(name).into_owned()).filter(|name| !name.eq_ignore_ascii_case("boot"))
     });
     names.into_iter().next().map(|name| format!("/EFI/{name}"))

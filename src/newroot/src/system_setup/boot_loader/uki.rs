@@ -36,8 +36,8 @@ fn is_wanted(root: &NewRoot) -> bool {
     settings.lines().any(|line| line.trim() == "layout=uki")
 }
 
-/// Returns a warning if the target is configured for a unified kernel image but cannot build it. Debian's package of
-/// the signed systemd-boot, for example, does not contain the stub.
+/// Returns a warning if the target is configured for a unified kernel image but cannot build it. For example, a stub is
+/// required, which Debian's package of the signed systemd-boot does not contain.
 pub(crate) fn describe_missing_tools(root: &NewRoot) -> Option<String> {
     (is_wanted(root) && !is_available(root)).then(|| {
         let lacks = if find_program(root, &TOOLS).is_none() { TOOLS[0] } else { STUBS[0] };

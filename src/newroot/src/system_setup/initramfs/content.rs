@@ -62,7 +62,7 @@ fn read_archives(
         }
         match (start, &mut unpacked_bytes) {
             ([b'0', b'7', b'0', b'7', b'0', b'1' | b'2'], _) => read_archive(from, content)?,
-            // Other data, such as a boot configuration, may follow compressed archives.
+            // Compressed archives may be followed by other data, such as a boot configuration, which is ignored.
             _ if is_unpacked && !COMPRESSED.iter().any(|magic| start.starts_with(magic)) => return Ok(()),
             (_, Some(most)) => {
                 read_compressed(start, from, most, content)?;

@@ -1,11 +1,11 @@
-//! Drivers required to access a disk: the drivers of all its parent devices in sysfs.
+//! Detection of the drivers that are required to access a disk: the drivers of all its parent devices in sysfs.
 
 use model::device_name::DevicePath;
 use std::fs;
 use std::path::Path;
 
-/// Returns the modules of the running kernel that drive these disks, without duplicates. Drivers that are built into
-/// the running kernel and have no parameters are missing, because sysfs does not show them.
+/// Returns the modules of the running kernel that drive these disks, without duplicates. The result does not contain
+/// drivers that are built into the running kernel and have no parameters, because sysfs does not show them.
 pub(crate) fn find_driver_modules(sys: &Path, disks: &[DevicePath]) -> Vec<String> {
     let mut modules = Vec::new();
     for disk in disks {

@@ -1,5 +1,5 @@
-//! Replaces device names of the previous machine in configuration files. UUIDs, labels, and names of volumes and arrays
-//! are the same on this machine, and are not changed.
+//! Replaces device names of the previous machine in configuration files. UUIDs, labels, and the names of volumes and
+//! arrays do not depend on the machine, and are not changed.
 
 use super::super::array_config;
 use crate::system_setup::log_sink::LogSink;
@@ -37,7 +37,7 @@ pub(crate) fn replace_in_fstab(root: &NewRoot, carried: &MigratedMachine, say: L
         };
         changed = true;
         say(&format!("{FSTAB}: replaced {source} by UUID={uuid}"));
-        // The first word is searched for as spelled in the line, because the spelling may contain escapes.
+        // The first word of the line is used unparsed, because it may contain escapes.
         let start = line.len() - line.trim_start().len();
         let rest = line[start..].find([' ', '\t']).map_or("", |end| &line[start + end..]);
         format!("{}UUID={uuid}{rest}", &line[..start])

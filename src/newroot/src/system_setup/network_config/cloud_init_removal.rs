@@ -1,6 +1,6 @@
-//! Removal of network settings from cloud-init's own files in a raw image. In cloud-init, these settings take
-//! precedence over those of the seed (`network_config_sources` in cloudinit/sources/__init__.py), and the settings of
-//! all files are merged, so a file written by drophammer could not override them.
+//! Removal of network settings from cloud-init's own files in a raw image. These settings take precedence over the
+//! settings of the seed (`network_config_sources` in cloudinit/sources/__init__.py). A file written by drophammer could
+//! not override them either, because cloud-init merges the settings of all files.
 
 use crate::NewRoot;
 use common::error::Result;

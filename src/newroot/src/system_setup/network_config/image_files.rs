@@ -38,8 +38,8 @@ fn list_matching(root: &NewRoot, folder: &str, matches: &dyn Fn(&str) -> bool) -
 }
 
 /// Removes the configuration of unused network managers, which would configure the same NICs if their services are
-/// started. For example, Debian's NetworkManager ignores the NICs in ifupdown's file, and udev starts `ifup` for some
-/// of these NICs.
+/// started. For example, if a NIC is in ifupdown's file, Debian's NetworkManager ignores this NIC, and udev may start
+/// `ifup` for it.
 pub(super) fn remove_files_of_others(root: &NewRoot, system: NetworkBackend, say: &dyn Fn(&str)) -> Result<()> {
     let mut files: Vec<String> =
         system.displaced_files_of_others().flat_map(|files| list_displaced(root, &files)).collect();
@@ -67,7 +67,8 @@ fn configures_interfaces(text: &str) -> bool {
 /// Removes `.link` files of the image that udev would apply instead of the `.link` files of this network manager.
 pub(super) fn remove_link_files(root: &NewRoot, system: NetworkBackend, say: &dyn Fn(&str)) -> Result<()> {
     let mut removed = Vec::new();
-    // `/lib` may be a link to `/usr/lib`, so the files of one directory are removed before the next one is listed.
+    // The files of each directory are removed before the next directory is listed, because `/lib` may be a link to
+    // `/usr/lib`.
     for folder in LINK_FOLDERS {
         let files = list_matching(root, folder, &|name| system.yields_to_link_file(name));
         files.iter().try_for_each(|file| root.remove(file))?;
@@ -82,7 +83,7 @@ pub(super) fn remove_link_files(root: &NewRoot, system: NetworkBackend, say: &dy
 }
 
 /// Disables the services of other network managers, as `systemctl disable` and `rc-update del` do. If cloud-init is
-/// selected, no service is disabled, because cloud-init itself only writes files for these network managers.
+/// selected, no service is disabled, because cloud-init only writes files for one of these network managers.
 pub(super) fn disable_services_of_others(root: &NewRoot, system: NetworkBackend, say: &dyn Fn(&str)) -> Result<()> {
     if system == NetworkBackend::CloudInit {
         return Ok(());

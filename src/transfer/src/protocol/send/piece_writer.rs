@@ -38,7 +38,7 @@ impl PieceWriter<'_> {
             while let Some(packed) = early.remove(&next) {
                 next += 1;
                 queued.fetch_sub(1, Ordering::Relaxed);
-                // The disk cannot be read. A retry would fail too.
+                // The error means that the disk cannot be read, and a retry would fail too.
                 let packed = packed.map_err(|error| ConnectionEnd::Failed(error.to_string()))?;
                 self.batch.push(packed);
                 if !self.compare || self.batch.len() == OFFERS {
@@ -146,7 +146,7 @@ impl PieceWriter<'_> {
         let wire = self.wire;
         match wire.measure_time(|| frames::write_piece(self.link, piece, bytes)) {
             Ok(()) => Ok(()),
-            // The receiver may have sent the reason before it closed the connection.
+            // If unread data is available, the receiver may have sent the reason before it closed the connection.
             Err(error) if self.link.has_pending_data() => self
                 .read_verdict()
                 .map_err(|said| match said {
