@@ -12,6 +12,7 @@ use common::error_code::ErrorCode;
 use model::deploy_steps::EraseMode;
 use model::device_name::{DevicePath, LayoutPath};
 use model::inventory;
+use model::layout::preserved_objects::PreservedObjects;
 use model::layout::{self, FilesystemFormat, PartitionType};
 use model::storage_graph::disk_lookup;
 use model::storage_graph::multipath::{self, DiskPaths};
@@ -60,6 +61,12 @@ impl<'a> PlanDecider<'a> {
                 self.layout.id
             );
             self.refuse(ErrorCode::NotReinstallable, "disks", message);
+        }
+        let preserved = PreservedObjects::from_graph(self.graph);
+        if self.request.mode == InstallMode::Reinstall
+            && self.layout.disks.iter().any(|disk| preserved.includes_part_of(disk))
+        {
+            self.refuse(ErrorCode::NotReinstallable, "disks", "`preserve: true` is not supported by this version");
         }
     }
 

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     fn partition(number: u32, size_mib: u64) -> layout::PartitionSpec {
-        layout::PartitionSpec { number, label: None, size: size_mib.into(), kind: None }
+        layout::PartitionSpec { number, label: None, size: size_mib.into(), kind: None, preserve: false }
     }
 
     #[test]
