@@ -42,6 +42,7 @@ mod preservation_proof;
 mod raw_image;
 mod stage;
 mod stage_error_code;
+mod table_edit;
 mod wipe;
 
 pub use activation_rehearsal::{Rehearsal, RestoreOp};
@@ -81,4 +82,5 @@ pub use partition_table::{NewPartition, PartitionTable};
 pub use preservation_proof::{ObjectLocator, PreservedObject, ProveKept, StableDevice};
 pub use raw_image::{AddedPartition, BurnDisk, ExpectedFilesystem};
 pub use stage::{FailureState, StageName};
+pub use table_edit::{ExpectedEntry, TableEdit};
 pub use wipe::{ProveZeros, WipeDisk, ZeroProof, label_copy_ranges};
