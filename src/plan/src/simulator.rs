@@ -18,6 +18,7 @@ use operations::{
 
 mod created_objects;
 mod devices;
+mod partly_kept_disks;
 
 const MIB: u64 = 1 << 20;
 
@@ -32,10 +33,11 @@ pub fn after(plan: &Plan, before: Inventory) -> Inventory {
 
 /// Executes the plan like [`after`], but simulates a power failure after this number of operations.
 pub(crate) fn cut(plan: &Plan, before: Inventory, operations: usize) -> Inventory {
-    let mut machine = Machine(before);
+    let mut machine = Machine(before.clone());
     for operation in plan.stages.iter().flat_map(|stage| &stage.operations).take(operations) {
         machine.run(operation);
     }
+    machine.assemble_again(&before);
     machine.0
 }
 
@@ -74,6 +76,8 @@ impl Machine {
             DeviceOp::AssertFree(AssertFree { disks }) => disks.iter().for_each(|disk| self.assert_free(disk)),
             DeviceOp::WipeDisk(wipe) => self.wipe(&wipe.device),
             DeviceOp::WriteTable(table) => self.write_table(table),
+            DeviceOp::ClearRanges(clear) => self.clear(clear),
+            DeviceOp::EditTable(edit) => self.edit_table(edit),
             DeviceOp::CreateArray(array) => self.create_array(array),
             DeviceOp::CreateGroup(group) => self.create_group(group),
             DeviceOp::CreateVolume(volume) => self.create_volume(volume),

@@ -42,8 +42,13 @@ impl<'g, 'a> PreservedObjects<'g, 'a> {
 
     /// Returns whether a reinstall renews the disk, but preserves some of its partitions.
     pub fn includes_part_of(&self, disk: &DiskSpec) -> bool {
-        let mut partitions = disk.partitions.iter().map(|part| disk.device.partition_path(part.number));
-        disk.wipeonreinstall && partitions.any(|device| self.includes_device(&device))
+        !self.numbers_on(disk).is_empty()
+    }
+
+    /// Returns the numbers of the partitions that a reinstall preserves although it renews the disk.
+    pub fn numbers_on(&self, disk: &DiskSpec) -> Vec<u32> {
+        let numbers = disk.partitions.iter().map(|part| part.number).filter(|_| disk.wipeonreinstall);
+        numbers.filter(|number| self.includes_device(&disk.device.partition_path(*number))).collect()
     }
 
     /// Returns whether all disks below the node have `wipeonreinstall: false`.

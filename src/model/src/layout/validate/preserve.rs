@@ -190,19 +190,19 @@ filesystems:
     #[test]
     fn mixtures_of_preserved_and_renewed_parts_are_refused() {
         for (marked, expected) in [
-            (&["device: /dev/sda1"][..], "filesystems[0].preserve: /dev/sda1 contains /, which a reinstall replaces"),
-            (&["device: tmpfs"], "filesystems[5].preserve: `preserve: true` is not supported for tmpfs"),
+            (&["device: /dev/sda1"][..], "filesystems[0]: /dev/sda1 contains /, which a reinstall replaces"),
+            (&["device: tmpfs"], "filesystems[5]: `preserve: true` is not supported for tmpfs"),
             (
                 &["device: /dev/sdc, format: ext4"],
-                "filesystems[4].preserve: `preserve: true` applies to all of /dev/sdc, which is used as a whole: set wipeonreinstall: false",
+                "filesystems[4]: `preserve: true` applies to all of /dev/sdc, which is used as a whole: set wipeonreinstall: false",
             ),
             (
                 &["device: /dev/vg/a"],
-                "logicalvolumes[0].preserve: a volume can be preserved only together with all other volumes of its group",
+                "logicalvolumes[0]: a volume can be preserved only together with all other volumes of its group",
             ),
             (
                 &["/dev/sda, wipeonreinstall: true, partitions: [{number: 1, size: 900}, {number: 2, size: 900"],
-                "raid[0].preserve: a reinstall preserves /dev/sda2 and renews /dev/sdb2, but /dev/md0 spans both: set `preserve: true` on /dev/md0",
+                "raid[0]: a reinstall preserves /dev/sda2 and renews /dev/sdb2, but /dev/md0 spans both: set `preserve: true` on /dev/md0",
             ),
         ] {
             let problems = find_problems(marked);
