@@ -14,7 +14,8 @@ impl LayoutBuilder<'_> {
     pub fn add_filesystems(&mut self, memory: &[FstabLine]) {
         let machine = self.machine;
         for content in &machine.contents {
-            self.check_content(content);
+            self.check_signatures(content);
+            self.check_mounts(content);
             if content.paths().next().is_none() && !content.is_swap() {
                 continue;
             }
@@ -46,7 +47,8 @@ impl LayoutBuilder<'_> {
         }
     }
 
-    fn check_content(&mut self, content: &MachineContent) {
+    /// Reports content that prevents a reinstall.
+    fn check_signatures(&mut self, content: &MachineContent) {
         let device = &content.device;
         let kind = content.signature().map(|found| found.kind.as_str()).unwrap_or_default();
         match kind {
@@ -65,6 +67,11 @@ impl LayoutBuilder<'_> {
                 first.kind, second.kind
             ));
         }
+    }
+
+    /// Reports mount points that the layout does not express, or that the operator must consider.
+    fn check_mounts(&mut self, content: &MachineContent) {
+        let device = &content.device;
         let points: Vec<&str> = content.paths().collect();
         if content.purpose.is_shared() {
             self.prevent(format!(

@@ -5,8 +5,8 @@ use serde::Deserialize;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Refusal of the planner while it does not implement `preserve: true`. It is a correct verdict, because nothing is lost.
-const UNSUPPORTED: &str = "`preserve: true` is not supported by this version";
+/// Refusal of the planner while the agent cannot execute a plan with `preserve: true`. It is a correct verdict, because nothing is lost.
+const UNSUPPORTED: &str = "this version does not support `preserve: true` on a disk with wipeonreinstall: true";
 
 /// Contents of a machine according to the documentation of its installer.
 #[derive(Debug, Deserialize)]
