@@ -37,10 +37,8 @@ impl<'a> PlanDecider<'a> {
             let verdict = if stays { DiskVerdict::Keep } else { DiskVerdict::Wipe };
             self.parts.insert(part.device.kernel_name(), verdict);
         }
-        self.devices.insert(
-            disk.device.clone(),
-            new_device(found, DeviceFate::Wiped, found.device.clone(), found.size_bytes),
-        );
+        self.devices
+            .insert(disk.device.clone(), new_device(found, DeviceFate::Wiped, found.device.clone(), found.size_bytes));
         for wanted in &kept {
             if let Some(part) = table.iter().find(|part| part.number == wanted.number) {
                 self.devices.insert(disk.device.partition_path(wanted.number), kept_partition(found, part));
@@ -76,8 +74,7 @@ impl<'a> PlanDecider<'a> {
         } else {
             return None;
         };
-        let message =
-            format!("{device} has partitions that must be preserved, but {why}", device = found.device);
+        let message = format!("{device} has partitions that must be preserved, but {why}", device = found.device);
         Some(Diagnostic::new(format!("{place}.partitions"), message).with_code(ErrorCode::NotReinstallable))
     }
 
@@ -209,7 +206,10 @@ pub(crate) fn subtract_areas(ranges: Vec<ByteRange>, areas: &[ByteRange]) -> Vec
             let after = (range.start.max(end(area)), end(&range));
             let is_apart = end(&range) <= area.start || end(area) <= range.start;
             let pieces = if is_apart { vec![(range.start, end(&range))] } else { vec![before, after] };
-            pieces.into_iter().filter(|(from, to)| from < to).map(|(from, to)| ByteRange { start: from, length: to - from })
+            pieces
+                .into_iter()
+                .filter(|(from, to)| from < to)
+                .map(|(from, to)| ByteRange { start: from, length: to - from })
         };
         left = left.into_iter().flat_map(split).collect();
     }

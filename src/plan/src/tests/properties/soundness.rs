@@ -36,10 +36,12 @@ fn assert_on_device(operation: &DeviceOp, inventory: &Inventory, verdict: impl F
     match operation {
         DeviceOp::WipeDisk(wipe) => assert_wipe(wipe, inventory),
         DeviceOp::WriteTable(table) => assert_table(table, inventory.find_disk(table.device.as_str()).unwrap()),
+        DeviceOp::ClearRanges(clear) => assert_eq!(clear.find_overlap(), None),
+        DeviceOp::EditTable(edit) => assert!(!edit.preserved.is_empty(), "{edit:?}"),
         DeviceOp::Release(holder) => assert_release(holder, inventory, verdict),
         DeviceOp::AssertFree(AssertFree { disks }) => {
-            let is_made = |disk: &DevicePath| is_made(verdict(&inventory.find_disk(disk.as_str()).unwrap().name));
-            assert!(disks.iter().all(is_made), "{operation:?}");
+            let verdict = |disk: &DevicePath| verdict(&inventory.find_disk(disk.as_str()).unwrap().name);
+            assert!(disks.iter().all(|disk| verdict(disk).is_written()), "{operation:?}");
         }
         DeviceOp::TakeDown(_)
         | DeviceOp::ProveZeros(_)
@@ -130,7 +132,7 @@ fn assert_prepares(volume: &PreparePersistent, plan: &Plan, inventory: &Inventor
                 assert!(group.volumes.iter().all(|is| is.name != create.name), "{volume:?}");
                 assert!(create.size.as_mib().unwrap() * MIB <= group.free_bytes.unwrap(), "{volume:?}");
             }
-            DiskVerdict::NotOurs => panic!("{volume:?} on {disk}, which is not ours"),
+            DiskVerdict::PartlyKept | DiskVerdict::NotOurs => panic!("{volume:?} on {disk}, which is not ours"),
         }
     }
 }
