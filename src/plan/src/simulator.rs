@@ -33,7 +33,10 @@ pub fn after(plan: &Plan, before: Inventory) -> Inventory {
 
 /// Executes the plan like [`after`], but simulates a power failure after this number of operations.
 pub(crate) fn cut(plan: &Plan, before: Inventory, operations: usize) -> Inventory {
-    let mut machine = Machine(before.clone(), before);
+    // Only such plans stop preserved arrays.
+    let is_partly_kept = plan.disks.iter().any(|disk| disk.verdict == DiskVerdict::PartlyKept);
+    let stopped = is_partly_kept.then(|| before.clone());
+    let mut machine = Machine(before, stopped);
     for operation in plan.stages.iter().flat_map(|stage| &stage.operations).take(operations) {
         machine.run(operation);
     }
@@ -60,8 +63,8 @@ fn brought_uuid(number: u32) -> String {
     format!("brought-{number}")
 }
 
-/// Present state of the machine, and its state before the plan.
-struct Machine(Inventory, Inventory);
+/// Present state of the machine, and its state before the plan if the plan stops preserved arrays.
+struct Machine(Inventory, Option<Inventory>);
 
 impl Machine {
     fn run(&mut self, operation: &Operation) {

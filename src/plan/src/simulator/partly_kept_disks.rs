@@ -53,12 +53,13 @@ impl Machine {
     /// Assembles the preserved arrays of partly kept disks again, and the groups on them. The plan stops them before it
     /// changes the table, and the next run assembles all devices.
     pub(super) fn assemble_again(&mut self) {
-        let before = &self.1.clone();
+        let Some(before) = &self.1.clone() else { return };
         for old in &before.arrays {
             let Some(running) = &old.running else { continue };
-            let is_stopped = |array: &&mut MdArray| array.uuid == old.uuid && array.running.is_none();
+            let is_stopped = |array: &&mut MdArray| {
+                array.uuid == old.uuid && array.running.is_none() && array.members == old.members
+            };
             let Some(array) = self.0.arrays.iter_mut().find(is_stopped) else { continue };
-            assert_eq!(array.members, old.members);
             array.running = Some(running.clone());
             self.put_back(before, running);
         }

@@ -63,7 +63,14 @@ fn assert_on_device(operation: &DeviceOp, inventory: &Inventory, verdict: impl F
 }
 
 fn assert_of_run(operation: &SessionOp, inventory: &Inventory, verdict: impl Fn(&str) -> DiskVerdict) {
-    let verdict = |device: &DevicePath| verdict(&inventory.find_disk(device.as_str()).unwrap().name);
+    // Partitions of partly kept disks are locked and unlocked one by one.
+    let verdict = |device: &DevicePath| {
+        let parts = |disk: &&inventory::InventoryDisk| {
+            disk.table.iter().flat_map(|table| &table.partitions).any(|part| part.device == *device)
+        };
+        let disk = inventory.find_disk(device.as_str()).or_else(|| inventory.disks.iter().find(parts));
+        verdict(&disk.unwrap().name)
+    };
     match operation {
         SessionOp::BurnDisk(burn) => assert_burn(burn, inventory.find_disk(burn.device.as_str()).unwrap()),
         SessionOp::CreateSystem(create) => {
@@ -72,7 +79,11 @@ fn assert_of_run(operation: &SessionOp, inventory: &Inventory, verdict: impl Fn(
         }
         SessionOp::LockDisk(LockDisk { device, .. }) => assert!(!is_made(verdict(device)), "{operation:?}"),
         SessionOp::UnlockDisk(UnlockDisk { device, .. }) => {
-            assert!(matches!(verdict(device), DiskVerdict::Keep | DiskVerdict::Volumes), "{operation:?}");
+            let verdict = verdict(device);
+            assert!(
+                matches!(verdict, DiskVerdict::Keep | DiskVerdict::PartlyKept | DiskVerdict::Volumes),
+                "{operation:?}"
+            );
         }
         SessionOp::ReachImage(_)
         | SessionOp::VerifyDefinition(_)
