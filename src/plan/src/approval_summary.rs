@@ -121,8 +121,8 @@ pub(crate) fn predict_summary(
     let graph = LayoutGraph::from_layout(layout);
     let preserved = PreservedObjects::from_graph(&graph);
     let kind = |device: Option<&LayoutPath>, on: &[&ApprovedDisk]| {
-        let is_marked = request.mode == InstallMode::Reinstall
-            && device.is_some_and(|device| preserved.includes_device(device));
+        let is_marked =
+            request.mode == InstallMode::Reinstall && device.is_some_and(|device| preserved.includes_device(device));
         let is_kept = !on.is_empty() && (is_marked || on.iter().all(|disk| disk.verdict == DiskVerdict::Keep));
         Some(if is_kept { ObjectFate::Kept } else { ObjectFate::Made })
     };

@@ -11,8 +11,8 @@
 
 use super::device_capacity::LVM_METADATA_BYTES;
 use super::partition_placement::{self, MIB, SectorExtent};
-use model::deploy_steps::EraseMode;
 use super::partly_kept_disks::{subtract_areas, table_areas};
+use model::deploy_steps::EraseMode;
 use model::inventory::{DiskPartition, EraseMethod, InventoryDisk};
 use operations::{ByteRange, DiskIdentity, WipeDisk};
 

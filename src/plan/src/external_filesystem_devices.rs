@@ -99,9 +99,7 @@ impl<'a> PlanDecider<'a> {
             || self.layout.volumegroups.iter().any(|group| name.as_str().starts_with(&format!("/dev/{}/", group.name)));
         self.graph.find_device(&name).filter(|_| is_stacked)?;
         let disks = self.graph.objects_below([&name]).disks;
-        let is_made = |index: &usize| {
-            self.found.get(index).is_some_and(|disk| self.verdict(&disk.name).is_written())
-        };
+        let is_made = |index: &usize| self.found.get(index).is_some_and(|disk| self.verdict(&disk.name).is_written());
         disks.iter().any(is_made).then(|| name.as_device())
     }
 
@@ -158,8 +156,7 @@ impl<'a> PlanDecider<'a> {
         let nameless = self.unrecognized_devices();
         // All of them have the same remedy, so a few messages are enough for the operator.
         for (part, option) in missed.into_iter().take(MAXIMUM_NAMED) {
-            for disk in
-                inventory.disks.iter().filter(|disk| self.verdict(&disk.name).loses_data()).collect::<Vec<_>>()
+            for disk in inventory.disks.iter().filter(|disk| self.verdict(&disk.name).loses_data()).collect::<Vec<_>>()
             {
                 if let Some(devices) = nameless.get(&disk.name) {
                     self.decide_unrecognized(part, option, disk, &join_few(devices, ", "));

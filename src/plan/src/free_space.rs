@@ -97,10 +97,8 @@ pub(crate) fn place_between(
             return Err(too_small);
         }
         let start = free.take(mib).ok_or(too_small)?;
-        placed[index] = Some(SectorExtent {
-            first_lba: start * MIB / sector,
-            last_lba: (start + mib) * MIB / sector - 1,
-        });
+        placed[index] =
+            Some(SectorExtent { first_lba: start * MIB / sector, last_lba: (start + mib) * MIB / sector - 1 });
     }
     Ok(placed.into_iter().flatten().collect())
 }
@@ -121,12 +119,7 @@ mod tests {
     }
 
     fn part(number: u32, start_mib: u64, size_mib: u64) -> DiskPartition {
-        DiskPartition {
-            number,
-            start_bytes: start_mib * MIB,
-            size_bytes: size_mib * MIB,
-            ..DiskPartition::default()
-        }
+        DiskPartition { number, start_bytes: start_mib * MIB, size_bytes: size_mib * MIB, ..DiskPartition::default() }
     }
 
     /// Places partitions on a disk of 1000 MiB. Returns the first and last MiB of each.

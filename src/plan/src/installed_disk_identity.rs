@@ -173,8 +173,7 @@ impl PlanDecider<'_> {
     ) {
         let claim = self.request.claim.as_ref();
         let is_wanted = claim.is_some_and(|claim| claim.change_promise) || self.is_discarded(&found.name);
-        let is_lost =
-            self.verdict(&found.name).loses_data() && !found.blank && !known.proven.contains(&found.name);
+        let is_lost = self.verdict(&found.name).loses_data() && !found.blank && !known.proven.contains(&found.name);
         if !is_lost {
             return;
         }

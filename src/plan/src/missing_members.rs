@@ -61,10 +61,7 @@ impl<'a> PlanDecider<'a> {
     fn opaque_of_one_fate(&self) -> Vec<OpaqueOnDisks> {
         let is_wiped = |it: &OpaqueOnDisks| {
             let verdicts: BTreeSet<DiskVerdict> = it.disks.iter().map(|disk| self.verdict(disk)).collect();
-            (
-                verdicts.iter().any(|verdict| verdict.loses_data()),
-                verdicts.iter().any(|verdict| !verdict.loses_data()),
-            )
+            (verdicts.iter().any(|verdict| verdict.loses_data()), verdicts.iter().any(|verdict| !verdict.loses_data()))
         };
         let all: Vec<OpaqueOnDisks> =
             self.opaque_on_disks().into_iter().filter(|it| it.object.may_contain_devices()).collect();

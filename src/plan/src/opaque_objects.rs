@@ -1,8 +1,8 @@
 //! Objects whose content could not be inspected, and the conditions under which a first installation may wipe these
 //! objects. The conditions for a reinstall are in `missing_members`.
 
-use super::planner_state::PlanDecider;
 use super::InstallClaim;
+use super::planner_state::PlanDecider;
 use common::error_code::ErrorCode;
 use model::device_name::KernelName;
 use model::inventory::{Inventory, InventoryDisk, OpaqueObject};

@@ -37,10 +37,8 @@ impl<'a> PlanDecider<'a> {
             let verdict = if stays { DiskVerdict::Keep } else { DiskVerdict::Wipe };
             self.parts.insert(part.device.kernel_name(), verdict);
         }
-        self.devices.insert(
-            disk.device.clone(),
-            new_device(found, DeviceFate::Wiped, found.device.clone(), found.size_bytes),
-        );
+        self.devices
+            .insert(disk.device.clone(), new_device(found, DeviceFate::Wiped, found.device.clone(), found.size_bytes));
         for wanted in &kept {
             if let Some(part) = table.iter().find(|part| part.number == wanted.number) {
                 self.devices.insert(disk.device.partition_path(wanted.number), kept_partition(found, part));
@@ -76,8 +74,7 @@ impl<'a> PlanDecider<'a> {
         } else {
             return None;
         };
-        let message =
-            format!("{device} has partitions that must be preserved, but {why}", device = found.device);
+        let message = format!("{device} has partitions that must be preserved, but {why}", device = found.device);
         Some(Diagnostic::new(format!("{place}.partitions"), message).with_code(ErrorCode::NotReinstallable))
     }
 
@@ -102,17 +99,7 @@ impl<'a> PlanDecider<'a> {
         let table = gpt_partitions(found);
         let removed: Vec<&DiskPartition> =
             table.iter().filter(|part| kept.iter().all(|kept| kept.number != part.number)).collect();
-        let mut added = Vec::new();
-        for (wanted, extent) in new {
-            let path = found.device.partition_path(wanted.number);
-            let device = new_device(found, DeviceFate::Wiped, path, extent.length_bytes(found.sector_bytes));
-            self.devices.insert(disk.device.partition_path(wanted.number), device);
-            let mut partition = self.new_partition(&disk.device, wanted, found, *extent);
-            // An entry that would differ only in its GUID is not changed.
-            let same = removed.iter().find(|part| is_same_entry(part, &partition, found.sector_bytes));
-            partition.guid = same.and_then(|part| part.guid).unwrap_or(partition.guid);
-            added.push(partition);
-        }
+        let added = self.add_partitions(disk, found, &removed, new);
         let ranges: Vec<ByteRange> = kept.iter().map(|part| extent_of(part)).collect();
         let extents: Vec<SectorExtent> = new.iter().map(|(_, extent)| *extent).collect();
         let (first, zero) = erased_ranges::cleared_ranges(found, &removed, &extents, &ranges);
@@ -137,6 +124,28 @@ impl<'a> PlanDecider<'a> {
             removed: removed.iter().map(|part| part.number).collect(),
             added,
         });
+    }
+
+    /// Registers the new partitions, and returns their entries.
+    fn add_partitions(
+        &mut self,
+        disk: &DiskSpec,
+        found: &'a InventoryDisk,
+        removed: &[&DiskPartition],
+        new: &[(&PartitionSpec, SectorExtent)],
+    ) -> Vec<NewPartition> {
+        let mut added = Vec::new();
+        for (wanted, extent) in new {
+            let path = found.device.partition_path(wanted.number);
+            let device = new_device(found, DeviceFate::Wiped, path, extent.length_bytes(found.sector_bytes));
+            self.devices.insert(disk.device.partition_path(wanted.number), device);
+            let mut partition = self.new_partition(&disk.device, wanted, found, *extent);
+            // An entry that would differ only in its GUID is not changed.
+            let same = removed.iter().find(|part| is_same_entry(part, &partition, found.sector_bytes));
+            partition.guid = same.and_then(|part| part.guid).unwrap_or(partition.guid);
+            added.push(partition);
+        }
+        added
     }
 }
 
@@ -176,7 +185,7 @@ fn is_same_entry(part: &DiskPartition, new: &NewPartition, sector_bytes: u32) ->
     })
 }
 
-/// Returns the partitions of a disk that a reinstall renews, as byte ranges that must not be written.
+/// Returns the extents of the preserved partitions of a disk; an empty list unless the disk is partly kept.
 pub(crate) fn preserved_extents(disks: &[PartlyKeptDisk], name: &KernelName) -> Vec<ByteRange> {
     let disk = disks.iter().find(|disk| disk.name == *name);
     disk.iter().flat_map(|disk| &disk.preserved).map(extent_of).collect()
@@ -209,7 +218,10 @@ pub(crate) fn subtract_areas(ranges: Vec<ByteRange>, areas: &[ByteRange]) -> Vec
             let after = (range.start.max(end(area)), end(&range));
             let is_apart = end(&range) <= area.start || end(area) <= range.start;
             let pieces = if is_apart { vec![(range.start, end(&range))] } else { vec![before, after] };
-            pieces.into_iter().filter(|(from, to)| from < to).map(|(from, to)| ByteRange { start: from, length: to - from })
+            pieces
+                .into_iter()
+                .filter(|(from, to)| from < to)
+                .map(|(from, to)| ByteRange { start: from, length: to - from })
         };
         left = left.into_iter().flat_map(split).collect();
     }

@@ -7,8 +7,9 @@ use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::{AttemptSecret, PendingCreation, RecordedVolume};
 use model::inventory::{self};
 use operations::{
-    ClearRanges, CreateArray, CreateGroup, CreateVolume, DiskIdentity, Holder, LuksContainer, ManifestVolume, PartitionTable,
-    PreparePersistent, ReceivedDevice, SparseVolume, TableEdit, TryArray, TryFilesystem, WipeDisk, ZeroProof,
+    ClearRanges, CreateArray, CreateGroup, CreateVolume, DiskIdentity, Holder, LuksContainer, ManifestVolume,
+    PartitionTable, PreparePersistent, ReceivedDevice, SparseVolume, TableEdit, TryArray, TryFilesystem, WipeDisk,
+    ZeroProof,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;

@@ -133,11 +133,10 @@ impl<'a> PlanDecider<'a> {
     /// Returns the verdicts of all disks below a device of the inventory.
     pub(crate) fn verdicts_below(&self, name: &KernelName) -> BTreeSet<DiskVerdict> {
         let mut combined = self.combined.borrow_mut();
-        let combined =
-            combined.get_or_insert_with(|| {
-                let part = |name: &KernelName| self.parts.get(name).map(|verdict| verdict_bit(*verdict));
-                self.stack.combine_values_from(|disk| verdict_bit(self.verdict(disk)), part)
-            });
+        let combined = combined.get_or_insert_with(|| {
+            let part = |name: &KernelName| self.parts.get(name).map(|verdict| verdict_bit(*verdict));
+            self.stack.combine_values_from(|disk| verdict_bit(self.verdict(disk)), part)
+        });
         let bits = self.stack.combined_value(combined, name).unwrap_or_else(|| verdict_bit(self.verdict(name)));
         DiskVerdict::ALL.into_iter().filter(|verdict| bits & verdict_bit(*verdict) != 0).collect()
     }

@@ -24,14 +24,16 @@ impl PlanDecider<'_> {
             let Some(record) = record else { continue };
             let wanted = listed.wipe_policy();
             let numbers = preserved.numbers_on(listed);
-            let given_away = record.preserved.iter().filter(|number| listed.wipeonreinstall && !numbers.contains(number));
+            let given_away =
+                record.preserved.iter().filter(|number| listed.wipeonreinstall && !numbers.contains(number));
             let parts = given_away.map(|number| {
                 let part = listed.device.partition_path(*number);
                 (format!("disks[{index}].partitions"), part, WipePolicy::Wiped, WipePolicy::Kept)
             });
-            let disk = record.promise.filter(|promised| *promised != wanted).map(|promised| {
-                (format!("disks[{index}].wipeonreinstall"), listed.device.clone(), wanted, promised)
-            });
+            let disk = record
+                .promise
+                .filter(|promised| *promised != wanted)
+                .map(|promised| (format!("disks[{index}].wipeonreinstall"), listed.device.clone(), wanted, promised));
             for (place, device, wanted, promised) in disk.into_iter().chain(parts).collect::<Vec<_>>() {
                 changes = true;
                 let message = format!(

@@ -33,11 +33,14 @@ pub fn after(plan: &Plan, before: Inventory) -> Inventory {
 
 /// Executes the plan like [`after`], but simulates a power failure after this number of operations.
 pub(crate) fn cut(plan: &Plan, before: Inventory, operations: usize) -> Inventory {
-    let mut machine = Machine(before.clone());
+    // Only such plans stop preserved arrays.
+    let is_partly_kept = plan.disks.iter().any(|disk| disk.verdict == DiskVerdict::PartlyKept);
+    let stopped = is_partly_kept.then(|| before.clone());
+    let mut machine = Machine(before, stopped);
     for operation in plan.stages.iter().flat_map(|stage| &stage.operations).take(operations) {
         machine.run(operation);
     }
-    machine.assemble_again(&before);
+    machine.assemble_again();
     machine.0
 }
 
@@ -60,7 +63,8 @@ fn brought_uuid(number: u32) -> String {
     format!("brought-{number}")
 }
 
-struct Machine(Inventory);
+/// Present state of the machine, and its state before the plan if the plan stops preserved arrays.
+struct Machine(Inventory, Option<Inventory>);
 
 impl Machine {
     fn run(&mut self, operation: &Operation) {
@@ -88,6 +92,7 @@ impl Machine {
             DeviceOp::MakeFilesystem(make) => self.make_filesystem(make),
             DeviceOp::PreparePersistent(volume) => self.prepare(volume),
             DeviceOp::AssembleArray(AssembleArray { uuid, .. }) => {
+                self.assemble_again();
                 assert!(self.0.arrays.iter().any(|array| array.uuid == *uuid), "{operation:?}");
             }
             DeviceOp::ActivateGroup(ActivateGroup { name, volumes, .. }) => {
@@ -110,12 +115,15 @@ impl Machine {
             SessionOp::BurnDisk(burn) => self.burn_disk(burn),
             SessionOp::CreateSystem(create) => self.burn_disk(&create.onto),
             SessionOp::Rehearse(rehearsal) => {
-                let before = self.0.clone();
+                // The rehearsal assembles preserved arrays that were stopped on partly kept disks.
+                let mut trial = Machine(self.0.clone(), self.1.clone());
+                trial.assemble_again();
+                let before = trial.0.clone();
                 let (added, back): (Vec<RestoreOp>, Vec<RestoreOp>) =
                     rehearsal.operations.iter().cloned().partition(|is| matches!(is, RestoreOp::CreateVolume(_)));
-                back.into_iter().map(Operation::from).for_each(|operation| self.run(&operation));
-                assert_eq!(self.0, before, "{rehearsal:?}");
-                let mut snapshots = Machine(before);
+                back.into_iter().map(Operation::from).for_each(|operation| trial.run(&operation));
+                assert_eq!(trial.0, before, "{rehearsal:?}");
+                let mut snapshots = Machine(before, self.1.clone());
                 added.into_iter().map(Operation::from).for_each(|operation| snapshots.run(&operation));
             }
             SessionOp::WritePersistent(write) => self.write_files(write),

@@ -6,8 +6,9 @@ use super::plan_decisions::PlanDecisions;
 use super::preserved_activation::{RestorePlan, mount_path};
 use super::system_source::{SourceInputs, StageOperations, SystemStages};
 use super::{
-    DiskVerdict, FirmwarePlan, Plan, PlanRequest, PlanSummary, attempt_record, creation_trials, display, image_boot_setup,
-    install_marker, luks, opaque_objects, operation_args, preservation_proof, step_selection, writable_extents,
+    DiskVerdict, FirmwarePlan, Plan, PlanRequest, PlanSummary, attempt_record, creation_trials, display,
+    image_boot_setup, install_marker, luks, opaque_objects, operation_args, preservation_proof, step_selection,
+    writable_extents,
 };
 use model::device_name::KernelName;
 use model::install_marker::InstallMarker;
@@ -20,8 +21,8 @@ use operations::{
 };
 use std::collections::BTreeSet;
 use storage_operations::{
-    create_arrays, create_groups_and_volumes, devices_with_verdict, lock_operations, prove_zeros,
-    release_operations, try_arrays, unmount_operations, volume_operations,
+    create_arrays, create_groups_and_volumes, devices_with_verdict, lock_operations, prove_zeros, release_operations,
+    try_arrays, unmount_operations, volume_operations,
 };
 
 mod storage_operations;

@@ -53,6 +53,7 @@ mod mutated_inventories;
 mod nonblank_disk_protection;
 mod operation_effects;
 mod order_age;
+mod partly_kept_disks;
 mod placeholder_serial_numbers;
 mod plan_approval;
 mod plan_preview;

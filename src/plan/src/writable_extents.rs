@@ -12,8 +12,8 @@
 //! | the blank disk of a Kubernetes volume, or the physical volumes of the volume's group | from the stage that creates or adds the volume |
 //! | any other object | not at all |
 
-use super::assembly_graph::AssembledMembers;
 use super::Plan;
+use super::assembly_graph::AssembledMembers;
 use super::partly_kept_disks::ranges_outside;
 use model::device_name::DevicePath;
 use model::inventory::Inventory;

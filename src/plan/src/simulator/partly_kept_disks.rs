@@ -33,7 +33,8 @@ impl Machine {
         table.partitions.retain(|part| !edit.removed.contains(&part.number));
         for new in &edit.added {
             let (start_bytes, end) = (new.first_lba * sector, (new.last_lba + 1) * sector);
-            let is_apart = |part: &DiskPartition| end <= part.start_bytes || part.start_bytes + part.size_bytes <= start_bytes;
+            let is_apart =
+                |part: &DiskPartition| end <= part.start_bytes || part.start_bytes + part.size_bytes <= start_bytes;
             assert!(table.partitions.iter().all(is_apart), "{new:?} overlaps {:?}", table.partitions);
             table.partitions.push(DiskPartition {
                 number: new.number,
@@ -51,12 +52,14 @@ impl Machine {
 
     /// Assembles the preserved arrays of partly kept disks again, and the groups on them. The plan stops them before it
     /// changes the table, and the next run assembles all devices.
-    pub(super) fn assemble_again(&mut self, before: &Inventory) {
+    pub(super) fn assemble_again(&mut self) {
+        let Some(before) = &self.1.clone() else { return };
         for old in &before.arrays {
             let Some(running) = &old.running else { continue };
-            let is_stopped = |array: &&mut MdArray| array.uuid == old.uuid && array.running.is_none();
+            let is_stopped = |array: &&mut MdArray| {
+                array.uuid == old.uuid && array.running.is_none() && array.members == old.members
+            };
             let Some(array) = self.0.arrays.iter_mut().find(is_stopped) else { continue };
-            assert_eq!(array.members, old.members);
             array.running = Some(running.clone());
             self.put_back(before, running);
         }
@@ -64,11 +67,18 @@ impl Machine {
             let stays = |device: &DevicePath| self.0.all_signatures().any(|(path, _)| path == device);
             let is_lost = self.0.groups.iter().all(|group| group.uuid != old.uuid || group.name != old.name);
             let on_arrays = old.present_devices().all(|device| {
-                stays(device) && before.arrays.iter().any(|array| array.running.as_ref().is_some_and(|name| name.device_path() == *device))
+                stays(device)
+                    && before
+                        .arrays
+                        .iter()
+                        .any(|array| array.running.as_ref().is_some_and(|name| name.device_path() == *device))
             });
             if is_lost && on_arrays {
                 self.0.groups.push(old.clone());
-                old.volumes.iter().filter_map(|volume| volume.running.as_ref()).for_each(|name| self.put_back(before, name));
+                old.volumes
+                    .iter()
+                    .filter_map(|volume| volume.running.as_ref())
+                    .for_each(|name| self.put_back(before, name));
             }
         }
     }

@@ -101,8 +101,11 @@ pub(super) fn unmount_operations(decided: &PlanDecisions) -> Vec<Operation> {
         ArrayFate::Kept { device, .. } => Operation::Device(DeviceOp::StopArray(StopArray { device: device.clone() })),
     });
     let kept = devices_with_verdict(decided, |verdict| verdict == DiskVerdict::Keep);
-    let disks =
-        devices_with_verdict(decided, DiskVerdict::is_written).into_iter().chain(kept).chain(written_for_volumes(decided)).collect();
+    let disks = devices_with_verdict(decided, DiskVerdict::is_written)
+        .into_iter()
+        .chain(kept)
+        .chain(written_for_volumes(decided))
+        .collect();
     let flush = Operation::Run(SessionOp::FlushDisks(FlushDisks { disks }));
     std::iter::once(Operation::Run(SessionOp::Unmount))
         .chain(luks::close_containers(decided, false))
