@@ -63,12 +63,14 @@ pub enum CliCommand {
         drophammer rollout resume 7\n\n{EXIT_CODES}"
     ))]
     Rollout(crate::operator_client::rollouts::RolloutOptions),
-    /// List, show and change the layouts of a server.
+    /// List, show and change the layouts of a server, or write the layout of an existing machine.
     #[command(after_help = format!(
         "Examples: list the layouts; print one as YAML; create or update one from a file\n  \
         drophammer layout list --server http://10.0.0.1:8080\n  \
         drophammer layout show default > default.yaml\n  \
-        drophammer layout apply default.yaml\n\n{EXIT_CODES}"
+        drophammer layout apply default.yaml\n\n\
+        Write the layout of this machine, which another installer has installed\n  \
+        drophammer layout from-machine --id web-1 > web-1.yaml\n\n{EXIT_CODES}"
     ))]
     Layout(crate::operator_client::LayoutOptions),
     /// List and show the OS definitions of a server, and change their parameters for all machines.

@@ -7,6 +7,7 @@ pub(crate) mod check;
 mod check_fuzz;
 pub mod explain;
 pub mod image_add;
+pub mod layout_from_machine;
 pub mod plan;
 mod plan_forecast;
 mod plan_registered;

@@ -3,6 +3,8 @@
 //! A table is stored as the bytes that were read from the disk, so that the entries in an image keep their attributes
 //! and unknown fields. Entry N is in slot N-1, even if earlier slots are free.
 
+pub(crate) mod edit;
+
 use flate2::Crc;
 use std::fs::File;
 use std::io;
@@ -47,6 +49,8 @@ const ENTRIES_CRC: usize = 88;
 const PARTITION_GUID: usize = 16;
 const FIRST_LBA: usize = 32;
 const LAST_LBA: usize = 40;
+#[cfg(test)]
+const ATTRIBUTES: usize = 48;
 const NAME: usize = 56;
 
 /// Function that fills a buffer with the bytes at an offset of a disk, or of a copy of a disk's contents.
@@ -128,15 +132,14 @@ impl Gpt {
         if !(HEADER_BYTES..=sector as u32).contains(&size) || gpt.header_crc() != gpt.header_u32(HEADER_CRC) {
             return damaged("the header's checksum does not match");
         }
-        let (count, entry_bytes) = (gpt.header_u32(ENTRY_COUNT) as usize, gpt.header_u32(ENTRY_SIZE) as usize);
-        // Real tables have at most a few hundred entries; a forged number must not exhaust memory.
-        if !(1..=4096).contains(&count) || !(128..=4096).contains(&entry_bytes) || !entry_bytes.is_power_of_two() {
+        if !gpt.has_supported_sizes() {
+            let (count, entry_bytes) = (gpt.header_u32(ENTRY_COUNT), gpt.header_u32(ENTRY_SIZE));
             return damaged(&format!("{count} entries of {entry_bytes} bytes are not supported"));
         }
         if gpt.header_u64(OWN_LBA) != lba {
             return damaged("the header contains another sector number than its own");
         }
-        gpt.entries = vec![0; count * entry_bytes];
+        gpt.entries = vec![0; gpt.entries_bytes()];
         let at = gpt.entries_lba().checked_mul(sector).ok_or(io::ErrorKind::InvalidData)?;
         read_at(&mut gpt.entries, at)?;
         if compute_crc(&gpt.entries) != gpt.header_u32(ENTRIES_CRC) {
@@ -171,13 +174,30 @@ impl Gpt {
         (self.entries.len() as u64).div_ceil(self.sector)
     }
 
+    /// Returns whether the number and size of the entries are supported. Real tables have at most a few hundred entries;
+    /// a forged number must not exhaust memory.
+    fn has_supported_sizes(&self) -> bool {
+        let bytes = self.entry_bytes();
+        (1..=4096).contains(&self.header_u32(ENTRY_COUNT)) && (128..=4096).contains(&bytes) && bytes.is_power_of_two()
+    }
+
+    /// Returns the size of one entry according to the header.
+    fn entry_bytes(&self) -> usize {
+        self.header_u32(ENTRY_SIZE) as usize
+    }
+
+    /// Returns the size of all entries according to the header.
+    fn entries_bytes(&self) -> usize {
+        self.header_u32(ENTRY_COUNT) as usize * self.entry_bytes()
+    }
+
     pub fn sector_bytes(&self) -> u64 {
         self.sector
     }
 
     /// Returns the partitions, which are the entries in use.
     pub fn entries(&self) -> impl Iterator<Item = GptEntry> {
-        let entries = self.entries.chunks_exact(self.header_u32(ENTRY_SIZE) as usize).zip(1..);
+        let entries = self.entry_slots().zip(1..);
         entries.filter(|(entry, _)| entry[..PARTITION_GUID] != [0; PARTITION_GUID]).map(|(entry, number)| GptEntry {
             number,
             kind: read_guid(entry, 0),
@@ -268,8 +288,13 @@ impl Gpt {
         compute_crc(&header)
     }
 
+    /// Returns the slots of the entries, used or not, in the order of their numbers.
+    fn entry_slots(&self) -> impl Iterator<Item = &[u8]> {
+        self.entries.chunks_exact(self.entry_bytes())
+    }
+
     fn entry_slot_mut(&mut self, number: u32) -> Option<&mut [u8]> {
-        let bytes = self.header_u32(ENTRY_SIZE) as usize;
+        let bytes = self.entry_bytes();
         self.entries.chunks_exact_mut(bytes).nth((number as usize).checked_sub(1)?)
     }
 

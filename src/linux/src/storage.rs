@@ -23,6 +23,8 @@ pub mod mkfs;
 pub mod mount;
 pub(crate) mod overlay;
 pub mod partition_table;
+pub mod partition_table_edit;
+pub mod range_clearing;
 pub mod read_only_assembly;
 mod scratch_disk;
 pub mod signature_wipe;

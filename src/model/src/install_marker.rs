@@ -134,6 +134,9 @@ pub struct RecordedDisk {
     /// Whether a reinstall may wipe the disk. `None` in older markers, which do not contain this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promise: Option<WipePolicy>,
+    /// Numbers of the partitions that a reinstall preserves although it may wipe the disk; empty in older markers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub preserved: Vec<u32>,
     /// Objects that the attempt was about to create on this disk, which is otherwise preserved, when the record was
     /// written. Empty in the marker of a finished installation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

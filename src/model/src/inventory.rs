@@ -106,6 +106,9 @@ pub struct FilesystemContents {
     /// Reason why an existing install marker cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable_marker: Option<String>,
+    /// Text of `/etc/fstab`, if this is the root filesystem of an installation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fstab: Option<String>,
     /// Backing files of sparse Kubernetes volumes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sparse: Vec<SparseFile>,

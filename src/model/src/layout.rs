@@ -17,6 +17,7 @@ pub mod layout_set;
 mod mapper_name;
 mod mkfs;
 mod parser;
+pub mod preserved_objects;
 mod size;
 #[cfg(test)]
 mod tests;

@@ -6,13 +6,13 @@ use crate::effect::operations;
 use crate::operation_text::{DeviceSizes, OperationLine};
 use crate::{
     ActivateGroup, AdaptImage, AdaptMoved, AssembleArray, AssertFree, BootEntries, BurnDisk, BurnImage,
-    CheckContainers, CloseContainer, CreateArray, CreateGroup, CreateSystem, CreateVolume, DeactivateGroup,
-    DiskIdentity, Effect, ExtendFstab, FinalReport, FindLoader, FindPrograms, FinishInputs, FlushDisks, GrowFilesystem,
-    Holder, InjectFiles, Kexec, LoadKernel, LockDisk, LuksContainer, MakeFilesystem, MountFilesystem, MountReadOnly,
-    MoveStands, OpenContainer, PartitionTable, PlannedOperation, PreparePersistent, ProveKept, ProveZeros, ReachImage,
-    ReceiveMigration, Rehearsal, RemoveVariables, RestoreOp, StageName, StopArray, TakeDown, TellPointOfNoReturn,
-    TryArray, TryFilesystem, UnlockDisk, Unmount, VerifyDefinition, WipeDisk, WriteCrypttab, WriteFstab,
-    WriteMachineFiles, WriteMarker, WritePersistent,
+    CheckContainers, ClearRanges, CloseContainer, CreateArray, CreateGroup, CreateSystem, CreateVolume,
+    DeactivateGroup, DiskIdentity, Effect, ExtendFstab, FinalReport, FindLoader, FindPrograms, FinishInputs,
+    FlushDisks, GrowFilesystem, Holder, InjectFiles, Kexec, LoadKernel, LockDisk, LuksContainer, MakeFilesystem,
+    MountFilesystem, MountReadOnly, MoveStands, OpenContainer, PartitionTable, PlannedOperation, PreparePersistent,
+    ProveKept, ProveZeros, ReachImage, ReceiveMigration, Rehearsal, RemoveVariables, RestoreOp, StageName, StopArray,
+    TableEdit, TakeDown, TellPointOfNoReturn, TryArray, TryFilesystem, UnlockDisk, Unmount, VerifyDefinition, WipeDisk,
+    WriteCrypttab, WriteFstab, WriteMachineFiles, WriteMarker, WritePersistent,
 };
 use serde::Serialize;
 
@@ -51,7 +51,9 @@ operations! {
         AssertFree(AssertFree),
         ProveZeros(ProveZeros),
         WipeDisk(WipeDisk),
+        ClearRanges(ClearRanges),
         WriteTable(PartitionTable),
+        EditTable(TableEdit),
         CreateArray(CreateArray),
         CreateGroup(CreateGroup),
         CreateVolume(CreateVolume),

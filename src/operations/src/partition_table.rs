@@ -1,7 +1,7 @@
 //! Partition tables.
 
 use crate::operation_text::{DeviceSizes, MIB, OperationLine};
-use crate::{DiskIdentity, Effect, PlannedOperation};
+use crate::{DiskIdentity, Effect, PlannedOperation, TableEdit};
 use model::device_name::DevicePath;
 use serde::Serialize;
 use uuid::Uuid;
@@ -34,7 +34,7 @@ pub struct NewPartition {
 impl PlannedOperation for PartitionTable {
     fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
         let line = OperationLine::on_device("", self.device.as_str(), ": GPT");
-        OperationLine { text: line.text.with(partition_rows(self)), ..line }
+        OperationLine { text: line.text.with(partition_rows(&self.partitions, self.sector_bytes)), ..line }
     }
 
     fn effect(&self) -> Effect<'_> {
@@ -42,12 +42,34 @@ impl PlannedOperation for PartitionTable {
     }
 }
 
-fn partition_rows(table: &PartitionTable) -> Vec<String> {
-    let mut partitions: Vec<_> = table.partitions.iter().collect();
+impl PlannedOperation for TableEdit {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        let numbers = |numbers: &mut dyn Iterator<Item = u32>| {
+            let mut numbers: Vec<u32> = numbers.collect();
+            numbers.sort_unstable();
+            match numbers.is_empty() {
+                true => "none".to_owned(),
+                false => numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", "),
+            }
+        };
+        let kept = numbers(&mut self.preserved.iter().map(|entry| entry.number));
+        let removed = numbers(&mut self.removed.iter().copied());
+        let text = format!(": change the GPT: preserve partitions {kept}; remove {removed}; then create");
+        let line = OperationLine::on_device("", self.device.as_str(), text);
+        OperationLine { text: line.text.with(partition_rows(&self.added, self.sector_bytes)), ..line }
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        Effect::none()
+    }
+}
+
+fn partition_rows(partitions: &[NewPartition], sector_bytes: u32) -> Vec<String> {
+    let mut partitions: Vec<_> = partitions.iter().collect();
     partitions.sort_by_key(|partition| partition.number);
     let row = |partition: &&NewPartition| {
         let sectors = partition.last_lba + 1 - partition.first_lba;
-        let mib = sectors * u64::from(table.sector_bytes) / MIB;
+        let mib = sectors * u64::from(sector_bytes) / MIB;
         let name = if partition.name.is_empty() { String::new() } else { format!(" \"{}\"", partition.name) };
         format!("{}{name}  {mib} MiB  {}", partition.number, describe_partition_type(partition.kind))
     };

@@ -41,6 +41,8 @@ pub struct PreservedObject {
 pub enum ObjectLocator {
     /// A disk, identified by its kernel name. The name is stable while the agent runs.
     Disk(KernelName),
+    /// A preserved partition of a disk whose other partitions are renewed, identified by its path.
+    Partition(DevicePath),
     /// An array, identified by its UUID. `device` is for display only, because kernel names of arrays may change while
     /// the agent runs.
     Array {
@@ -69,6 +71,7 @@ impl fmt::Display for ObjectLocator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ObjectLocator::Disk(name) => write!(f, "disk {}", name.device_path()),
+            ObjectLocator::Partition(device) => write!(f, "partition {device}"),
             ObjectLocator::Array { device: None, uuid } => write!(f, "array {uuid}"),
             ObjectLocator::Array { device: Some(device), .. } => write!(f, "array {device}"),
             ObjectLocator::Group { name, .. } => write!(f, "volume group {name}"),

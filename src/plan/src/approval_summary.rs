@@ -23,6 +23,7 @@ use common::diagnostic::Diagnostic;
 use model::device_name::LayoutPath;
 use model::inventory::{self, Inventory, UniqueIdentifiers};
 use model::layout::graph::LayoutGraph;
+use model::layout::preserved_objects::PreservedObjects;
 use model::layout::{self, FilesystemFormat, Layout};
 use model::storage_graph::{LayoutMatch, disk_lookup};
 
@@ -117,15 +118,23 @@ pub(crate) fn predict_summary(
     if !problems.is_empty() {
         return Err(problems);
     }
-    let kind = |_: usize, on: &[&ApprovedDisk]| {
-        let is_kept = !on.is_empty() && on.iter().all(|disk| disk.verdict == DiskVerdict::Keep);
+    let graph = LayoutGraph::from_layout(layout);
+    let preserved = PreservedObjects::from_graph(&graph);
+    let kind = |device: Option<&LayoutPath>, on: &[&ApprovedDisk]| {
+        let is_marked =
+            request.mode == InstallMode::Reinstall && device.is_some_and(|device| preserved.includes_device(device));
+        let is_kept = !on.is_empty() && (is_marked || on.iter().all(|disk| disk.verdict == DiskVerdict::Keep));
         Some(if is_kept { ObjectFate::Kept } else { ObjectFate::Made })
     };
+    let array = |index: usize, on: &[&ApprovedDisk]| kind(Some(&layout.raid[index].arrayname), on);
+    // A group is preserved only as a whole, together with its devices.
+    let group = |index: usize, on: &[&ApprovedDisk]| kind(layout.volumegroups[index].devices.first(), on);
+    let volume = |index: usize, on: &[&ApprovedDisk]| kind(Some(&layout.logicalvolumes[index].device_path()), on);
     let filesystem = |index: usize, on: &[&ApprovedDisk]| match layout.filesystems[index].format {
         FilesystemFormat::Tmpfs => None,
-        _ => kind(index, on),
+        _ => kind(Some(&layout.filesystems[index].device), on),
     };
-    let fates = ObjectFates { array: &kind, group: &kind, volume: &kind, filesystem: &filesystem };
+    let fates = ObjectFates { array: &array, group: &group, volume: &volume, filesystem: &filesystem };
     Ok(SummaryInputs { layout, request, disks }.build_summary(fates))
 }
 
@@ -137,6 +146,7 @@ fn predict_disks(
     problems: &mut Vec<Diagnostic>,
 ) -> Vec<Option<ApprovedDisk>> {
     let identifiers = UniqueIdentifiers::from_disks(&inventory.disks);
+    let graph = LayoutGraph::from_layout(layout);
     let mut seen: Vec<&inventory::InventoryDisk> = Vec::new();
     let mut disks = Vec::new();
     for (index, listed) in layout.disks.iter().enumerate() {
@@ -152,7 +162,7 @@ fn predict_disks(
             }
             Ok(disk) => {
                 seen.push(disk);
-                let verdict = verdict_on_disk(request.mode, Some(listed));
+                let verdict = verdict_on_disk(request.mode, Some((&graph, listed)));
                 let verdict = ApprovedDisk::new(listed, disk, &identifiers, verdict);
                 // The content of the disks has changed since the inventory was read, and was not read again.
                 disks.push(Some(ApprovedDisk { contents: None, ..verdict }));

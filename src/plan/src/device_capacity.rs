@@ -221,6 +221,7 @@ mod tests {
             level,
             createoptions: options.iter().map(|option| (*option).to_owned()).collect(),
             spares,
+            preserve: false,
         }
     }
 
@@ -363,6 +364,7 @@ mod tests {
                 reinstall: Default::default(),
                 grow: false,
                 encrypted: None,
+                preserve: false,
             };
             assert_eq!(min_filesystem_mib(&filesystem, sector).map(|(mib, _)| mib), expected, "{format} {options:?}");
         }

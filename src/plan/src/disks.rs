@@ -64,7 +64,7 @@ impl<'a> PlanDecider<'a> {
     }
 
     fn decide_disk(&mut self, place: &str, disk: &layout::DiskSpec, found: &'a inventory::InventoryDisk) {
-        let verdict = match verdict_on_disk(self.request.mode, Some(disk)) {
+        let verdict = match verdict_on_disk(self.request.mode, Some((self.graph, disk))) {
             DiskVerdict::Keep if self.is_empty(disk, found) || self.was_recreated(&disk.device, found) => {
                 DiskVerdict::Make
             }
@@ -87,8 +87,9 @@ impl<'a> PlanDecider<'a> {
                 self.warn(format!("{device} must be kept, but {said}", device = found.device));
                 self.make_disk(place, disk, found, DeviceFate::Blank);
             }
-            _ => {
-                self.decided.problems.extend(keep_disk(place, disk, found));
+            DiskVerdict::PartlyKept => self.renew_disk(place, disk, found),
+            DiskVerdict::Keep | DiskVerdict::NotOurs | DiskVerdict::Volumes => {
+                self.decided.problems.extend(keep_disk(place, disk, found, &|_| true));
                 self.note_kept(disk, found);
             }
         }
@@ -130,13 +131,7 @@ impl<'a> PlanDecider<'a> {
         found: &'a inventory::InventoryDisk,
         fate: DeviceFate,
     ) {
-        if found.read_only {
-            let message = format!(
-                "{device} is read-only: it cannot be written (possible causes: write protection switch, failing disk)",
-                device = found.device
-            );
-            self.refuse(ErrorCode::DiskUnusable, format!("{place}.device"), message);
-        }
+        self.decided.problems.extend(explain_read_only(place, found));
         let extents =
             match partition_placement::place_partitions(&disk.partitions, found.size_bytes, found.sector_bytes) {
                 Ok(extents) => extents,
@@ -184,7 +179,7 @@ impl<'a> PlanDecider<'a> {
         }
     }
 
-    fn new_partition(
+    pub(crate) fn new_partition(
         &mut self,
         listed: &LayoutPath,
         new: &layout::PartitionSpec,
@@ -204,21 +199,7 @@ impl<'a> PlanDecider<'a> {
     }
 
     fn note_kept(&mut self, disk: &layout::DiskSpec, found: &'a inventory::InventoryDisk) {
-        let kept = |path: &DevicePath, size_bytes: u64, blank: bool, content: &'a [inventory::DeviceSignature]| {
-            PlannedDevice {
-                path: path.clone(),
-                now: path.clone(),
-                fate: DeviceFate::Kept,
-                absent: None,
-                blank,
-                size_bytes: Some(size_bytes),
-                most_bytes: size_bytes,
-                sector_bytes: found.sector_bytes,
-                stripe_bytes: 0,
-                content: Ok(content),
-            }
-        };
-        let mut whole = kept(&found.device, found.size_bytes, found.blank, &found.signatures);
+        let mut whole = kept_device(found, &found.device, found.size_bytes, found.blank, &found.signatures);
         if found.table.is_some() && found.signatures.is_empty() {
             whole.content = Err(format!("there is {}", content_text::describe_contents(found)));
         }
@@ -226,14 +207,53 @@ impl<'a> PlanDecider<'a> {
         for partition in &disk.partitions {
             // A missing partition was refused together with its disk.
             if let Some(is) = gpt_partitions(found).iter().find(|is| is.number == partition.number) {
-                let device = kept(&is.device, is.size_bytes, is.blank, &is.signatures);
-                self.devices.insert(disk.device.partition_path(partition.number), device);
+                self.devices.insert(disk.device.partition_path(partition.number), kept_partition(found, is));
             }
         }
     }
 }
 
-fn new_device<'a>(
+/// Returns a device that is preserved, with its content.
+fn kept_device<'a>(
+    disk: &inventory::InventoryDisk,
+    path: &DevicePath,
+    size_bytes: u64,
+    blank: bool,
+    content: &'a [inventory::DeviceSignature],
+) -> PlannedDevice<'a> {
+    PlannedDevice {
+        path: path.clone(),
+        now: path.clone(),
+        fate: DeviceFate::Kept,
+        absent: None,
+        blank,
+        size_bytes: Some(size_bytes),
+        most_bytes: size_bytes,
+        sector_bytes: disk.sector_bytes,
+        stripe_bytes: 0,
+        content: Ok(content),
+    }
+}
+
+pub(crate) fn kept_partition<'a>(
+    disk: &inventory::InventoryDisk,
+    part: &'a inventory::DiskPartition,
+) -> PlannedDevice<'a> {
+    kept_device(disk, &part.device, part.size_bytes, part.blank, &part.signatures)
+}
+
+/// Returns the problem of a disk that cannot be written.
+pub(crate) fn explain_read_only(place: &str, found: &inventory::InventoryDisk) -> Option<Diagnostic> {
+    let message = || {
+        format!(
+            "{device} is read-only: it cannot be written (possible causes: write protection switch, failing disk)",
+            device = found.device
+        )
+    };
+    found.read_only.then(|| Diagnostic::new(format!("{place}.device"), message()).with_code(ErrorCode::DiskUnusable))
+}
+
+pub(crate) fn new_device<'a>(
     disk: &inventory::InventoryDisk,
     fate: DeviceFate,
     path: DevicePath,
@@ -254,13 +274,18 @@ fn new_device<'a>(
 }
 
 /// Returns the partitions of a GPT; an empty list for any other type of partition table.
-fn gpt_partitions(disk: &inventory::InventoryDisk) -> &[inventory::DiskPartition] {
+pub(crate) fn gpt_partitions(disk: &inventory::InventoryDisk) -> &[inventory::DiskPartition] {
     let table = disk.table.as_ref().filter(|table| table.kind == "gpt");
     table.map(|table| table.partitions.as_slice()).unwrap_or_default()
 }
 
-/// Compares the partitions of a preserved disk with the layout. The content of the partitions is compared elsewhere.
-fn keep_disk(place: &str, disk: &layout::DiskSpec, found: &inventory::InventoryDisk) -> Vec<Diagnostic> {
+/// Compares the preserved partitions of a disk with the layout. The content of the partitions is compared elsewhere.
+pub(crate) fn keep_disk(
+    place: &str,
+    disk: &layout::DiskSpec,
+    found: &inventory::InventoryDisk,
+    is_kept: &dyn Fn(&layout::PartitionSpec) -> bool,
+) -> Vec<Diagnostic> {
     if let Some(why) = &found.unreadable {
         let message = format!("{device} must be kept, but its content cannot be read: {why}", device = found.device);
         return vec![Diagnostic::new(format!("{place}.device"), message).with_code(ErrorCode::PreservedUnusable)];
@@ -270,7 +295,7 @@ fn keep_disk(place: &str, disk: &layout::DiskSpec, found: &inventory::InventoryD
         let message = format!(
             "{device} must be kept with {count} partitions, but lacks a GPT: found {actual}",
             device = found.device,
-            count = disk.partitions.len(),
+            count = disk.partitions.iter().filter(|part| is_kept(part)).count(),
             actual = content_text::describe_contents(found)
         );
         return vec![Diagnostic::new(format!("{place}.partitions"), message).with_code(ErrorCode::PreservedMismatch)];
@@ -288,7 +313,7 @@ fn keep_disk(place: &str, disk: &layout::DiskSpec, found: &inventory::InventoryD
         let message = keep_partition(found, wanted, is)?;
         Some(Diagnostic::new(format!("{place}.partitions[{index}]"), message).with_code(ErrorCode::PreservedMismatch))
     };
-    disk.partitions.iter().enumerate().filter_map(differs).collect()
+    disk.partitions.iter().enumerate().filter(|(_, part)| is_kept(part)).filter_map(differs).collect()
 }
 
 /// Returns whether the partition table belongs to an array instead of the disk. If the metadata of an array is at the

@@ -11,8 +11,9 @@
 
 use super::device_capacity::LVM_METADATA_BYTES;
 use super::partition_placement::{self, MIB, SectorExtent};
+use super::partly_kept_disks::{subtract_areas, table_areas};
 use model::deploy_steps::EraseMode;
-use model::inventory::{EraseMethod, InventoryDisk};
+use model::inventory::{DiskPartition, EraseMethod, InventoryDisk};
 use operations::{ByteRange, DiskIdentity, WipeDisk};
 
 const QUICK_SECONDS: u64 = 60;
@@ -38,6 +39,33 @@ pub(crate) fn wipe_disk(erase: EraseMode, disk: &InventoryDisk, extents: &[Secto
         first: first_ranges(disk),
         zero: zeroed_ranges(disk, extents),
     }
+}
+
+/// GUIDs of the types of partitions from which firmware boots: EFI system partition and BIOS boot partition.
+const BOOT_TYPES: [&str; 2] = ["c12a7328-f81f-11d2-ba4b-00a0c93ec93b", "21686148-6449-6e6f-744e-656564454649"];
+
+/// Returns the ranges to zero on a disk of which some partitions are preserved: the ranges that are zeroed first, and
+/// all others. They are strictly outside the preserved partitions and the partition table.
+pub(crate) fn cleared_ranges(
+    disk: &InventoryDisk,
+    removed: &[&DiskPartition],
+    new: &[SectorExtent],
+    preserved: &[ByteRange],
+) -> (Vec<ByteRange>, Vec<ByteRange>) {
+    let kept: Vec<ByteRange> =
+        preserved.iter().copied().chain(table_areas(disk.size_bytes, disk.sector_bytes)).collect();
+    let is_booted = |part: &&&DiskPartition| BOOT_TYPES.iter().any(|kind| part.kind.eq_ignore_ascii_case(kind));
+    let head = |part: &&DiskPartition| ByteRange { start: part.start_bytes, length: part.size_bytes.min(MIB) };
+    let others = removed.iter().filter(|part| !is_booted(part));
+    let first = removed.iter().filter(is_booted).chain(others).map(head).collect();
+    let old = removed.iter().map(|part| ByteRange { start: part.start_bytes, length: part.size_bytes });
+    let new = new.iter().map(|extent| ByteRange {
+        start: extent.first_lba * u64::from(disk.sector_bytes),
+        length: extent.length_bytes(disk.sector_bytes),
+    });
+    let areas = old.chain(new).flat_map(|area| [area, first_volume_range(area)]);
+    let zero = partition_placement::signature_ranges(areas, disk.size_bytes);
+    (subtract_areas(first, &kept), subtract_areas(zero, &kept))
 }
 
 /// Returns the ranges that are zeroed first. The first range is the first sector: a disk writes it atomically, a BIOS
@@ -82,7 +110,7 @@ fn first_volume_range(area: ByteRange) -> ByteRange {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::inventory::{DiskPartition, DiskTable};
+    use model::inventory::DiskTable;
 
     fn first_of(sector_bytes: u32, partitions: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let partitions = partitions.iter().map(|&(start_bytes, size_bytes)| DiskPartition {

@@ -59,7 +59,7 @@ impl<'a> PlanDecider<'a> {
                 Some((device, disks.into_iter().find(|disk| is(self.verdict(disk)))?))
             })
         };
-        if let Some((device, disk)) = on(&|verdict| matches!(verdict, DiskVerdict::Wipe | DiskVerdict::Make)) {
+        if let Some((device, disk)) = on(&DiskVerdict::is_written) {
             return Some(format!(
                 "its mount option {option} refers to {device}, but a reinstall wipes {disk}: preserve that disk too (wipeonreinstall: false), or remove the option if the filesystem no longer needs the device",
                 disk = disk.device_path()
@@ -99,10 +99,7 @@ impl<'a> PlanDecider<'a> {
             || self.layout.volumegroups.iter().any(|group| name.as_str().starts_with(&format!("/dev/{}/", group.name)));
         self.graph.find_device(&name).filter(|_| is_stacked)?;
         let disks = self.graph.objects_below([&name]).disks;
-        let is_made = |index: &usize| {
-            let verdict = self.found.get(index).map(|disk| self.verdict(&disk.name));
-            matches!(verdict, Some(DiskVerdict::Wipe | DiskVerdict::Make))
-        };
+        let is_made = |index: &usize| self.found.get(index).is_some_and(|disk| self.verdict(&disk.name).is_written());
         disks.iter().any(is_made).then(|| name.as_device())
     }
 
@@ -159,8 +156,7 @@ impl<'a> PlanDecider<'a> {
         let nameless = self.unrecognized_devices();
         // All of them have the same remedy, so a few messages are enough for the operator.
         for (part, option) in missed.into_iter().take(MAXIMUM_NAMED) {
-            for disk in
-                inventory.disks.iter().filter(|disk| self.verdict(&disk.name) == DiskVerdict::Wipe).collect::<Vec<_>>()
+            for disk in inventory.disks.iter().filter(|disk| self.verdict(&disk.name).loses_data()).collect::<Vec<_>>()
             {
                 if let Some(devices) = nameless.get(&disk.name) {
                     self.decide_unrecognized(part, option, disk, &join_few(devices, ", "));

@@ -3,7 +3,7 @@
 
 use super::partition_placement::MIB;
 use super::{DiskPlan, DiskVerdict};
-use model::inventory::InventoryDisk;
+use model::inventory::{DiskPartition, InventoryDisk};
 use model::storage_graph::LayoutMatch;
 use operations::ByteRange;
 
@@ -23,6 +23,19 @@ pub(crate) fn guarded_ranges(meant: &LayoutMatch, plan: &DiskPlan) -> Vec<ByteRa
     let mut ranges: Vec<ByteRange> = whole.into_iter().chain(parts).filter(|range| range.length > 0).collect();
     ranges.retain(|range| range.start.saturating_add(range.length) <= disk.size_bytes);
     ranges
+}
+
+/// Returns both ends of a preserved partition that the layout uses neither for a filesystem nor for an array or group.
+/// The offsets are relative to the partition.
+pub(crate) fn unused_ends(meant: &LayoutMatch, part: &DiskPartition) -> Vec<ByteRange> {
+    let layout = meant.graph.layout;
+    let is_used = layout.disks.iter().enumerate().any(|(index, listed)| {
+        let found = meant.matched_disk(index);
+        let is_here = found.is_some_and(|found| found.device.partition_path(part.number) == part.device);
+        let node = meant.graph.find_device(&listed.device.partition_path(part.number));
+        is_here && node.is_some_and(|node| !meant.graph.nodes[node].above.is_empty())
+    });
+    if is_used { Vec::new() } else { end_ranges(0, part.size_bytes) }
 }
 
 /// Returns the numbers of the partitions that the layout does not list.
@@ -54,7 +67,7 @@ fn table_ranges(disk: &InventoryDisk) -> Vec<ByteRange> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::inventory::{DiskPartition, DiskTable};
+    use model::inventory::DiskTable;
 
     fn disk(partitions: &[(u32, u64, u64)]) -> InventoryDisk {
         let partitions = partitions.iter().map(|&(number, start_mib, size_mib)| DiskPartition {
@@ -91,6 +104,7 @@ mod tests {
                 found: Default::default(),
                 now: String::new(),
                 running: Vec::new(),
+                preserved: Vec::new(),
             };
             let ranges = guarded_ranges(&meant, &plan);
             ranges.iter().map(|range| (range.start, range.length)).collect::<Vec<_>>()

@@ -6,6 +6,7 @@ use super::{InstallClaim, PlanRequest, migration_target};
 use model::install_marker::{InstallMarker, RecordedDefinition, RecordedDisk, lineage};
 use model::inventory::{self, Inventory, UniqueIdentifiers};
 use model::layout;
+use model::layout::preserved_objects::PreservedObjects;
 use model::os_definition::SelectedDefinition;
 use model::storage_graph::LayoutMatch;
 
@@ -21,8 +22,10 @@ pub(crate) fn build_marker(
     let identifiers = UniqueIdentifiers::from_disks(&meant.inventory.disks);
     // The record of an absent disk is preserved, because the disk may be attached again.
     let known = claim.begun_on.iter().chain(claim.installed.iter().flat_map(|marker| &marker.disks));
+    let preserved_objects = PreservedObjects::from_graph(&meant.graph);
     let disks = layout.disks.iter().enumerate().filter_map(|(index, listed)| {
         let promise = Some(listed.wipe_policy());
+        let preserved = preserved_objects.numbers_on(listed);
         match meant.matched_disk(index) {
             Some(disk) => {
                 let guid = future_table_guid(listed, disk, decided);
@@ -30,12 +33,13 @@ pub(crate) fn build_marker(
                     device: listed.device.to_string(),
                     guid,
                     promise,
+                    preserved,
                     ..unique_record(disk, &identifiers)
                 })
             }
             None => {
                 let known = known.clone().find(|known| known.device == listed.device)?;
-                Some(RecordedDisk { promise, guid_before: None, making: Vec::new(), ..known.clone() })
+                Some(RecordedDisk { promise, preserved, guid_before: None, making: Vec::new(), ..known.clone() })
             }
         }
     });

@@ -199,7 +199,8 @@ impl<'a> PlanDecider<'a> {
                 let disks = found.disks.iter().filter(|disk| verdicts.contains(&self.verdict(disk)));
                 disks.cloned().collect()
             };
-            let (wiped, kept) = (on(&[DiskVerdict::Wipe, DiskVerdict::Make]), on(&[DiskVerdict::Keep]));
+            let (wiped, kept) =
+                (on(&[DiskVerdict::Wipe, DiskVerdict::Make, DiskVerdict::PartlyKept]), on(&[DiskVerdict::Keep]));
             let theirs = describe_owner(&found.marker.machine, &found.marker.allocation);
             let (mode, ours) = match request.mode {
                 InstallMode::Install => ("installation", describe_owner(&claim.machine, &claim.allocation)),

@@ -173,8 +173,7 @@ impl PlanDecider<'_> {
     ) {
         let claim = self.request.claim.as_ref();
         let is_wanted = claim.is_some_and(|claim| claim.change_promise) || self.is_discarded(&found.name);
-        let is_lost =
-            self.verdict(&found.name) == DiskVerdict::Wipe && !found.blank && !known.proven.contains(&found.name);
+        let is_lost = self.verdict(&found.name).loses_data() && !found.blank && !known.proven.contains(&found.name);
         if !is_lost {
             return;
         }
@@ -247,7 +246,7 @@ impl PlanDecider<'_> {
         listed.any(|(index, listed)| {
             let is_in_place =
                 self.found.get(&index).is_some_and(|is| recorded_disk_match::may_be(record, is, &known.shared));
-            is_in_place && (listed.wipeonreinstall || self.verdict(&found.name) != DiskVerdict::Wipe)
+            is_in_place && (listed.wipeonreinstall || !self.verdict(&found.name).loses_data())
         })
     }
 
@@ -263,7 +262,7 @@ impl PlanDecider<'_> {
         let other = describe_difference(listed, record, found, likeness);
         // A preserved disk was compared with the layout, and is not written.
         let has_nothing_to_lose =
-            self.verdict(&found.name) != DiskVerdict::Wipe || found.blank || known.proven.contains(&found.name);
+            !self.verdict(&found.name).loses_data() || found.blank || known.proven.contains(&found.name);
         if has_nothing_to_lose {
             if likeness == DiskLikeness::Contradicting {
                 self.warn(other);

@@ -25,6 +25,7 @@ mod file_injection;
 mod filesystem_fate;
 mod filesystems;
 pub(crate) mod firmware;
+mod free_space;
 mod given_up_disks;
 mod guard_ranges;
 mod image_boot_setup;
@@ -48,6 +49,7 @@ mod order_age;
 mod orphan_members;
 mod os_definition;
 mod partition_placement;
+mod partly_kept_disks;
 mod plan_decisions;
 mod planned_devices;
 mod planner;
@@ -125,6 +127,7 @@ pub fn make_plan(
     decided.problems.extend(request.source().find_problems(layout, inventory, &decided));
     decided.problems.extend(firmware::refuse_cleaning(layout, inventory));
     decided.problems.extend(nonblank_disk_protection::refuse_wiping(&request, inventory, &decided.disks));
+    decided.problems.extend(partly_kept_disks::refuse_execution(&decided.partly_kept));
     decided.secret = Some(AttemptSecret::generate(ids));
     let verdicts =
         decided.problems.is_empty().then(|| approval_summary::summarize_plan(layout, inventory, &request, &decided));

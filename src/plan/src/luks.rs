@@ -26,6 +26,7 @@ use super::{DiskPlan, Plan};
 use model::allocation::Allocation;
 use model::device_name::{DevicePath, LayoutPath};
 use model::inventory::{AttemptTarget, DeviceSignature, Inventory};
+use model::layout::preserved_objects::PreservedObjects;
 use model::layout::{EncryptionSpec, FilesystemFormat, FilesystemSpec, KeySource, Layout};
 use model::registry_auth::SecretText;
 use model::storage_graph::{DeviceStack, LayoutMatch};
@@ -52,11 +53,13 @@ pub fn containers_to_open(layout: &Layout, inventory: &Inventory, allocation: &A
         return Vec::new();
     }
     let (meant, stack) = (LayoutMatch::new(layout, inventory), DeviceStack::new(inventory));
-    let kept = |device: &LayoutPath, source: KeySource| {
-        let disks = meant.graph.objects_below([device]).disks;
-        let device = meant.present_path(device)?;
+    let preserved = PreservedObjects::from_graph(&meant.graph);
+    let kept = |listed: &LayoutPath, source: KeySource| {
+        let disks = meant.graph.objects_below([listed]).disks;
+        let device = meant.present_path(listed)?;
         let uuid = container_uuid(stack.find_unit(&stack.kernel_name(&device)).signatures()).ok()?;
-        let is_kept = disks.iter().all(|disk| !layout.disks[*disk].wipeonreinstall);
+        let is_kept =
+            preserved.includes_device(listed) || disks.iter().all(|disk| !layout.disks[*disk].wipeonreinstall);
         is_kept.then(|| LuksContainer::new(device, uuid, 512, source, find_key(allocation, source)))
     };
     let filesystems = layout.filesystems.iter();

@@ -214,7 +214,7 @@ impl<'a> PlanDecider<'a> {
     }
 
     fn make_volume(&mut self, place: &str, volume: &LogicalVolumeSpec, group: &mut PlannedGroup<'a>) {
-        let LogicalVolumeSpec { name, volumegroup, size, lvmtype } = volume;
+        let LogicalVolumeSpec { name, volumegroup, size, lvmtype, .. } = volume;
         let allocate = |free: &mut Vec<u64>| device_capacity::allocate_extents(*lvmtype, *size, free);
         let size_bytes = match group.free.as_mut().map(allocate).transpose() {
             Ok(Some(size_bytes)) => Some(size_bytes),

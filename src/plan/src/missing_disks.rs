@@ -6,17 +6,20 @@ use super::planner_state::PlanDecider;
 use common::diagnostic::Diagnostic;
 use common::error_code::ErrorCode;
 use model::device_name::LayoutPath;
+use model::layout::preserved_objects::PreservedObjects;
 use model::layout::{self, RaidLevel};
 
 impl PlanDecider<'_> {
     /// Registers the devices that the layout has on the absent disk, so that the planner can decide on the objects that
     /// use these devices. For example, an array may work without one of its devices.
     pub fn note_absent(&mut self, index: usize, disk: &layout::DiskSpec) {
+        let preserved = PreservedObjects::from_graph(self.graph);
         for path in disk_devices(disk) {
+            let is_kept = !disk.wipeonreinstall || preserved.includes_device(&path);
             let device = PlannedDevice {
                 now: path.as_device(),
                 path: path.as_device(),
-                fate: if disk.wipeonreinstall { DeviceFate::Wiped } else { DeviceFate::Kept },
+                fate: if is_kept { DeviceFate::Kept } else { DeviceFate::Wiped },
                 absent: Some(index),
                 blank: false,
                 size_bytes: None,

@@ -61,7 +61,7 @@ impl<'a> PlanDecider<'a> {
     fn opaque_of_one_fate(&self) -> Vec<OpaqueOnDisks> {
         let is_wiped = |it: &OpaqueOnDisks| {
             let verdicts: BTreeSet<DiskVerdict> = it.disks.iter().map(|disk| self.verdict(disk)).collect();
-            (verdicts.contains(&DiskVerdict::Wipe), verdicts.iter().any(|verdict| *verdict != DiskVerdict::Wipe))
+            (verdicts.iter().any(|verdict| verdict.loses_data()), verdicts.iter().any(|verdict| !verdict.loses_data()))
         };
         let all: Vec<OpaqueOnDisks> =
             self.opaque_on_disks().into_iter().filter(|it| it.object.may_contain_devices()).collect();
@@ -154,7 +154,7 @@ impl<'a> PlanDecider<'a> {
     /// Returns the disks that will be wiped although they contain objects that could not be inspected. Each disk is
     /// returned with a description of these objects.
     fn opaque_on_wiped(&self, opaque: &[OpaqueOnDisks]) -> Vec<(&'a InventoryDisk, String)> {
-        let wiped = self.inventory.disks.iter().filter(|disk| self.verdict(&disk.name) == DiskVerdict::Wipe);
+        let wiped = self.inventory.disks.iter().filter(|disk| self.verdict(&disk.name).loses_data());
         let on = |name: &KernelName| -> Vec<String> {
             let here = opaque.iter().filter(|it| it.disks.contains(name));
             here.map(|it| format!("{} ({})", it.object, it.object.reason)).collect()

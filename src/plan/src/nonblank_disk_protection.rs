@@ -1,6 +1,6 @@
 //! Protection of a machine whose machine file may describe a different machine: only blank disks are erased.
 
-use super::{DiskPlan, DiskVerdict, MarkerWaiver, PlanRequest};
+use super::{DiskPlan, MarkerWaiver, PlanRequest};
 use common::diagnostic::Diagnostic;
 use common::error_code::ErrorCode;
 use model::inventory::{Inventory, InventoryDisk};
@@ -19,7 +19,7 @@ pub(crate) fn refuse_wiping(request: &PlanRequest, inventory: &Inventory, disks:
     if has_begun || is_marked {
         return Vec::new();
     }
-    let wiped = disks.iter().filter(|disk| matches!(disk.verdict, DiskVerdict::Wipe | DiskVerdict::Make));
+    let wiped = disks.iter().filter(|disk| disk.verdict.is_written());
     let written = wiped.filter(|disk| !inventory.disks.iter().any(|found| found.name == disk.name && is_blank(found)));
     written
         .map(|disk| {

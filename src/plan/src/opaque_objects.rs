@@ -1,8 +1,8 @@
 //! Objects whose content could not be inspected, and the conditions under which a first installation may wipe these
 //! objects. The conditions for a reinstall are in `missing_members`.
 
+use super::InstallClaim;
 use super::planner_state::PlanDecider;
-use super::{DiskVerdict, InstallClaim};
 use common::error_code::ErrorCode;
 use model::device_name::KernelName;
 use model::inventory::{Inventory, InventoryDisk, OpaqueObject};
@@ -47,7 +47,7 @@ impl PlanDecider<'_> {
         }
         let mut untried = Vec::new();
         for OpaqueOnDisks { object, disks } in self.opaque_on_disks() {
-            let is_wiped = |disk: &&KernelName| matches!(self.verdict(disk), DiskVerdict::Wipe | DiskVerdict::Make);
+            let is_wiped = |disk: &&KernelName| self.verdict(disk).is_written();
             let wiped: Vec<KernelName> = disks.iter().filter(is_wiped).cloned().collect();
             let needed: Vec<KernelName> = wiped.iter().filter(|disk| !self.is_discarded(disk)).cloned().collect();
             match (wiped.is_empty(), needed.is_empty(), object.untried) {

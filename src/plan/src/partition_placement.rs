@@ -16,7 +16,7 @@ const TAIL_BYTES: u64 = 2 * MIB;
 
 /// Size of the partition entries of a GPT: 128 entries of 128 bytes (UEFI specification 5.3.2). The entries follow the
 /// primary header, and precede the backup header.
-const GPT_ENTRIES_BYTES: u64 = 128 * 128;
+pub(crate) const GPT_ENTRIES_BYTES: u64 = 128 * 128;
 
 /// First and last sector of one partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,9 +62,7 @@ pub(crate) fn place_partitions(
     sector_bytes: u32,
 ) -> Result<Vec<SectorExtent>, DiskTooSmall> {
     let sector = u64::from(sector_bytes);
-    let backup_bytes = GPT_ENTRIES_BYTES + sector;
-    // The end is aligned too, so that a filesystem on a 512e disk does not end within a physical sector.
-    let end_mib = size_bytes.saturating_sub(backup_bytes) / MIB;
+    let end_mib = usable_end_mib(size_bytes, sector_bytes);
     let too_small = || {
         let wanted = partitions.iter().map(|partition| partition.size.as_mib().unwrap_or(1));
         let sum = wanted.fold(0u64, |sum, mib| sum.saturating_add(mib));
@@ -86,6 +84,13 @@ pub(crate) fn place_partitions(
         next_mib = end;
     }
     Ok(extents)
+}
+
+/// Returns the end of the space for partitions, in MiB. It is aligned, so that a filesystem on a 512e disk does not end
+/// within a physical sector.
+pub(crate) fn usable_end_mib(size_bytes: u64, sector_bytes: u32) -> u64 {
+    let backup_bytes = GPT_ENTRIES_BYTES + u64::from(sector_bytes);
+    size_bytes.saturating_sub(backup_bytes) / MIB
 }
 
 /// Returns the ranges of these areas in which superblocks may be located: both ends of each area, and the copies of
@@ -117,7 +122,7 @@ mod tests {
     use super::*;
 
     fn partition(number: u32, size_mib: u64) -> layout::PartitionSpec {
-        layout::PartitionSpec { number, label: None, size: size_mib.into(), kind: None }
+        layout::PartitionSpec { number, label: None, size: size_mib.into(), kind: None, preserve: false }
     }
 
     #[test]

@@ -7,8 +7,9 @@ use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::{AttemptSecret, PendingCreation, RecordedVolume};
 use model::inventory::{self};
 use operations::{
-    CreateArray, CreateGroup, CreateVolume, DiskIdentity, Holder, LuksContainer, ManifestVolume, PartitionTable,
-    PreparePersistent, ReceivedDevice, SparseVolume, TryArray, TryFilesystem, WipeDisk, ZeroProof,
+    ClearRanges, CreateArray, CreateGroup, CreateVolume, DiskIdentity, Holder, LuksContainer, ManifestVolume,
+    PartitionTable, PreparePersistent, ReceivedDevice, SparseVolume, TableEdit, TryArray, TryFilesystem, WipeDisk,
+    ZeroProof,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
@@ -23,6 +24,10 @@ pub(crate) struct PlanDecisions {
     pub releases: Vec<Holder>,
     pub wipes: Vec<WipeDisk>,
     pub tables: Vec<PartitionTable>,
+    /// Disks of which some partitions are preserved.
+    pub partly_kept: Vec<PartlyKeptDisk>,
+    pub clears: Vec<ClearRanges>,
+    pub edits: Vec<TableEdit>,
     /// The disk to which a raw image is written.
     pub image_disk: Option<inventory::InventoryDisk>,
     /// Fates of the arrays, in the order of `Layout::raid`.
@@ -55,6 +60,12 @@ pub(crate) struct PlanDecisions {
     /// Size in bytes by device path, including devices that will be created.
     pub sizes: BTreeMap<DevicePath, u64>,
     pub problems: Vec<Diagnostic>,
+}
+
+/// A disk that is renewed except for some of its partitions.
+pub(crate) struct PartlyKeptDisk {
+    pub name: KernelName,
+    pub preserved: Vec<inventory::DiskPartition>,
 }
 
 /// Fate of an array.

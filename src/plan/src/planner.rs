@@ -4,7 +4,7 @@
 
 use super::planned_devices::DeviceTable;
 use super::teardown::HolderTeardown;
-use super::{DiskPlan, DiskVerdict, PlanRequest, display};
+use super::{DiskPlan, DiskVerdict, PlanRequest, display, partly_kept_disks};
 use common::diagnostic::Diagnostic;
 use common::error_code::ErrorCode;
 use model::device_name::LayoutPath;
@@ -40,6 +40,7 @@ pub(crate) fn decide_plan(
         ids,
         identifiers: UniqueIdentifiers::from_disks(&inventory.disks),
         verdicts: BTreeMap::new(),
+        parts: BTreeMap::new(),
         combined: RefCell::default(),
         records: OnceCell::new(),
         found: BTreeMap::new(),
@@ -81,7 +82,8 @@ impl PlanDecider<'_> {
         let mut problems = Vec::new();
         for (index, disk) in &self.found {
             let refused = match self.verdict(&disk.name) {
-                DiskVerdict::Wipe | DiskVerdict::Make => release.release_disk(disk),
+                // A preserved array on a partly kept disk is stopped too, and assembled again after the table was changed.
+                DiskVerdict::Wipe | DiskVerdict::Make | DiskVerdict::PartlyKept => release.release_disk(disk),
                 DiskVerdict::Keep => kept.release_disk(disk),
                 DiskVerdict::NotOurs | DiskVerdict::Volumes => Vec::new(),
             };
@@ -135,6 +137,7 @@ impl PlanDecider<'_> {
         DiskPlan {
             listed_as: listed.map(|listed| &listed.device).filter(|name| disk.device != name.as_str()).cloned(),
             running,
+            preserved: partly_kept_disks::preserved_extents(&self.decided.partly_kept, &disk.name),
             ..DiskPlan::from_disk(disk, self.verdict(&disk.name))
         }
     }

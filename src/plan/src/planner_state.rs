@@ -10,6 +10,7 @@ use model::device_name::{DevicePath, KernelName, LayoutPath};
 use model::install_marker::RecordedDisk;
 use model::inventory::{self, Inventory, UniqueIdentifiers};
 use model::layout::graph::LayoutGraph;
+use model::layout::preserved_objects::PreservedObjects;
 use model::layout::{self, Layout};
 use model::storage_graph::{CombinedValues, DeviceStack};
 use std::cell::{OnceCell, RefCell};
@@ -29,6 +30,8 @@ pub(crate) struct PlanDecider<'a> {
     pub identifiers: UniqueIdentifiers,
     /// Verdicts on the listed disks; only `set_verdict` changes them.
     pub verdicts: BTreeMap<KernelName, DiskVerdict>,
+    /// Verdicts on the partitions of partly kept disks.
+    pub parts: BTreeMap<KernelName, DiskVerdict>,
     /// Verdicts on the disks below each device, as a bit set with one bit for each verdict. All bit sets are discarded
     /// when a verdict changes.
     pub combined: RefCell<Option<CombinedValues>>,
@@ -94,11 +97,16 @@ fn verdict_bit(verdict: DiskVerdict) -> u8 {
 }
 
 /// Returns the verdict on a disk. `listed` is the layout's entry for the disk; `None` if the layout does not list it.
-pub fn verdict_on_disk(mode: InstallMode, listed: Option<&layout::DiskSpec>) -> DiskVerdict {
+pub fn verdict_on_disk(mode: InstallMode, listed: Option<(&LayoutGraph, &layout::DiskSpec)>) -> DiskVerdict {
     match (mode, listed) {
         (_, None) => DiskVerdict::NotOurs,
         (InstallMode::Install, Some(_)) => DiskVerdict::Wipe,
-        (InstallMode::Reinstall, Some(disk)) if disk.wipeonreinstall => DiskVerdict::Wipe,
+        (InstallMode::Reinstall, Some((graph, disk))) if disk.wipeonreinstall => {
+            match PreservedObjects::from_graph(graph).includes_part_of(disk) {
+                true => DiskVerdict::PartlyKept,
+                false => DiskVerdict::Wipe,
+            }
+        }
         (InstallMode::Reinstall, Some(_)) => DiskVerdict::Keep,
     }
 }
@@ -125,8 +133,10 @@ impl<'a> PlanDecider<'a> {
     /// Returns the verdicts of all disks below a device of the inventory.
     pub(crate) fn verdicts_below(&self, name: &KernelName) -> BTreeSet<DiskVerdict> {
         let mut combined = self.combined.borrow_mut();
-        let combined =
-            combined.get_or_insert_with(|| self.stack.combine_values(|disk| verdict_bit(self.verdict(disk))));
+        let combined = combined.get_or_insert_with(|| {
+            let part = |name: &KernelName| self.parts.get(name).map(|verdict| verdict_bit(*verdict));
+            self.stack.combine_values_from(|disk| verdict_bit(self.verdict(disk)), part)
+        });
         let bits = self.stack.combined_value(combined, name).unwrap_or_else(|| verdict_bit(self.verdict(name)));
         DiskVerdict::ALL.into_iter().filter(|verdict| bits & verdict_bit(*verdict) != 0).collect()
     }

@@ -33,7 +33,8 @@ pub(crate) fn list_preserved(layout: &Layout, inventory: &Inventory, decided: &P
         name: group.name.clone(),
         added: keeping.added_volumes(group),
     });
-    let objects = disks.chain(arrays).chain(groups).chain(keeping.filesystems(layout));
+    let parts = preserved_parts(decided).map(|part| ObjectLocator::Partition(part.device.clone()));
+    let objects = disks.chain(parts).chain(arrays).chain(groups).chain(keeping.filesystems(layout));
     objects
         .map(|object| PreservedObject { identity: read_identity(&object, inventory, &keeping.stack), object })
         .collect()
@@ -77,6 +78,10 @@ pub fn describe_differences(proofs: &[PreservationProof]) -> Vec<String> {
 fn read_identity(object: &ObjectLocator, inventory: &Inventory, stack: &DeviceStack) -> ObjectIdentity {
     let found = match object {
         ObjectLocator::Disk(name) => inventory.disks.iter().find(|disk| disk.name == *name).map(disk_identity),
+        ObjectLocator::Partition(device) => match stack.unit_at(device) {
+            Some(StackUnit::Partition(part)) => Some(partition_identity(part)),
+            Some(StackUnit::Disk(_) | StackUnit::Stacked(_) | StackUnit::Unknown) | None => None,
+        },
         ObjectLocator::Array { uuid, .. } => {
             inventory.arrays.iter().find(|array| array.uuid == *uuid).map(array_identity)
         }
@@ -98,15 +103,30 @@ fn disk_identity(disk: &inventory::InventoryDisk) -> ObjectIdentity {
         put("table", table.kind.clone());
         table.guid.into_iter().for_each(|guid| put("guid", guid.to_string()));
         for part in &table.partitions {
-            let guid = part.guid.map(|guid| guid.to_string()).unwrap_or_default();
-            let (start, size, kind, label) = (part.start_bytes, part.size_bytes, &part.kind, &part.label);
-            put(&format!("partition {}", part.number), format!("{guid} at {start} + {size} bytes, {kind} \"{label}\""));
+            put(&format!("partition {}", part.number), describe_entry(part));
         }
     }
     if !disk.signatures.is_empty() {
         put("content", describe_signatures(&disk.signatures));
     }
     identity
+}
+
+fn partition_identity(part: &inventory::DiskPartition) -> ObjectIdentity {
+    [("number", part.number.to_string()), ("entry", describe_entry(part))]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into()
+}
+
+fn describe_entry(part: &inventory::DiskPartition) -> String {
+    let guid = part.guid.map(|guid| guid.to_string()).unwrap_or_default();
+    let (start, size, kind, label) = (part.start_bytes, part.size_bytes, &part.kind, &part.label);
+    format!("{guid} at {start} + {size} bytes, {kind} \"{label}\"")
+}
+
+/// Returns the preserved partitions of all partly kept disks.
+fn preserved_parts(decided: &PlanDecisions) -> impl Iterator<Item = &inventory::DiskPartition> {
+    decided.partly_kept.iter().flat_map(|disk| &disk.preserved)
 }
 
 fn array_identity(array: &inventory::MdArray) -> ObjectIdentity {
@@ -183,7 +203,7 @@ fn is_preserved(decided: &PlanDecisions, disk: &super::DiskPlan) -> bool {
     match disk.verdict {
         DiskVerdict::Keep => true,
         DiskVerdict::Volumes => !decided.persistent.written.contains(&disk.name),
-        DiskVerdict::Wipe | DiskVerdict::Make | DiskVerdict::NotOurs => false,
+        DiskVerdict::Wipe | DiskVerdict::Make | DiskVerdict::PartlyKept | DiskVerdict::NotOurs => false,
     }
 }
 
@@ -207,7 +227,9 @@ impl<'a> PreservedObjects<'a> {
         let stack = DeviceStack::new(inventory);
         let kept: BTreeSet<&KernelName> =
             decided.disks.iter().filter(|disk| is_preserved(decided, disk)).map(|disk| &disk.name).collect();
-        let below = stack.combine_values(|disk| if kept.contains(disk) { KEPT } else { OTHER });
+        let parts: BTreeSet<KernelName> = preserved_parts(decided).map(|part| part.device.kernel_name()).collect();
+        let disk = |name: &KernelName| if kept.contains(name) { KEPT } else { OTHER };
+        let below = stack.combine_values_from(disk, |part| parts.contains(part).then_some(KEPT));
         PreservedObjects { inventory, decided, stack, below, kept }
     }
 

@@ -214,7 +214,13 @@ impl<'a> RestorePlan<'a> {
             let others = self.others.get(&disk.device).cloned().unwrap_or_default();
             Operation::Run(SessionOp::UnlockDisk(UnlockDisk { device: disk.device.clone(), others }))
         };
-        disks.map(unlock).chain(operations).collect()
+        let partly_kept = self.decided.disks.iter().filter(|disk| is_now(disk.device.as_str()));
+        let parts = partly_kept.filter_map(|disk| self.decided.partly_kept.iter().find(|kept| kept.name == disk.name));
+        let parts = parts.flat_map(|kept| &kept.preserved).map(|part| {
+            let unlock = UnlockDisk { device: part.device.clone(), others: Vec::new() };
+            Operation::Run(SessionOp::UnlockDisk(unlock))
+        });
+        disks.map(unlock).chain(parts).chain(operations).collect()
     }
 
     /// Returns the physical volumes that are not on arrays or containers of the plan. All other physical volumes are

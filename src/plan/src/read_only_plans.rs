@@ -48,6 +48,14 @@ impl ReadOnlyPlan {
 }
 
 impl DiskPlan {
+    /// Returns the number of bytes on the disk that the plan destroys; 0 if the disk is blank.
+    pub(crate) fn lost_bytes(&self) -> u64 {
+        if !self.verdict.loses_data() || self.found.blank {
+            return 0;
+        }
+        self.preserved.iter().fold(self.size_bytes, |left, kept| left.saturating_sub(kept.length))
+    }
+
     /// Returns the entry for a disk in a plan, without a tree of the disk's content. The entry does not contain the
     /// disk's name in the layout, because the layout either lists the disk by its kernel name or does not list it.
     pub(crate) fn from_disk(disk: &InventoryDisk, verdict: DiskVerdict) -> DiskPlan {
@@ -62,6 +70,7 @@ impl DiskPlan {
             found: DiskContent::from_disk(disk),
             now: content_text::describe_contents(disk),
             running: Vec::new(),
+            preserved: Vec::new(),
         }
     }
 }

@@ -3,8 +3,9 @@
 
 use super::planner_state::PlanDecider;
 use common::error_code::ErrorCode;
-use model::install_marker::InstallMarker;
+use model::install_marker::{InstallMarker, WipePolicy};
 use model::layout;
+use model::layout::preserved_objects::PreservedObjects;
 
 impl PlanDecider<'_> {
     /// Refuses a layout with a wipe policy that differs from the policy in the install marker. Such a layout is not the
@@ -17,28 +18,45 @@ impl PlanDecider<'_> {
         let now = describe_layout(&layout.id, Some(&digest));
         let may_change = self.request.claim.as_ref().is_some_and(|claim| claim.change_promise);
         let mut changes = false;
+        let preserved = PreservedObjects::from_graph(self.graph);
         for (index, listed) in layout.disks.iter().enumerate() {
             let record = marker.disks.iter().find(|record| record.device == listed.device);
-            let Some(promised) = record.and_then(|record| record.promise) else { continue };
+            let Some(record) = record else { continue };
             let wanted = listed.wipe_policy();
-            if promised == wanted {
-                continue;
-            }
-            changes = true;
-            let message = format!(
-                "{disk} would be {wanted} according to the {now}, but must be {promised} according to the {then}, with which the machine was installed",
-                disk = listed.device
-            );
-            match may_change {
-                true => self.warn(format!("{message}: the wipe policy will be changed, as requested by the operator")),
-                false => self.refuse(ErrorCode::WipePolicyChanged,
-                    format!("disks[{index}].wipeonreinstall"),
-                    format!("{message}; correct the layout, or, to accept the change, order the reinstall again with --change-promise"),
-                ),
+            let numbers = preserved.numbers_on(listed);
+            let given_away =
+                record.preserved.iter().filter(|number| listed.wipeonreinstall && !numbers.contains(number));
+            let parts = given_away.map(|number| {
+                let part = listed.device.partition_path(*number);
+                (format!("disks[{index}].partitions"), part, WipePolicy::Wiped, WipePolicy::Kept)
+            });
+            let disk = record
+                .promise
+                .filter(|promised| *promised != wanted)
+                .map(|promised| (format!("disks[{index}].wipeonreinstall"), listed.device.clone(), wanted, promised));
+            for (place, device, wanted, promised) in disk.into_iter().chain(parts).collect::<Vec<_>>() {
+                changes = true;
+                let message = format!(
+                    "{device} would be {wanted} according to the {now}, but must be {promised} according to the {then}, with which the machine was installed"
+                );
+                self.report_policy_change(place, message, may_change);
             }
         }
         if !changes && marker.layout_digest.as_ref().is_some_and(|then| *then != digest) {
             self.warn(format!("the {now} differs from the layout with which the machine was installed, {then}"));
+        }
+    }
+}
+
+impl PlanDecider<'_> {
+    fn report_policy_change(&mut self, place: String, message: String, may_change: bool) {
+        match may_change {
+            true => self.warn(format!("{message}: the wipe policy will be changed, as requested by the operator")),
+            false => self.refuse(
+                ErrorCode::WipePolicyChanged,
+                place,
+                format!("{message}; correct the layout, or, to accept the change, order the reinstall again with --change-promise"),
+            ),
         }
     }
 }

@@ -18,6 +18,7 @@ use operations::{
 
 mod created_objects;
 mod devices;
+mod partly_kept_disks;
 
 const MIB: u64 = 1 << 20;
 
@@ -32,10 +33,14 @@ pub fn after(plan: &Plan, before: Inventory) -> Inventory {
 
 /// Executes the plan like [`after`], but simulates a power failure after this number of operations.
 pub(crate) fn cut(plan: &Plan, before: Inventory, operations: usize) -> Inventory {
-    let mut machine = Machine(before);
+    // Only such plans stop preserved arrays.
+    let is_partly_kept = plan.disks.iter().any(|disk| disk.verdict == DiskVerdict::PartlyKept);
+    let stopped = is_partly_kept.then(|| before.clone());
+    let mut machine = Machine(before, stopped);
     for operation in plan.stages.iter().flat_map(|stage| &stage.operations).take(operations) {
         machine.run(operation);
     }
+    machine.assemble_again();
     machine.0
 }
 
@@ -58,7 +63,8 @@ fn brought_uuid(number: u32) -> String {
     format!("brought-{number}")
 }
 
-struct Machine(Inventory);
+/// Present state of the machine, and its state before the plan if the plan stops preserved arrays.
+struct Machine(Inventory, Option<Inventory>);
 
 impl Machine {
     fn run(&mut self, operation: &Operation) {
@@ -74,6 +80,8 @@ impl Machine {
             DeviceOp::AssertFree(AssertFree { disks }) => disks.iter().for_each(|disk| self.assert_free(disk)),
             DeviceOp::WipeDisk(wipe) => self.wipe(&wipe.device),
             DeviceOp::WriteTable(table) => self.write_table(table),
+            DeviceOp::ClearRanges(clear) => self.clear(clear),
+            DeviceOp::EditTable(edit) => self.edit_table(edit),
             DeviceOp::CreateArray(array) => self.create_array(array),
             DeviceOp::CreateGroup(group) => self.create_group(group),
             DeviceOp::CreateVolume(volume) => self.create_volume(volume),
@@ -84,6 +92,7 @@ impl Machine {
             DeviceOp::MakeFilesystem(make) => self.make_filesystem(make),
             DeviceOp::PreparePersistent(volume) => self.prepare(volume),
             DeviceOp::AssembleArray(AssembleArray { uuid, .. }) => {
+                self.assemble_again();
                 assert!(self.0.arrays.iter().any(|array| array.uuid == *uuid), "{operation:?}");
             }
             DeviceOp::ActivateGroup(ActivateGroup { name, volumes, .. }) => {
@@ -106,12 +115,15 @@ impl Machine {
             SessionOp::BurnDisk(burn) => self.burn_disk(burn),
             SessionOp::CreateSystem(create) => self.burn_disk(&create.onto),
             SessionOp::Rehearse(rehearsal) => {
-                let before = self.0.clone();
+                // The rehearsal assembles preserved arrays that were stopped on partly kept disks.
+                let mut trial = Machine(self.0.clone(), self.1.clone());
+                trial.assemble_again();
+                let before = trial.0.clone();
                 let (added, back): (Vec<RestoreOp>, Vec<RestoreOp>) =
                     rehearsal.operations.iter().cloned().partition(|is| matches!(is, RestoreOp::CreateVolume(_)));
-                back.into_iter().map(Operation::from).for_each(|operation| self.run(&operation));
-                assert_eq!(self.0, before, "{rehearsal:?}");
-                let mut snapshots = Machine(before);
+                back.into_iter().map(Operation::from).for_each(|operation| trial.run(&operation));
+                assert_eq!(trial.0, before, "{rehearsal:?}");
+                let mut snapshots = Machine(before, self.1.clone());
                 added.into_iter().map(Operation::from).for_each(|operation| snapshots.run(&operation));
             }
             SessionOp::WritePersistent(write) => self.write_files(write),

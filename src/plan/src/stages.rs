@@ -6,8 +6,9 @@ use super::plan_decisions::PlanDecisions;
 use super::preserved_activation::{RestorePlan, mount_path};
 use super::system_source::{SourceInputs, StageOperations, SystemStages};
 use super::{
-    FirmwarePlan, Plan, PlanRequest, PlanSummary, attempt_record, creation_trials, display, image_boot_setup,
-    install_marker, luks, opaque_objects, operation_args, preservation_proof, step_selection, writable_extents,
+    DiskVerdict, FirmwarePlan, Plan, PlanRequest, PlanSummary, attempt_record, creation_trials, display,
+    image_boot_setup, install_marker, luks, opaque_objects, operation_args, preservation_proof, step_selection,
+    writable_extents,
 };
 use model::device_name::KernelName;
 use model::install_marker::InstallMarker;
@@ -20,8 +21,8 @@ use operations::{
 };
 use std::collections::BTreeSet;
 use storage_operations::{
-    create_arrays, create_groups_and_volumes, devices_with_verdict, is_made, lock_operations, prove_zeros,
-    release_operations, try_arrays, unmount_operations, volume_operations,
+    create_arrays, create_groups_and_volumes, devices_with_verdict, lock_operations, prove_zeros, release_operations,
+    try_arrays, unmount_operations, volume_operations,
 };
 
 mod storage_operations;
@@ -181,8 +182,10 @@ fn storage_stages(
     cleaning: Option<Operation>,
     formats: Vec<Operation>,
 ) -> Vec<StageOperations> {
-    let wipes = decided.wipes.iter().cloned().map(DeviceOp::WipeDisk).map(Operation::Device);
-    let tables = decided.tables.iter().cloned().map(DeviceOp::WriteTable).map(Operation::Device);
+    let clears = decided.clears.iter().cloned().map(DeviceOp::ClearRanges);
+    let wipes = decided.wipes.iter().cloned().map(DeviceOp::WipeDisk).chain(clears).map(Operation::Device);
+    let edits = decided.edits.iter().cloned().map(DeviceOp::EditTable);
+    let tables = decided.tables.iter().cloned().map(DeviceOp::WriteTable).chain(edits).map(Operation::Device);
     let groups = [luks::create_containers(decided, true), create_groups_and_volumes(decided)].concat();
     vec![
         (StageName::StorageWipe, wipes.collect()),
@@ -226,7 +229,7 @@ fn closing_stages(
     marker: Option<InstallMarker>,
 ) -> Vec<StageOperations> {
     let marker = before_marker.into_iter().chain(marker.map(WriteMarker).map(SessionOp::WriteMarker));
-    let report = operation_args::final_report(request, None, devices_with_verdict(decided, is_made));
+    let report = operation_args::final_report(request, None, devices_with_verdict(decided, DiskVerdict::is_written));
     vec![
         (StageName::StorageProveKept, prove_preserved(expected)),
         (StageName::TargetMarker, marker.map(Operation::Run).collect()),

@@ -53,6 +53,7 @@ mod mutated_inventories;
 mod nonblank_disk_protection;
 mod operation_effects;
 mod order_age;
+mod partly_kept_disks;
 mod placeholder_serial_numbers;
 mod plan_approval;
 mod plan_preview;
@@ -93,11 +94,12 @@ fn filesystem(path: &str, device: &str, format: FilesystemFormat, label: &str) -
         reinstall: Default::default(),
         grow: false,
         encrypted: None,
+        preserve: false,
     }
 }
 
 fn partition(number: u32, label: &str, size_mib: u64, kind: PartitionType) -> PartitionSpec {
-    PartitionSpec { number, label: Some(label.to_owned()), size: size_mib.into(), kind: Some(kind) }
+    PartitionSpec { number, label: Some(label.to_owned()), size: size_mib.into(), kind: Some(kind), preserve: false }
 }
 
 /// Layout with the system on sda, and data on sdb that a reinstall preserves.

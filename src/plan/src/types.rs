@@ -12,7 +12,7 @@ pub use approval::{ApprovalSummary, ApprovedDisk, ApprovedObject, ObjectFate, VE
 pub(crate) use firmware::{FirmwarePlan, PlannedVariable, VariableOrigin};
 pub(crate) use k8s_volumes::{PersistentVerdict, PersistentVolume};
 pub use migration::SourceDevice;
-use operations::{FailureState, FstabEntry, PlanStage, StageExtents};
+use operations::{ByteRange, FailureState, FstabEntry, PlanStage, StageExtents};
 pub use refusal::PlanRefusal;
 pub use request::{InstallClaim, InstallMode, MarkerWaiver, PlanRequest, PlanSubject};
 pub(crate) use summary::{DiskContent, PlanSummary, TornObject};
@@ -87,6 +87,8 @@ pub enum DiskVerdict {
     /// The layout preserves the disk, but the disk is blank, for example because it was replaced. The disk is
     /// recreated.
     Make,
+    /// A reinstall renews the disk, except for partitions that the layout preserves.
+    PartlyKept,
     /// The layout does not list the disk. The disk is not written in any mode.
     #[default]
     NotOurs,
@@ -96,8 +98,29 @@ pub enum DiskVerdict {
 }
 
 impl DiskVerdict {
-    pub(crate) const ALL: [DiskVerdict; 5] =
-        [DiskVerdict::Wipe, DiskVerdict::Keep, DiskVerdict::Make, DiskVerdict::NotOurs, DiskVerdict::Volumes];
+    pub(crate) const ALL: [DiskVerdict; 6] = [
+        DiskVerdict::Wipe,
+        DiskVerdict::Keep,
+        DiskVerdict::Make,
+        DiskVerdict::PartlyKept,
+        DiskVerdict::NotOurs,
+        DiskVerdict::Volumes,
+    ];
+
+    /// Returns whether the plan recreates the whole disk.
+    pub(crate) fn is_recreated(self) -> bool {
+        matches!(self, DiskVerdict::Wipe | DiskVerdict::Make)
+    }
+
+    /// Returns whether the plan writes the disk before preserved objects are activated.
+    pub(crate) fn is_written(self) -> bool {
+        self.is_recreated() || self == DiskVerdict::PartlyKept
+    }
+
+    /// Returns whether the plan destroys data on the disk that it does not expect to be blank.
+    pub(crate) fn loses_data(self) -> bool {
+        matches!(self, DiskVerdict::Wipe | DiskVerdict::PartlyKept)
+    }
 }
 
 /// A disk of the machine and its verdict.
@@ -118,4 +141,8 @@ pub struct DiskPlan {
     /// Objects in use on the disk, as text for the operator: a tree with one object per line. An object is indented
     /// under the object on which it is stacked.
     pub running: Vec<String>,
+    /// Extents of the partitions of a partly kept disk that are preserved. No operation writes them until the preserved
+    /// objects on them are mounted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub preserved: Vec<ByteRange>,
 }

@@ -10,7 +10,6 @@
 //! | the operator discards it | wiped, with a warning |
 //! | none of these conditions applies | refused |
 
-use super::DiskVerdict;
 use super::installed_disk_identity::DiskRecords;
 use super::planner_state::PlanDecider;
 use crate::content_text;
@@ -38,7 +37,7 @@ impl PlanDecider<'_> {
         let layout = self.layout;
         for (index, listed) in layout.disks.iter().enumerate() {
             let Some(found) = self.found.get(&index).copied() else { continue };
-            let is_lost = self.verdict(&found.name) == DiskVerdict::Wipe && !found.blank;
+            let is_lost = self.verdict(&found.name).loses_data() && !found.blank;
             let is_known = is_identified(listed, found) || is_recorded(listed, found, &own, &begun);
             if !is_lost || is_known {
                 continue;

@@ -7,7 +7,6 @@
 //! | is a host-managed zoned disk, which accepts only sequential writes in its zones | refused |
 //! | contains a cluster filesystem (GFS2, OCFS2, VMFS, GPFS, Lustre), an Oracle ASM disk or a shared LVM volume group, directly or in a device on top of it | refused, unless the layout selects it by serial number or WWN, or the operator discards its data |
 
-use super::DiskVerdict;
 use super::planner_state::PlanDecider;
 use super::unrecorded_disks::is_identified;
 use common::error_code::ErrorCode;
@@ -45,7 +44,7 @@ impl PlanDecider<'_> {
         let shared = self.find_shared_contents();
         for (index, listed) in layout.disks.iter().enumerate() {
             let Some(found) = self.found.get(&index).copied() else { continue };
-            if !matches!(self.verdict(&found.name), DiskVerdict::Wipe | DiskVerdict::Make) {
+            if !self.verdict(&found.name).is_written() {
                 continue;
             }
             let place = format!("disks[{index}].device");

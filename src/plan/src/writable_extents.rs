@@ -4,6 +4,7 @@
 //! |---|---|
 //! | any object, before the first destructive stage and after the system is complete | not at all |
 //! | disks that are wiped or recreated | completely, from the first destructive stage on |
+//! | partly kept disks | everything outside the preserved partitions, from the first destructive stage on |
 //! | members of a preserved array | from the stage that assembles the array |
 //! | physical volumes of a preserved group | from the stage that activates volumes of the group |
 //! | devices below a preserved LUKS container | from the stage that opens the container for writing |
@@ -11,8 +12,9 @@
 //! | the blank disk of a Kubernetes volume, or the physical volumes of the volume's group | from the stage that creates or adds the volume |
 //! | any other object | not at all |
 
+use super::Plan;
 use super::assembly_graph::AssembledMembers;
-use super::{DiskVerdict, Plan};
+use super::partly_kept_disks::ranges_outside;
 use model::device_name::DevicePath;
 use model::inventory::Inventory;
 use operations::{ByteRange, DeviceOp, DiskExtents, Operation, PlanStage, PlannedOperation, StageExtents};
@@ -65,10 +67,8 @@ fn collect_members(plan: &Plan) -> AssembledMembers {
 
 impl ExtentBuilder<'_> {
     fn open_recreated(&self, open: &mut WritableRanges) {
-        let made = self.plan.disks.iter().filter(|disk| matches!(disk.verdict, DiskVerdict::Wipe | DiskVerdict::Make));
-        for disk in made {
-            let whole = ByteRange { start: 0, length: disk.size_bytes };
-            open.insert(disk.device.clone(), vec![whole]);
+        for disk in self.plan.disks.iter().filter(|disk| disk.verdict.is_written()) {
+            open.insert(disk.device.clone(), ranges_outside(&disk.preserved, disk.size_bytes));
         }
     }
 

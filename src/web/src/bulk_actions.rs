@@ -138,7 +138,10 @@ impl BulkAction {
                     let why = format!("order this reinstall on the machine's page: {why}");
                     return Err(ApiError::new(StatusCode::CONFLICT, why));
                 }
-                let wiped = planned.disks.iter().filter(|disk| disk.verdict == DiskVerdict::Wipe);
+                let wiped = planned
+                    .disks
+                    .iter()
+                    .filter(|disk| matches!(disk.verdict, DiskVerdict::Wipe | DiskVerdict::PartlyKept));
                 Ok(ReviewedMachine {
                     lost: planned.disks.iter().fold(0, |sum: u64, disk| sum.saturating_add(disk.lost_bytes)),
                     wiped: wiped.map(|disk| format!("{} {}", disk.device, disk.serial)).collect(),

@@ -20,6 +20,7 @@ fn draw_disk(disk: &InventoryDisk, verdict: Option<DiskVerdict>) -> Markup {
         Some(DiskVerdict::Wipe) => (" wiped", "WIPE"),
         Some(DiskVerdict::Keep) => (" kept", "keep"),
         Some(DiskVerdict::Make) => (" wiped", "make"),
+        Some(DiskVerdict::PartlyKept) => (" wiped", "partly kept"),
         Some(DiskVerdict::NotOurs) => ("", "not ours"),
         Some(DiskVerdict::Volumes) => (" kept", "volumes"),
         None => ("", ""),

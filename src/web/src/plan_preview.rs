@@ -130,7 +130,10 @@ pub(crate) fn show_plan(planned: &PreviewPlan) -> Markup {
                 h2 { "Data lost: " (format_bytes(lost)) }
                 ul {
                     @for disk in of(DiskVerdict::Wipe) { li { (show_disk(disk, find_details(planned, disk))) } }
-                    @if of(DiskVerdict::Wipe).next().is_none() { li { "nothing" } }
+                    @for disk in of(DiskVerdict::PartlyKept) {
+                        li { (show_disk(disk, find_details(planned, disk))) ": everything except the preserved partitions" }
+                    }
+                    @if of(DiskVerdict::Wipe).chain(of(DiskVerdict::PartlyKept)).next().is_none() { li { "nothing" } }
                     @for torn in planned.plan.iter().flat_map(|plan| &plan.torn) {
                         li { strong { "dismantled: " } (torn.whole) }
                     }

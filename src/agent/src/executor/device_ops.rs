@@ -3,7 +3,8 @@
 use crate::report::ProgressReporter;
 use common::error::Result;
 use linux::storage::{
-    creation_trial, disk_erase, k8s_volumes, luks, lvm, mdadm, mkfs, partition_table, teardown, zero_verification,
+    creation_trial, disk_erase, k8s_volumes, luks, lvm, mdadm, mkfs, partition_table, partition_table_edit,
+    range_clearing, teardown, zero_verification,
 };
 use model::install_report::ErasedDisk;
 use operations::{
@@ -23,6 +24,10 @@ pub(super) fn run_device_op(operation: &DeviceOp, reporter: &ProgressReporter) -
             let erased = disk_erase::wipe_disk(disk)?;
             reporter.print_line(&format!("{}: {}", erased.device, erased.proof));
             return Ok(Some(erased));
+        }
+        DeviceOp::ClearRanges(clear) => range_clearing::clear_ranges(clear)?,
+        DeviceOp::EditTable(edit) => {
+            partition_table_edit::edit_partition_table(edit)?;
         }
         DeviceOp::WriteTable(table) => partition_table::write_partition_table(table)?,
         DeviceOp::CreateArray(array) => mdadm::create_array(array)?,

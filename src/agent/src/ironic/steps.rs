@@ -302,7 +302,8 @@ impl StepRunner {
         });
         deploy.ids = ids;
         let plan = made.map_err(|refusal| self.log_refusal(&refusal))?;
-        let changes = |disk: &&DiskPlan| matches!(disk.verdict, DiskVerdict::Wipe | DiskVerdict::Make);
+        let changes =
+            |disk: &&DiskPlan| matches!(disk.verdict, DiskVerdict::Wipe | DiskVerdict::Make | DiskVerdict::PartlyKept);
         let lost = plan.disks.iter().filter(changes).filter(|disk| deploy.skipped.contains(&disk.name));
         let lost: Vec<&str> = lost.map(|disk| disk.device.as_str()).collect();
         if !lost.is_empty() {

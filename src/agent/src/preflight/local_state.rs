@@ -100,7 +100,9 @@ pub(crate) fn refuse_orphaning(layout: &Layout, inventory: &Inventory, request: 
         Err(refusal) => (refusal.disks, refusal.problems.into_iter().next()),
     };
     let holds = |disk: &DiskPlan| inventory.disks.iter().any(|is| is.name == disk.name && has_contents(is));
-    let kept = disks.into_iter().filter(|disk| disk.verdict == DiskVerdict::Keep && holds(disk));
+    let kept = disks
+        .into_iter()
+        .filter(|disk| matches!(disk.verdict, DiskVerdict::Keep | DiskVerdict::PartlyKept) && holds(disk));
     let kept: Vec<DevicePath> = kept.map(|disk| disk.device).collect();
     if kept.is_empty() {
         return Ok(());

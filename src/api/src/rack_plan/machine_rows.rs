@@ -223,6 +223,7 @@ pub fn describe_disks(disks: &[PlannedDisk]) -> Vec<String> {
     let verdicts = [
         (DiskVerdict::Wipe, "wipes"),
         (DiskVerdict::Make, "recreates"),
+        (DiskVerdict::PartlyKept, "partly keeps"),
         (DiskVerdict::Keep, "keeps"),
         (DiskVerdict::Volumes, "has volumes on"),
     ];

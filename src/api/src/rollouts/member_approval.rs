@@ -165,7 +165,10 @@ fn plan_loss(
     let planned = preview_plan(assigned, allocation, registered.inventory, registered.outdated).map_err(|refused| {
         format!("the plan is refused: {reasons}", reasons = reword_metal_phrases(&refused.printed))
     })?;
-    let wiped = planned.disks.iter().filter(|disk| matches!(disk.verdict, DiskVerdict::Wipe | DiskVerdict::Make));
+    let wiped = planned
+        .disks
+        .iter()
+        .filter(|disk| matches!(disk.verdict, DiskVerdict::Wipe | DiskVerdict::Make | DiskVerdict::PartlyKept));
     Ok(Some(LossForecast {
         lost_bytes: planned.disks.iter().fold(0, |sum: u64, disk| sum.saturating_add(disk.lost_bytes)),
         wiped: wiped

@@ -107,6 +107,7 @@ fn format_disks(disks: &[PlannedDisk]) -> String {
             DiskVerdict::Wipe => "WIPED",
             DiskVerdict::Keep => "preserved",
             DiskVerdict::Make => "recreated: the disk is blank",
+            DiskVerdict::PartlyKept => "RENEWED, except for preserved partitions",
             DiskVerdict::Volumes => "used for Kubernetes volumes; written only if the disk is blank",
             DiskVerdict::NotOurs => "untouched",
         };

@@ -130,7 +130,7 @@ pub(super) fn inventory_refusal(why: impl Into<String>) -> Error {
 }
 
 /// Returns the inventory stored by the server, and a note that states the age of the inventory.
-fn registered_inventory(
+pub(super) fn registered_inventory(
     machine: &str,
     registered: Option<&RegisteredInventory>,
 ) -> Result<(Inventory, Option<String>)> {

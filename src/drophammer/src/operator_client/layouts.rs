@@ -2,6 +2,7 @@
 
 use super::options::{LayoutCommand, LayoutOptions};
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
+use crate::commands::layout_from_machine::run_from_machine;
 use crate::commands::read_text;
 use crate::object_list::{ListColumn, ObjectList, print_list, text_of_field};
 use common::diagnostic::join_problems;
@@ -21,9 +22,14 @@ const AT: &str = "/v1/filesystemlayout";
 /// # Errors
 /// Fails as [`super::run_machine_command`] does, or if a file cannot be read.
 pub fn run_layout_command(options: &LayoutOptions) -> Result<CommandOutcome> {
-    let server = OperatorClient::new(&options.of)?;
+    let server = match &options.command {
+        // A server is needed only for the inventory of a registered machine.
+        LayoutCommand::FromMachine(machine) => return run_from_machine(machine, &options.of),
+        _ => OperatorClient::new(&options.of)?,
+    };
     let ask = |method: Method, path: &str| server.request(method, &format!("{AT}{path}"));
     match &options.command {
+        LayoutCommand::FromMachine(machine) => run_from_machine(machine, &options.of),
         LayoutCommand::List(list) => match server.send_json::<Vec<Value>>(ask(Method::GET, ""))? {
             OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
             OperatorResponse::Good(all) => print_list(&layout_columns(), &all, list, options.json),

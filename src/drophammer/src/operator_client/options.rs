@@ -3,6 +3,7 @@
 use super::add_machine::AddOptions;
 use super::machine_details::{LogOptions, OneMachineOptions};
 use super::order_options::{PlanMachineOptions, ReinstallOrderOptions};
+use crate::commands::layout_from_machine::FromMachineOptions;
 use crate::object_list::ListOptions;
 use bmc::PowerAction;
 use clap::builder::FalseyValueParser;
@@ -129,6 +130,9 @@ pub enum LayoutCommand {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
+    /// Print the layout of a machine that another installer has installed: a reinstall with this layout renews the system, and preserves
+    /// everything else.
+    FromMachine(FromMachineOptions),
     /// Delete a layout that is not in use.
     Delete {
         #[arg(value_name = "ID")]

@@ -18,6 +18,8 @@ use uuid::Uuid;
 
 /// Maximum number of entries that are read from a directory. A Kubernetes node has only a few volumes.
 const MOST_ENTRIES: usize = 4096;
+/// Maximum size of an fstab that is read, in bytes.
+const FSTAB_BYTES: u64 = 16 << 10;
 
 /// Returns every mounted filesystem whose root directory is visible.
 pub(super) fn read_filesystems(users: &DeviceUsers, inventory: &Inventory) -> Vec<FilesystemContents> {
@@ -58,6 +60,7 @@ pub(crate) fn read_filesystem(device: &DevicePath, point: &Path) -> io::Result<F
         used_bytes: bytes(space.blocks().saturating_sub(space.blocks_free())),
         marker,
         unreadable_marker,
+        fstab: read_fstab(&root),
         sparse: find_sparse_files(&root),
     })
 }
@@ -91,25 +94,33 @@ fn list_sparse_files(root: &File, folder: &str) -> nix::Result<Vec<SparseFile>> 
     Ok(names.into_iter().filter_map(file).collect())
 }
 
-/// Reads the install marker. The filesystem may be from a previous owner. Therefore a symlink must not lead out of the
-/// filesystem, and opening a special file must not block.
+/// Reads the fstab. Returns `None` if the file is missing, empty, larger than [`FSTAB_BYTES`], or not UTF-8 text.
+fn read_fstab(root: &File) -> Option<String> {
+    let file = open_regular_file(root, "etc/fstab").ok()??;
+    let text = String::from_utf8(read_whole(file, FSTAB_BYTES).ok()??).ok()?;
+    (!text.is_empty()).then_some(text)
+}
+
+/// Reads the install marker.
 fn read_marker(root: &File) -> io::Result<Option<InstallMarker>> {
-    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-    let file = match safe_open::open_beneath(
-        root,
-        install_marker::PATH.trim_start_matches('/'),
-        flags,
-        PathRestriction::SameFilesystem,
-    ) {
-        Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
-        file => File::from(file?),
-    };
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("the install marker is not a regular file"));
-    }
+    let Some(file) = open_regular_file(root, install_marker::PATH.trim_start_matches('/'))? else { return Ok(None) };
     let text = read_whole(file, MARKER_BYTES as u64)?
         .ok_or_else(|| io::Error::other("the install marker is larger than 2 MiB"))?;
     Ok(Some(serde_json::from_slice(&text)?))
+}
+
+/// Opens a file; `None` if it does not exist. The filesystem may be from a previous owner. Therefore a symlink must not lead out of the
+/// filesystem, and opening a special file must not block.
+fn open_regular_file(root: &File, path: &str) -> io::Result<Option<File>> {
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let file = match safe_open::open_beneath(root, path, flags, PathRestriction::SameFilesystem) {
+        Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
+        file => File::from(file?),
+    };
+    match file.metadata()?.is_file() {
+        true => Ok(Some(file)),
+        false => Err(io::Error::other(format!("/{path} is not a regular file"))),
+    }
 }
 
 #[cfg(test)]
@@ -225,5 +236,19 @@ mod tests {
         let over = format!("28 1 8:0 / {root} rw - ext4 /dev/sda rw\n29 1 0:9 / {root} rw - tmpfs none rw\n");
         assert_eq!(found(over), [], "something else lies over it");
         assert_eq!(found("28 1 8:0 / /no/such/place rw - ext4 /dev/sda rw\n".into()), []);
+    }
+
+    #[test]
+    fn an_fstab_is_read_unless_it_is_too_large_or_not_a_file_of_the_filesystem() {
+        let tree = FakeMachine::new();
+        tree.write("root/etc/fstab", b"/dev/sda1 / ext4\n");
+        assert_eq!(inside(&tree).fstab.as_deref(), Some("/dev/sda1 / ext4\n"));
+        for content in [&vec![b'#'; FSTAB_BYTES as usize + 1][..], b"\xff"] {
+            tree.write("root/etc/fstab", content);
+            assert_eq!(inside(&tree).fstab, None);
+        }
+        fs::remove_file(tree.path("root/etc/fstab")).unwrap();
+        symlink("/etc/hostname", tree.path("root/etc/fstab")).unwrap();
+        assert_eq!(inside(&tree).fstab, None);
     }
 }

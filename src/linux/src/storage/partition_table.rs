@@ -27,15 +27,8 @@ pub fn write_partition_table(table: &PartitionTable) -> Result<()> {
     let device = &table.device;
     let disk = signature_wipe::open_exclusive(device)?;
     disk_identity::verify_identity(&disk, &table.identity)?;
-    // The lock keeps programs that follow systemd's BLOCK_DEVICE_LOCKING protocol away from the disk while the table is
-    // incomplete.
-    let lock = || {
-        let disk = disk.try_clone().map_err(|error| block_device::to_errno(&error))?;
-        Flock::lock(disk, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| error)
-    };
-    let disk = block_device::retry_while_busy(Errno::EWOULDBLOCK, lock)
-        .context(Phase::Storage, || format!("lock {device}"))?;
-    let sectors = check_sectors(&disk, table)?;
+    let disk = lock_disk(&disk, device)?;
+    let sectors = check_sectors(&disk, device, table.sector_bytes)?;
     signature_wipe::unregister_partitions(&disk, device)?;
     let planned =
         build_planned_gpt(table, sectors).context(Phase::Storage, || format!("partition table of {device}"))?;
@@ -43,18 +36,30 @@ pub fn write_partition_table(table: &PartitionTable) -> Result<()> {
     block_device::flush_buffers(&disk).context(Phase::Storage, || format!("drop the page cache of {device}"))?;
     verify_gpt_and_mbr(&planned, &disk)
         .context(Phase::Storage, || format!("read back the partition table of {device}"))?;
-    register_partitions(&disk, table)?;
-    verify_kernel_partitions(table)?;
+    let planned = table.partitions.iter();
+    let planned: BTreeMap<_, _> =
+        planned.map(|partition| (partition.number, byte_range(table.sector_bytes, partition))).collect();
+    for (number, (start, length)) in &planned {
+        register_partition(&disk, device, *number, *start, *length)?;
+    }
+    verify_kernel_partitions(device, &planned)?;
     table.partitions.iter().try_for_each(|partition| wait_for_node(&table.device, partition.number, &partition.device))
 }
 
+/// Locks the disk. Programs that honor systemd's BLOCK_DEVICE_LOCKING ignore the disk while the table is incomplete.
+pub(super) fn lock_disk(disk: &File, device: &DevicePath) -> Result<Flock<File>> {
+    let lock = || {
+        let disk = disk.try_clone().map_err(|error| block_device::to_errno(&error))?;
+        Flock::lock(disk, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| error)
+    };
+    block_device::retry_while_busy(Errno::EWOULDBLOCK, lock).context(Phase::Storage, || format!("lock {device}"))
+}
+
 /// Checks the sector size of the disk, and returns the size of the disk in sectors.
-fn check_sectors(disk: &File, table: &PartitionTable) -> Result<u64> {
-    let device = &table.device;
+pub(super) fn check_sectors(disk: &File, device: &DevicePath, planned: u32) -> Result<u64> {
     let sector_bytes = block_device::read_sector_bytes(disk)
         .context(Phase::Storage, || format!("read the sector size of {device}"))?;
-    if sector_bytes != table.sector_bytes {
-        let planned = table.sector_bytes;
+    if sector_bytes != planned {
         let what =
             format!("{device}: the sector size is {sector_bytes} bytes, but the plan was made for {planned} bytes");
         return Err(Error::new(Phase::Storage, what));
@@ -117,37 +122,32 @@ fn check_partitions(partitions: &[NewPartition], gpt: &Gpt) -> io::Result<()> {
     Ok(())
 }
 
-/// Registers the partitions with BLKPG. Unlike BLKRRPART, BLKPG works even if the kernel does not support GPT or does
-/// not scan the disk for partitions, and an error of BLKPG affects only one partition.
-fn register_partitions(disk: &File, table: &PartitionTable) -> Result<()> {
-    for partition in &table.partitions {
-        let (start, length) = byte_range(table, partition);
-        block_device::add_partition(disk, partition.number, start, length)
-            .context(Phase::Storage, || format!("register {device} with the kernel", device = partition.device))?;
-    }
-    Ok(())
+/// Registers a partition with BLKPG. Unlike BLKRRPART, BLKPG works even if the kernel does not support GPT or does not
+/// scan the disk for partitions, and an error of BLKPG affects only one partition.
+pub(super) fn register_partition(disk: &File, device: &DevicePath, number: u32, start: u64, length: u64) -> Result<()> {
+    block_device::add_partition(disk, number, start, length)
+        .context(Phase::Storage, || format!("register {} with the kernel", device.partition_path(number)))
 }
 
-fn verify_kernel_partitions(table: &PartitionTable) -> Result<()> {
-    let planned = table.partitions.iter().map(|partition| (partition.number, byte_range(table, partition)));
-    let planned: BTreeMap<_, _> = planned.collect();
-    let known = block_device::read_partitions(&table.device)?;
+/// Checks that exactly the planned partitions are registered with the kernel. The map contains their numbers, starts
+/// and lengths in bytes.
+pub(super) fn verify_kernel_partitions(device: &DevicePath, planned: &BTreeMap<u32, (u64, u64)>) -> Result<()> {
+    let known = block_device::read_partitions(device)?;
     let known: BTreeMap<_, _> =
         known.iter().map(|known| (known.number, (known.start_bytes, known.size_bytes))).collect();
-    if known == planned {
+    if known == *planned {
         return Ok(());
     }
     let what = format!(
-        "the kernel's partitions of {} differ from the written partition table (number: (start, size) in bytes): found \
-         {known:?}, expected {planned:?}",
-        table.device
+        "the kernel's partitions of {device} differ from the written partition table (number: (start, size) in bytes): \
+         found {known:?}, expected {planned:?}"
     );
     Err(Error::new(Phase::Storage, what))
 }
 
 /// Returns the start and length in bytes.
-fn byte_range(table: &PartitionTable, partition: &NewPartition) -> (u64, u64) {
-    let sector = u64::from(table.sector_bytes);
+pub(super) fn byte_range(sector_bytes: u32, partition: &NewPartition) -> (u64, u64) {
+    let sector = u64::from(sector_bytes);
     (partition.first_lba * sector, (partition.last_lba - partition.first_lba + 1) * sector)
 }
 

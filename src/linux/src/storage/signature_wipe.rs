@@ -1,7 +1,8 @@
 //! Wiping of signatures at the ends of a disk or partition, of boot code, and of the kernel's partitions.
 
+use super::block_device::{self, KernelPartition};
+use super::busy_device_users;
 use super::disk_erase::zeroing;
-use super::{block_device, busy_device_users};
 use common::error::{Context, Error, Phase, Result};
 use model::device_name::DevicePath;
 use nix::errno::Errno;
@@ -77,15 +78,17 @@ pub fn open_exclusive(device: &DevicePath) -> Result<File> {
 
 /// Unregisters the old partitions of a disk from the kernel, so that their device nodes and page caches are removed.
 pub(super) fn unregister_partitions(disk: &File, device: &DevicePath) -> Result<()> {
-    for partition in block_device::read_partitions(device)? {
-        let delete = || block_device::delete_partition(disk, partition.number);
-        block_device::retry_while_busy(Errno::EBUSY, delete).map_err(|error| {
-            let node = partition.name.device_path();
-            let users = busy_device_users::format_users(&busy_device_users::list_device_users(&node));
-            Error::with_source(Phase::Storage, format!("unregister {node} from the kernel{users}"), error)
-        })?;
-    }
-    Ok(())
+    block_device::read_partitions(device)?.iter().try_for_each(|partition| unregister_partition(disk, partition))
+}
+
+/// Unregisters a partition from the kernel.
+pub(super) fn unregister_partition(disk: &File, partition: &KernelPartition) -> Result<()> {
+    let delete = || block_device::delete_partition(disk, partition.number);
+    block_device::retry_while_busy(Errno::EBUSY, delete).map_err(|error| {
+        let node = partition.name.device_path();
+        let users = busy_device_users::format_users(&busy_device_users::list_device_users(&node));
+        Error::with_source(Phase::Storage, format!("unregister {node} from the kernel{users}"), error)
+    })
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ fn started_disk() -> RecordedDisk {
         guid: Some("0d5f2b5c-4d2e-4c9b-8d26-6a3f3b3d0001".to_owned()),
         guid_before: Some("0d5f2b5c-4d2e-4c9b-8d26-6a3f3b3d0002".to_owned()),
         promise: Some(WipePolicy::Wiped),
+        preserved: Vec::new(),
         making: vec![
             create("disk", None),
             create("partition 0d5f2b5c-4d2e-4c9b-8d26-6a3f3b3d0003", Some("0d5f2b5c-4d2e-4c9b-8d26-6a3f3b3d0004")),

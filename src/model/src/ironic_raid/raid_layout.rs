@@ -37,7 +37,13 @@ impl RaidConfig {
             let mut partitions: Vec<PartitionSpec> = Vec::new();
             let mut add = |label: &str, size: RequestedSize, kind: PartitionType| {
                 let number = partitions.len() as u32 + 1;
-                partitions.push(PartitionSpec { number, label: Some(label.to_owned()), size, kind: Some(kind) });
+                partitions.push(PartitionSpec {
+                    number,
+                    label: Some(label.to_owned()),
+                    size,
+                    kind: Some(kind),
+                    preserve: false,
+                });
                 device.partition_path(number)
             };
             if has_esp && is_member(disk, root) {
@@ -81,7 +87,7 @@ impl RaidConfig {
 }
 
 fn build_array(arrayname: LayoutPath, devices: Vec<LayoutPath>, level: RaidLevel) -> ArraySpec {
-    ArraySpec { arrayname, devices, level, createoptions: Vec::new(), spares: 0 }
+    ArraySpec { arrayname, devices, level, createoptions: Vec::new(), spares: 0, preserve: false }
 }
 
 fn array_path(volume_name: Option<&str>, number: usize) -> String {
@@ -102,5 +108,6 @@ fn build_filesystem(path: &str, device: LayoutPath, format: FilesystemFormat, la
         reinstall: OnReinstall::Keep,
         grow: false,
         encrypted: None,
+        preserve: false,
     }
 }

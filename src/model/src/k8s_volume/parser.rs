@@ -187,6 +187,7 @@ impl ResourceParser {
             reinstall: Default::default(),
             grow: false,
             encrypted: None,
+            preserve: false,
         };
         for problem in made.check_options() {
             self.add_problem(&at.place, problem);

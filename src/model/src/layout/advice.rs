@@ -3,6 +3,7 @@
 
 use super::graph::LayoutGraph;
 use super::hints::advice;
+use super::preserved_objects::PreservedObjects;
 use super::{DiskSpec, FilesystemFormat, FilesystemSpec, Layout, PartitionType, RaidLevel, RequestedSize};
 use crate::device_name::LayoutPath;
 use crate::device_name::identifiers::names_placeholder;
@@ -45,8 +46,10 @@ impl Layout {
             self.raid.iter().enumerate().map(|(index, raid)| ("raid", index, raid.arrayname.as_str(), &raid.devices));
         let groups = self.volumegroups.iter().enumerate();
         let groups = groups.map(|(index, group)| ("volumegroups", index, group.name.as_str(), &group.devices));
+        let preserved = PreservedObjects::from_graph(&graph);
         for (list, index, name, devices) in arrays.chain(groups) {
-            if wipes(devices) == (true, true) {
+            let is_preserved = devices.iter().all(|device| preserved.includes_device(device));
+            if wipes(devices) == (true, true) && !is_preserved {
                 let message =
                     format!("{name} spans disks that a reinstall wipes and disks that a reinstall preserves, {NEVER}");
                 said.push(Diagnostic::new(format!("{list}[{index}].devices"), message));

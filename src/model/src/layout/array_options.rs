@@ -79,6 +79,7 @@ mod tests {
             level: RaidLevel::Raid1,
             createoptions: options.iter().map(|word| word.to_string()).collect(),
             spares: 0,
+            preserve: false,
         }
     }
 

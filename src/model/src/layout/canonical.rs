@@ -100,6 +100,7 @@ fn format_partition(partition: &PartitionSpec) -> String {
     fields.extend(partition.label.as_ref().map(|label| format!("label: {}", format_scalar(label))));
     fields.push(format!("size: {}", partition.size));
     fields.extend(partition.kind.map(|kind| format!("gpttype: {}", quote_string(kind.code()))));
+    fields.extend(partition.preserve.then(|| "preserve: true".to_owned()));
     fields.join(", ")
 }
 
@@ -113,6 +114,7 @@ fn write_array(yaml: &mut String, raid: &ArraySpec) {
         lines.push(("spares", raid.spares.to_string()));
     }
     push_list(&mut lines, "createoptions", &raid.createoptions);
+    lines.extend(preserve_line(raid.preserve));
     write_item(yaml, lines);
 }
 
@@ -120,21 +122,27 @@ fn write_group(yaml: &mut String, group: &VolumeGroupSpec) {
     let mut lines = vec![("name", format_scalar(&group.name)), ("devices", format_list(&group.devices))];
     push_list(&mut lines, "tags", &group.tags);
     lines.extend(encryption_line(group.encrypted));
+    lines.extend(preserve_line(group.preserve));
     write_item(yaml, lines);
 }
 
 fn write_volume(yaml: &mut String, volume: &LogicalVolumeSpec) {
-    let lines = vec![
+    let mut lines = vec![
         ("name", format_scalar(&volume.name)),
         ("volumegroup", format_scalar(&volume.volumegroup)),
         ("size", volume.size.to_string()),
         ("lvmtype", format_scalar(volume.lvmtype.name())),
     ];
+    lines.extend(preserve_line(volume.preserve));
     write_item(yaml, lines);
 }
 
 fn encryption_line(encrypted: Option<EncryptionSpec>) -> Option<(&'static str, String)> {
     encrypted.map(|encrypted| ("encrypted", format!("{{ key: {} }}", encrypted.key)))
+}
+
+fn preserve_line(preserve: bool) -> Option<(&'static str, String)> {
+    preserve.then(|| ("preserve", preserve.to_string()))
 }
 
 fn write_filesystem(yaml: &mut String, filesystem: &FilesystemSpec) {
@@ -152,6 +160,7 @@ fn write_filesystem(yaml: &mut String, filesystem: &FilesystemSpec) {
         lines.push(("grow", filesystem.grow.to_string()));
     }
     lines.extend(encryption_line(filesystem.encrypted));
+    lines.extend(preserve_line(filesystem.preserve));
     write_item(yaml, lines);
 }
 

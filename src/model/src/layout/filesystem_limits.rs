@@ -65,6 +65,7 @@ mod tests {
                 reinstall: Default::default(),
                 grow: false,
                 encrypted: None,
+                preserve: false,
             };
             let most = max_filesystem_bytes(&filesystem, sector_bytes).map(|(bytes, _)| bytes);
             assert_eq!(most, expected, "{format} {options:?} {sector_bytes}");

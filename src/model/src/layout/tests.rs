@@ -258,6 +258,7 @@ fn rules_do_not_rely_on_the_reader() {
         level: RaidLevel::Raid6,
         createoptions: Vec::new(),
         spares: 0,
+        preserve: false,
     });
     assert_eq!(
         said(&validate_layout(&layout)),

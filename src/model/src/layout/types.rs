@@ -82,6 +82,9 @@ pub struct FilesystemSpec {
     /// LUKS2 encryption of the filesystem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub encrypted: Option<EncryptionSpec>,
+    /// True if a reinstall preserves the filesystem on a disk that it otherwise renews.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub preserve: bool,
 }
 
 impl FilesystemSpec {
@@ -187,6 +190,9 @@ pub struct PartitionSpec {
     /// Type in the partition table; defaults to `8300`.
     #[serde(rename = "gpttype", skip_serializing_if = "Option::is_none")]
     pub kind: Option<PartitionType>,
+    /// True if a reinstall preserves the partition, and everything on it, on a disk that it otherwise renews.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub preserve: bool,
 }
 
 /// RAID array (mdadm).
@@ -203,6 +209,9 @@ pub struct ArraySpec {
     pub createoptions: Vec<String>,
     /// Number of spares. The spares are the last items of `devices`.
     pub spares: u32,
+    /// True if a reinstall preserves the array with its members, and everything on it, on disks that it otherwise renews.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub preserve: bool,
 }
 
 /// LVM volume group.
@@ -218,6 +227,9 @@ pub struct VolumeGroupSpec {
     /// LUKS2 encryption of the physical volumes. Each physical volume is in a separate container.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub encrypted: Option<EncryptionSpec>,
+    /// True if a reinstall preserves the group with all of its volumes on disks that it otherwise renews.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub preserve: bool,
 }
 
 /// LVM logical volume.
@@ -232,4 +244,7 @@ pub struct LogicalVolumeSpec {
     pub size: RequestedSize,
     /// Distribution of the volume's data over the physical volumes.
     pub lvmtype: LvmType,
+    /// True if a reinstall preserves the volume, and the filesystem on it, on disks that it otherwise renews.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub preserve: bool,
 }

@@ -8,6 +8,7 @@ mod disks;
 mod encrypted;
 mod filesystems;
 mod lvm;
+mod preserve;
 mod raid;
 mod raw_image;
 mod reinstall;
@@ -37,6 +38,7 @@ pub(super) fn validate_except(layout: &Layout, unread: &[String]) -> Vec<Diagnos
     filesystems::check_filesystems(&mut check, &layout.filesystems);
     encrypted::check_encryption(&mut check, layout);
     reinstall::check_reinstall_policies(&mut check, layout);
+    preserve::check_preserve(&mut check, layout);
     raw_image::check_raw_image(&mut check, layout);
     sizes::check_device_sizes(&mut check, layout);
     check_constraints(&mut check, layout);

@@ -90,7 +90,11 @@ fn udev_links(stack: &DeviceStack, device: &DevicePath, unit: StackUnit) -> Vec<
                 let by_id = format!("{LINKS}by-id/md-uuid-{}", format_array_uuid(array.uuid));
                 [format!("/dev/md/{}", array.name), by_id]
             });
-            volume.into_iter().chain(arrays).collect()
+            let uuid = stack.find_volume(&stacked.name).map(|(group, volume)| {
+                let identity = format!("{}{}", group.uuid, volume.uuid).replace('-', "");
+                format!("{LINKS}by-id/dm-uuid-LVM-{identity}")
+            });
+            volume.into_iter().chain(uuid).chain(arrays).collect()
         }
         StackUnit::Unknown => Vec::new(),
     }
@@ -134,6 +138,10 @@ mod tests {
             found.map(|(device, _)| device.as_str()).collect()
         };
         let array = format_array_uuid(inventory.arrays[1].uuid);
+        let group = &inventory.groups[0];
+        let volume = group.volumes.iter().find(|volume| volume.name == "root").unwrap();
+        let identity = format!("{}{}", group.uuid, volume.uuid).replace('-', "");
+        let volume_link = format!("/dev/disk/by-id/dm-uuid-LVM-{identity}");
         let part = &inventory.disks[0].table.as_ref().unwrap().partitions[0];
         for (wanted, device) in [
             ("/dev/sda1".to_owned(), Some("/dev/sda1")),
@@ -141,6 +149,7 @@ mod tests {
             (format!("/dev/disk/by-id/md-uuid-{array}"), Some("/dev/md127")),
             ("/dev/md/efi".to_owned(), Some("/dev/md126")),
             ("/dev/vg00/root".to_owned(), Some("/dev/mapper/vg00-root")),
+            (volume_link, Some("/dev/mapper/vg00-root")),
             ("/dev/mapper/vg00-root".to_owned(), Some("/dev/mapper/vg00-root")),
             ("/dev/sda9".to_owned(), None),
             ("/dev/disk/by-uuid/".to_owned(), None),

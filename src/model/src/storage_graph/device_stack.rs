@@ -281,7 +281,25 @@ impl<'a> DeviceStack<'a> {
 
     /// Computes, for each device, the bitwise OR of the values of all disks below the device.
     pub fn combine_values(&self, value: impl Fn(&KernelName) -> u8) -> CombinedValues {
-        CombinedValues(self.bottoms().combine_values(|end| value(&self.graph.nodes[end].name)))
+        self.combine_values_from(value, |_| None)
+    }
+
+    /// Computes values like [`DeviceStack::combine_values`]. For a partition to which `partition` assigns a value, this
+    /// value replaces the value of its disk.
+    pub fn combine_values_from(
+        &self,
+        disk: impl Fn(&KernelName) -> u8,
+        partition: impl Fn(&KernelName) -> Option<u8>,
+    ) -> CombinedValues {
+        let value = |index: usize| {
+            let node = &self.graph.nodes[index];
+            match node.item {
+                StackUnit::Disk(_) => Some(disk(&node.name)),
+                StackUnit::Partition(_) => partition(&node.name),
+                StackUnit::Stacked(_) | StackUnit::Unknown => node.below.is_empty().then(|| disk(&node.name)),
+            }
+        };
+        CombinedValues(self.bottoms().combine_values(value))
     }
 
     /// Returns the combined value of a device; `None` if the stack does not contain the device.

@@ -93,6 +93,7 @@ fn describe_verdict(verdict: DiskVerdict) -> &'static str {
         DiskVerdict::Wipe => "wiped",
         DiskVerdict::Keep => "kept",
         DiskVerdict::Make => "recreated, because it is blank",
+        DiskVerdict::PartlyKept => "partly kept",
         DiskVerdict::NotOurs => "not written",
         DiskVerdict::Volumes => "for Kubernetes volumes",
     }

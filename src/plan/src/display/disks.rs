@@ -32,6 +32,7 @@ fn disk_row(disk: &DiskPlan) -> [String; 6] {
         DiskVerdict::Wipe => WIPE,
         DiskVerdict::Keep => "keep",
         DiskVerdict::Make => "make",
+        DiskVerdict::PartlyKept => "partly kept",
         DiskVerdict::NotOurs => "not ours",
         DiskVerdict::Volumes => "volumes",
     };

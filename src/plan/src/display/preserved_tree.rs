@@ -57,9 +57,13 @@ pub(crate) fn draw_preserved(meant: &LayoutMatch, decided: &mut PlanDecisions) {
         drawn: BTreeSet::new(),
         lines: TreeLines::default(),
     };
-    let kept = decided.disks.iter().map(|disk| disk.verdict == DiskVerdict::Keep);
-    let drawn: Vec<Option<Vec<String>>> =
-        inventory.disks.iter().zip(kept).map(|(disk, kept)| kept.then(|| tree.draw_disk(disk))).collect();
+    let verdicts = decided.disks.iter().map(|disk| disk.verdict);
+    let draw = |(disk, verdict)| match verdict {
+        DiskVerdict::Keep => Some(tree.draw_disk(disk)),
+        DiskVerdict::PartlyKept => Some(tree.draw_partly_kept(disk)),
+        DiskVerdict::Wipe | DiskVerdict::Make | DiskVerdict::NotOurs | DiskVerdict::Volumes => None,
+    };
+    let drawn: Vec<Option<Vec<String>>> = inventory.disks.iter().zip(verdicts).map(draw).collect();
     for (disk, drawn) in decided.disks.iter_mut().zip(drawn) {
         disk.running = drawn.unwrap_or_else(|| std::mem::take(&mut disk.running));
     }
@@ -88,6 +92,27 @@ impl<'a> PreservedTree<'a> {
             table.partitions.iter().for_each(|part| self.draw_partition(&foreign, part));
         }
         self.draw_device(&disk.device, &disk.signatures, 0);
+        self.lines.take_tree()
+    }
+
+    /// Draws the partitions of a disk that is renewed except for some of them, each with its fate.
+    fn draw_partly_kept(&mut self, disk: &'a inventory::InventoryDisk) -> Vec<String> {
+        let decided = self.decided;
+        let edits = decided.edits.iter().filter(|edit| edit.device == disk.device);
+        for part in disk.table.iter().flat_map(|table| &table.partitions) {
+            if edits.clone().any(|edit| edit.removed.contains(&part.number)) {
+                let label = if part.label.is_empty() { String::new() } else { format!(" \"{}\"", part.label) };
+                let size = format_bytes(part.size_bytes);
+                self.push_line(0, &format!("remove {}{label}", strip_dev(&part.device)), &[size]);
+            } else {
+                self.push_line(0, "keep", &[]);
+                self.draw_partition(&BTreeSet::new(), part);
+            }
+        }
+        for (edit, new) in edits.flat_map(|edit| edit.added.iter().map(move |new| (edit, new))) {
+            let bytes = (new.last_lba + 1 - new.first_lba).saturating_mul(u64::from(edit.sector_bytes));
+            self.push_line(0, &format!("make {}", strip_dev(&new.device)), &[format_bytes(bytes)]);
+        }
         self.lines.take_tree()
     }
 

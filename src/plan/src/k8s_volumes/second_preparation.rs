@@ -116,7 +116,7 @@ impl<'a> PlanDecider<'a> {
         let recorded = self.recorded_logical(record).is_some_and(|(group, _)| group.present_devices().any(is_wiped));
         let shared = SharedIdentifiers::new(self.inventory, &record.disks);
         let is_erased = |disk: &RecordedDisk| {
-            let mut wiped = self.inventory.disks.iter().filter(|found| self.verdict(&found.name) == DiskVerdict::Wipe);
+            let mut wiped = self.inventory.disks.iter().filter(|found| self.verdict(&found.name).loses_data());
             wiped.any(|found| may_be(disk, found, &shared) || is_alike(disk, found))
         };
         let all_erased = !record.disks.is_empty() && record.disks.iter().all(is_erased);

@@ -107,7 +107,7 @@ fn planned_disks(plan: &Plan, inventory: &Inventory) -> Vec<PlannedDisk> {
         device: disk.device.to_string(),
         size_bytes: disk.size_bytes,
         verdict: disk.verdict,
-        lost_bytes: if disk.verdict == DiskVerdict::Wipe && !disk.found.blank { disk.size_bytes } else { 0 },
+        lost_bytes: disk.lost_bytes(),
     })
     .collect()
 }

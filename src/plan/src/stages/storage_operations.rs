@@ -9,11 +9,8 @@ use operations::{
     UnlockDisk, WritePersistent,
 };
 
-pub(super) fn is_made(verdict: DiskVerdict) -> bool {
-    matches!(verdict, DiskVerdict::Wipe | DiskVerdict::Make)
-}
-
-/// Returns the devices that the image's installer may write: recreated disks, and new arrays and volumes on them.
+/// Returns the devices that the image's installer may write: recreated disks, new partitions of partly kept disks, and
+/// new arrays and volumes on them.
 pub(crate) fn writable_devices(decided: &PlanDecisions) -> Vec<DevicePath> {
     let arrays = create_arrays(decided).into_iter().chain(create_groups_and_volumes(decided));
     let arrays = arrays.filter_map(|operation| match operation {
@@ -21,7 +18,8 @@ pub(crate) fn writable_devices(decided: &PlanDecisions) -> Vec<DevicePath> {
         Operation::Device(DeviceOp::CreateVolume(volume)) => Some(volume.device),
         _ => None,
     });
-    devices_with_verdict(decided, is_made).into_iter().chain(arrays).collect()
+    let parts = decided.edits.iter().flat_map(|edit| &edit.added).map(|part| part.device.clone());
+    devices_with_verdict(decided, DiskVerdict::is_recreated).into_iter().chain(parts).chain(arrays).collect()
 }
 
 pub(super) fn devices_with_verdict(decided: &PlanDecisions, is: impl Fn(DiskVerdict) -> bool) -> Vec<DevicePath> {
@@ -29,7 +27,7 @@ pub(super) fn devices_with_verdict(decided: &PlanDecisions, is: impl Fn(DiskVerd
 }
 
 pub(super) fn lock_operations(meant: &LayoutMatch, decided: &PlanDecisions) -> Vec<Operation> {
-    let disks = decided.disks.iter().filter(|disk| !is_made(disk.verdict));
+    let disks = decided.disks.iter().filter(|disk| !disk.verdict.is_written());
     let lock = |disk: &DiskPlan| {
         // A disk that is used for a Kubernetes volume is written later.
         let is_written = decided.persistent.written.contains(&disk.name);
@@ -37,7 +35,12 @@ pub(super) fn lock_operations(meant: &LayoutMatch, decided: &PlanDecisions) -> V
         untouched.extend(luks::guard_locked(meant, decided, disk));
         Operation::Run(SessionOp::LockDisk(LockDisk { device: disk.device.clone(), untouched }))
     };
-    disks.map(lock).collect()
+    // The disk itself must stay writable, because its other partitions are renewed.
+    let parts = decided.partly_kept.iter().flat_map(|disk| &disk.preserved).map(|part| {
+        let untouched = guard_ranges::unused_ends(meant, part);
+        Operation::Run(SessionOp::LockDisk(LockDisk { device: part.device.clone(), untouched }))
+    });
+    disks.map(lock).chain(parts).collect()
 }
 
 /// Returns the operation that proves that devices contain only zeros. This operation is the last check, because it may
@@ -48,7 +51,7 @@ pub(super) fn prove_zeros(decided: &PlanDecisions) -> Option<Operation> {
 }
 
 pub(super) fn release_operations(decided: &PlanDecisions) -> Vec<Operation> {
-    let disks = devices_with_verdict(decided, is_made);
+    let disks = devices_with_verdict(decided, DiskVerdict::is_written);
     let assert = (!disks.is_empty()).then_some(Operation::Device(DeviceOp::AssertFree(AssertFree { disks })));
     decided.releases.iter().cloned().map(DeviceOp::Release).map(Operation::Device).chain(assert).collect()
 }
@@ -98,8 +101,11 @@ pub(super) fn unmount_operations(decided: &PlanDecisions) -> Vec<Operation> {
         ArrayFate::Kept { device, .. } => Operation::Device(DeviceOp::StopArray(StopArray { device: device.clone() })),
     });
     let kept = devices_with_verdict(decided, |verdict| verdict == DiskVerdict::Keep);
-    let disks =
-        devices_with_verdict(decided, is_made).into_iter().chain(kept).chain(written_for_volumes(decided)).collect();
+    let disks = devices_with_verdict(decided, DiskVerdict::is_written)
+        .into_iter()
+        .chain(kept)
+        .chain(written_for_volumes(decided))
+        .collect();
     let flush = Operation::Run(SessionOp::FlushDisks(FlushDisks { disks }));
     std::iter::once(Operation::Run(SessionOp::Unmount))
         .chain(luks::close_containers(decided, false))

@@ -19,6 +19,7 @@ fn layout_of(members: usize, level: RaidLevel, options: &[&str]) -> Layout {
         level,
         createoptions: options.iter().map(|option| (*option).to_owned()).collect(),
         spares: 0,
+        preserve: false,
     });
     layout.filesystems.push(filesystem("/srv", "/dev/md1", FilesystemFormat::Xfs, "srv"));
     layout

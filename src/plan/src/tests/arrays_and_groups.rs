@@ -11,16 +11,22 @@ use operations::{
 
 pub(super) fn raid(name: &str, devices: &[&str], level: RaidLevel, spares: u32) -> ArraySpec {
     let devices = devices.iter().map(|device| (*device).into()).collect();
-    ArraySpec { arrayname: name.into(), devices, level, createoptions: Vec::new(), spares }
+    ArraySpec { arrayname: name.into(), devices, level, createoptions: Vec::new(), spares, preserve: false }
 }
 
 pub(super) fn group(name: &str, devices: &[&str]) -> VolumeGroupSpec {
     let devices = devices.iter().map(|device| (*device).into()).collect();
-    VolumeGroupSpec { name: name.to_owned(), devices, tags: Vec::new(), encrypted: None }
+    VolumeGroupSpec { name: name.to_owned(), devices, tags: Vec::new(), encrypted: None, preserve: false }
 }
 
 pub(super) fn volume(name: &str, group: &str, size_mib: u64, lvmtype: LvmType) -> LogicalVolumeSpec {
-    LogicalVolumeSpec { name: name.to_owned(), volumegroup: group.to_owned(), size: size_mib.into(), lvmtype }
+    LogicalVolumeSpec {
+        name: name.to_owned(),
+        volumegroup: group.to_owned(),
+        size: size_mib.into(),
+        lvmtype,
+        preserve: false,
+    }
 }
 
 fn system(device: &str) -> DiskSpec {

@@ -48,6 +48,7 @@ fn mirrored(metadata: &str) -> Layout {
         level: RaidLevel::Raid1,
         createoptions: options.iter().map(|word| (*word).to_owned()).collect(),
         spares: 0,
+        preserve: false,
     };
     let mut layout = layout();
     for disk in &mut layout.disks {
@@ -325,12 +326,14 @@ fn the_finisher_knows_where_a_boot_loader_goes() {
         devices: vec!["/dev/sda2".into(), "/dev/sdb2".into()],
         tags: vec![],
         encrypted: None,
+        preserve: false,
     }];
     volume.logicalvolumes = vec![LogicalVolumeSpec {
         name: "root".into(),
         volumegroup: "vg".into(),
         size: 4000.into(),
         lvmtype: Default::default(),
+        preserve: false,
     }];
     volume
         .filesystems

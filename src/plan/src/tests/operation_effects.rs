@@ -50,6 +50,12 @@ fn on_device(operation: &DeviceOp) -> Effect<'_> {
             let partitions = table.partitions.iter().map(|new| (new.device.clone(), vec![&table.device]));
             Effect { brought: partitions.collect(), ..destroying([&table.device]) }
         }
+        // Only the parts outside the preserved partitions are destroyed; `assert_clear` checks them.
+        DeviceOp::ClearRanges(_) => Effect::default(),
+        DeviceOp::EditTable(edit) => {
+            let partitions = edit.added.iter().map(|new| (new.device.clone(), vec![&edit.device]));
+            Effect { brought: partitions.collect(), ..Effect::default() }
+        }
         DeviceOp::CreateArray(array) => Effect {
             destroyed: array.present_devices().collect(),
             brought: vec![(array.device.clone(), array.present_devices().collect())],

@@ -33,7 +33,7 @@ fn bottoms<'a>(plan: &'a Plan, brought: &Brought, device: &DevicePath) -> BTreeS
 fn is_made(verdict: DiskVerdict) -> bool {
     match verdict {
         DiskVerdict::Wipe | DiskVerdict::Make => true,
-        DiskVerdict::Keep | DiskVerdict::NotOurs | DiskVerdict::Volumes => false,
+        DiskVerdict::Keep | DiskVerdict::PartlyKept | DiskVerdict::NotOurs | DiskVerdict::Volumes => false,
     }
 }
 

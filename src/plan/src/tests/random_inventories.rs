@@ -251,7 +251,7 @@ fn assert_nothing_lost(plan: &Plan, inventory: &Inventory, physical: &[Physical]
     for ((disk, found), is) in plan.disks.iter().zip(&inventory.disks).zip(physical) {
         let is_wiped = match disk.verdict {
             DiskVerdict::Wipe | DiskVerdict::Make => true,
-            DiskVerdict::Keep | DiskVerdict::NotOurs | DiskVerdict::Volumes => false,
+            DiskVerdict::Keep | DiskVerdict::PartlyKept | DiskVerdict::NotOurs | DiskVerdict::Volumes => false,
         };
         if !is_wiped || found.blank || matches!(is.whose, Whose::Root | Whose::Scratch) {
             continue;

@@ -50,11 +50,15 @@ pub struct PlanSummary {
     /// Disks that the layout preserves, and that are recreated because they are blank.
     pub made: Vec<KernelName>,
     pub kept: Vec<KernelName>,
+    /// Disks that are renewed except for the partitions that the layout preserves.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub partly_kept: Vec<KernelName>,
     pub untouched: Vec<KernelName>,
     /// Disks that are used only for Kubernetes volumes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<KernelName>,
-    /// Total size of the wiped disks that are not proven blank.
+    /// Total size of the wiped disks that are not proven blank, and of the partly kept disks without their preserved
+    /// partitions.
     pub lost_bytes: u64,
 }
 
@@ -63,14 +67,14 @@ impl PlanSummary {
         let names = |verdict: DiskVerdict| -> Vec<KernelName> {
             disks.iter().filter(|disk| disk.verdict == verdict).map(|disk| disk.name.clone()).collect()
         };
-        let lost = disks.iter().filter(|disk| disk.verdict == DiskVerdict::Wipe && !disk.found.blank);
         PlanSummary {
             wiped: names(DiskVerdict::Wipe),
             made: names(DiskVerdict::Make),
             kept: names(DiskVerdict::Keep),
+            partly_kept: names(DiskVerdict::PartlyKept),
             untouched: names(DiskVerdict::NotOurs),
             volumes: names(DiskVerdict::Volumes),
-            lost_bytes: lost.fold(0, |sum: u64, disk| sum.saturating_add(disk.size_bytes)),
+            lost_bytes: disks.iter().fold(0, |sum: u64, disk| sum.saturating_add(disk.lost_bytes())),
         }
     }
 }

@@ -109,7 +109,7 @@ fn layout(wiped: &LabelledDisk, kept: &LabelledDisk) -> Layout {
         hints: BTreeMap::new(),
         wipeonreinstall,
         image: false,
-        partitions: vec![PartitionSpec { number: 1, label: None, size: 0.into(), kind: None }],
+        partitions: vec![PartitionSpec { number: 1, label: None, size: 0.into(), kind: None, preserve: false }],
     };
     let filesystem = |path: &str, device: DevicePath| FilesystemSpec {
         path: Some(path.to_owned()),
@@ -121,6 +121,7 @@ fn layout(wiped: &LabelledDisk, kept: &LabelledDisk) -> Layout {
         reinstall: Default::default(),
         grow: false,
         encrypted: None,
+        preserve: false,
     };
     Layout {
         disks: vec![disk(wiped.disk.path(), true), disk(kept.disk.path(), false)],

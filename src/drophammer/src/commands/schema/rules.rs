@@ -109,6 +109,7 @@ fn add_filesystem_rules(filesystem: &mut Value) {
     add_choice_spellings(filesystem, "reinstall", "reinstall_", &OnReinstall::ALL.map(OnReinstall::name));
     set_rules(filesystem, "reinstall", json!({"default": "keep"}));
     set_rules(filesystem, "grow", json!({"default": false}));
+    set_rules(filesystem, "preserve", json!({"default": false}));
 }
 
 fn add_createoptions_rules(owner: &mut Value, examples: Value) {
@@ -165,6 +166,7 @@ fn add_partition_rules(partition: &mut Value) {
     // In YAML, 8e00 without quotes is the number 8 times 10 to the power of 0.
     add_alternative(partition, "gpttype", unquoted(8, "8e00"));
     add_aliases(partition, "gpttype", &["type", "gpt_type", "gptType"]);
+    set_rules(partition, "preserve", json!({"default": false}));
 }
 
 /// Returns a case-insensitive pattern that matches the whole text.
@@ -198,6 +200,7 @@ fn add_raid_rules(raid: &mut Value) {
     add_choice_spellings(raid, "level", "raid_level_", &RaidLevel::ALL.map(RaidLevel::number));
     add_createoptions_rules(raid, json!([["--metadata=1.0"]]));
     set_rules(raid, "spares", json!({"default": 0}));
+    set_rules(raid, "preserve", json!({"default": false}));
     add_alternative(raid, "spares", number_in_quotes(WHOLE_NUMBER));
 }
 
@@ -209,6 +212,7 @@ fn add_volume_group_rules(group: &mut Value) {
         "devices",
         json!({"minItems": 1, "uniqueItems": true, "examples": [["/dev/nvme0n1", "/dev/md/data"]]}),
     );
+    set_rules(group, "preserve", json!({"default": false}));
 }
 
 fn add_logical_volume_rules(volume: &mut Value) {
@@ -218,6 +222,7 @@ fn add_logical_volume_rules(volume: &mut Value) {
     add_aliases(volume, "volumegroup", &["volume_group", "volumeGroup"]);
     set_rules(volume, "size", json!({"examples": [10240, 0]}));
     add_alternative(volume, "size", number_in_quotes(WHOLE_NUMBER));
+    set_rules(volume, "preserve", json!({"default": false}));
     add_choice_spellings(volume, "lvmtype", "lvm_type_", &LvmType::ALL.map(LvmType::name));
     add_aliases(volume, "lvmtype", &["lvm_type", "lvmType"]);
 }

@@ -68,7 +68,7 @@ fn find_remaining_data(file: &File, ranges: &[ByteRange]) -> io::Result<Option<u
 ///
 /// # Errors
 /// Returns an error if a range extends beyond the device.
-pub(super) fn check_ranges(device: &DevicePath, size: u64, ranges: &[ByteRange]) -> Result<()> {
+pub(crate) fn check_ranges(device: &DevicePath, size: u64, ranges: &[ByteRange]) -> Result<()> {
     for range in ranges {
         if range.start.checked_add(range.length).is_none_or(|end| end > size) {
             let (start, length) = (range.start, range.length);

@@ -35,6 +35,7 @@ pub fn disk(device: &str, wipe: bool, partitions: &[(u32, &str, u64, PartitionTy
         label: (!label.is_empty()).then(|| (*label).to_owned()),
         size: (*size_mib).into(),
         kind: Some(*kind),
+        preserve: false,
     });
     DiskSpec {
         device: device.into(),
@@ -46,7 +47,14 @@ pub fn disk(device: &str, wipe: bool, partitions: &[(u32, &str, u64, PartitionTy
 }
 
 pub fn raid(name: &str, level: RaidLevel, devices: &[&str], spares: u32, options: &[&str]) -> ArraySpec {
-    ArraySpec { arrayname: name.into(), devices: paths(devices), level, createoptions: words(options), spares }
+    ArraySpec {
+        arrayname: name.into(),
+        devices: paths(devices),
+        level,
+        createoptions: words(options),
+        spares,
+        preserve: false,
+    }
 }
 
 pub(crate) fn filesystem(path: &str, device: &str, format: FilesystemFormat, label: &str) -> FilesystemSpec {
@@ -61,11 +69,18 @@ pub(crate) fn filesystem(path: &str, device: &str, format: FilesystemFormat, lab
         reinstall: OnReinstall::Keep,
         grow: false,
         encrypted: None,
+        preserve: false,
     }
 }
 
 fn volume(group: &str, name: &str, size_mib: u64, lvmtype: LvmType) -> LogicalVolumeSpec {
-    LogicalVolumeSpec { name: name.to_owned(), volumegroup: group.to_owned(), size: size_mib.into(), lvmtype }
+    LogicalVolumeSpec {
+        name: name.to_owned(),
+        volumegroup: group.to_owned(),
+        size: size_mib.into(),
+        lvmtype,
+        preserve: false,
+    }
 }
 
 fn words(words: &[&str]) -> Vec<String> {
@@ -112,12 +127,14 @@ fn mirrored_lvm() -> Layout {
                 devices: paths(&["/dev/md/data"]),
                 tags: Vec::new(),
                 encrypted: None,
+                preserve: false,
             },
             VolumeGroupSpec {
                 name: "data".to_owned(),
                 devices: paths(&["/dev/nvme0n1", "/dev/nvme1n1p1"]),
                 tags: words(&["csi", "keep"]),
                 encrypted: None,
+                preserve: false,
             },
         ],
         logicalvolumes: vec![
@@ -225,6 +242,7 @@ fn twelve() -> Layout {
             devices: paths(&["/dev/md/data"]),
             tags: Vec::new(),
             encrypted: None,
+            preserve: false,
         }],
         logicalvolumes: vec![
             volume("vg0", "root", 20480, LvmType::Linear),
@@ -245,8 +263,15 @@ pub fn any_layout() -> impl Strategy<Value = Layout> {
         prop_oneof![9 => known.prop_map(LayoutPath::from), 1 => any::<String>().prop_map(LayoutPath::from)]
     };
     let partition =
-        (0..4u32, option::of(any::<String>()), any::<u64>(), option::of(select(PartitionType::ALL.to_vec())))
-            .prop_map(|(number, label, mib, kind)| PartitionSpec { number, label, size: mib.into(), kind });
+        (0..4u32, option::of(any::<String>()), any::<u64>(), option::of(select(PartitionType::ALL.to_vec()))).prop_map(
+            |(number, label, mib, kind)| PartitionSpec {
+                number,
+                label,
+                size: mib.into(),
+                kind,
+                preserve: mib % 5 == 0,
+            },
+        );
     let disk = (device(), btree_map(".*", ".*", 0..3), vec(partition, 0..4), any::<bool>()).prop_map(
         |(device, hints, partitions, wipeonreinstall)| DiskSpec {
             device,
@@ -263,11 +288,19 @@ pub fn any_layout() -> impl Strategy<Value = Layout> {
             level,
             createoptions,
             spares,
+            preserve: spares % 5 == 0,
         });
-    let group = ("g|h|.*", vec(device(), 0..4), vec(any::<String>(), 0..2))
-        .prop_map(|(name, devices, tags)| VolumeGroupSpec { name, devices, tags, encrypted: None });
+    let group = ("g|h|.*", vec(device(), 0..4), vec(any::<String>(), 0..2)).prop_map(|(name, devices, tags)| {
+        VolumeGroupSpec { preserve: devices.len() == 3, name, devices, tags, encrypted: None }
+    });
     let volume = ("l|.*", "g|h|.*", any::<u64>(), select(LvmType::ALL.to_vec())).prop_map(
-        |(name, volumegroup, mib, lvmtype)| LogicalVolumeSpec { name, volumegroup, size: mib.into(), lvmtype },
+        |(name, volumegroup, mib, lvmtype)| LogicalVolumeSpec {
+            name,
+            volumegroup,
+            size: mib.into(),
+            lvmtype,
+            preserve: mib % 5 == 0,
+        },
     );
     let filesystem = (
         option::of("/|none|.*"),
@@ -288,6 +321,7 @@ pub fn any_layout() -> impl Strategy<Value = Layout> {
             reinstall,
             grow: false,
             encrypted: None,
+            preserve: reinstall == OnReinstall::Merge,
         });
     let named = (any::<String>(), option::of(any::<String>()));
     (named, vec(disk, 0..4), vec(raid, 0..4), vec(group, 0..3), vec(volume, 0..3), vec(filesystem, 0..4)).prop_map(

@@ -13,6 +13,7 @@ fn filesystem(format: FilesystemFormat, options: &str) -> FilesystemSpec {
         reinstall: Default::default(),
         grow: false,
         encrypted: None,
+        preserve: false,
     }
 }
 

@@ -16,8 +16,13 @@ const DISK: [FieldNames; 5] = [
     plain_field("image"),
     plain_field("partitions"),
 ];
-const PARTITION: [FieldNames; 4] =
-    [plain_field("number"), plain_field("label"), plain_field("size"), FieldNames { name: "gpttype", also: &["type"] }];
+const PARTITION: [FieldNames; 5] = [
+    plain_field("number"),
+    plain_field("label"),
+    plain_field("size"),
+    FieldNames { name: "gpttype", also: &["type"] },
+    plain_field("preserve"),
+];
 
 /// Partition types of metal-stack's first proposal.
 const KIND_NAMES: [(&str, PartitionType); 4] = [
@@ -66,6 +71,7 @@ fn read_partition(reader: &mut LayoutReader, node: &DocumentNode, place: &str) -
         label: reader.read_optional_text(&fields, "label"),
         size: reader.read_required_number(&fields, "size", SIZE_MISSING).unwrap_or(1_u64).into(),
         kind: read_partition_type(reader, &fields),
+        preserve: reader.read_flag(&fields, "preserve"),
     })
 }
 

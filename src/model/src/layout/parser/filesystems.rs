@@ -6,7 +6,7 @@ use crate::layout::text_edits::EditReplacement;
 use crate::layout::yaml_document::DocumentNode;
 use crate::layout::{FilesystemFormat, FilesystemSpec, OnReinstall, encryption};
 
-const FILESYSTEM: [FieldNames; 9] = [
+const FILESYSTEM: [FieldNames; 10] = [
     plain_field("path"),
     plain_field("device"),
     plain_field("format"),
@@ -16,6 +16,7 @@ const FILESYSTEM: [FieldNames; 9] = [
     plain_field("reinstall"),
     plain_field("grow"),
     plain_field("encrypted"),
+    plain_field("preserve"),
 ];
 
 pub(super) fn read_filesystem(reader: &mut LayoutReader, node: &DocumentNode, place: &str) -> Option<FilesystemSpec> {
@@ -36,6 +37,7 @@ pub(super) fn read_filesystem(reader: &mut LayoutReader, node: &DocumentNode, pl
         reinstall: read_reinstall_policy(reader, &fields),
         grow: reader.read_flag(&fields, "grow"),
         encrypted: encryption::read_encryption(reader, &fields),
+        preserve: reader.read_flag(&fields, "preserve"),
     })
 }
 

@@ -7,17 +7,28 @@ use crate::layout::text_edits::EditReplacement;
 use crate::layout::yaml_document::{DocumentNode, NodeValue};
 use crate::layout::{ArraySpec, LogicalVolumeSpec, LvmType, RaidLevel, VolumeGroupSpec, encryption};
 
-const RAID: [FieldNames; 5] = [
+const RAID: [FieldNames; 6] = [
     FieldNames { name: "arrayname", also: &["name"] },
     plain_field("devices"),
     plain_field("level"),
     FieldNames { name: "createoptions", also: &["options"] },
     plain_field("spares"),
+    plain_field("preserve"),
 ];
-const VOLUME_GROUP: [FieldNames; 4] =
-    [plain_field("name"), plain_field("devices"), plain_field("tags"), plain_field("encrypted")];
-const LOGICAL_VOLUME: [FieldNames; 4] =
-    [plain_field("name"), plain_field("volumegroup"), plain_field("size"), plain_field("lvmtype")];
+const VOLUME_GROUP: [FieldNames; 5] = [
+    plain_field("name"),
+    plain_field("devices"),
+    plain_field("tags"),
+    plain_field("encrypted"),
+    plain_field("preserve"),
+];
+const LOGICAL_VOLUME: [FieldNames; 5] = [
+    plain_field("name"),
+    plain_field("volumegroup"),
+    plain_field("size"),
+    plain_field("lvmtype"),
+    plain_field("preserve"),
+];
 
 pub(super) fn read_array(reader: &mut LayoutReader, node: &DocumentNode, place: &str) -> Option<ArraySpec> {
     let fields = reader.read_fields(node, place, &RAID)?;
@@ -41,6 +52,7 @@ pub(super) fn read_array(reader: &mut LayoutReader, node: &DocumentNode, place: 
         level: level.unwrap_or_default(),
         createoptions: read_create_options(reader, &fields),
         spares: spares.unwrap_or(0),
+        preserve: reader.read_flag(&fields, "preserve"),
     })
 }
 
@@ -60,6 +72,7 @@ pub(super) fn read_volume_group(
         devices: read_devices(reader, &fields),
         tags: reader.read_texts(&fields, "tags"),
         encrypted: encryption::read_encryption(reader, &fields),
+        preserve: reader.read_flag(&fields, "preserve"),
     })
 }
 
@@ -75,5 +88,6 @@ pub(super) fn read_logical_volume(
         volumegroup: reader.read_required_text(&fields, "volumegroup"),
         size: reader.read_required_number(&fields, "size", SIZE_MISSING).unwrap_or(1_u64).into(),
         lvmtype: lvmtype.unwrap_or_default(),
+        preserve: reader.read_flag(&fields, "preserve"),
     })
 }

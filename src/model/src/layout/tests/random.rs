@@ -66,7 +66,7 @@ fn disk_name() -> impl Strategy<Value = (&'static str, BTreeMap<String, String>)
 fn partition() -> impl Strategy<Value = PartitionSpec> {
     let label = option::of(prop_oneof![name(), "\\PC{1,18}"]);
     (label, 1..1u64 << 18, option::of(prop::sample::select(&PartitionType::ALL[..])))
-        .prop_map(|(label, mib, kind)| PartitionSpec { number: 0, label, size: mib.into(), kind })
+        .prop_map(|(label, mib, kind)| PartitionSpec { number: 0, label, size: mib.into(), kind, preserve: false })
 }
 
 fn filesystem() -> impl Strategy<Value = FilesystemSpec> {
@@ -95,6 +95,7 @@ fn filesystem() -> impl Strategy<Value = FilesystemSpec> {
                 reinstall: Default::default(),
                 grow: false,
                 encrypted: None,
+                preserve: false,
             }
         },
     )
@@ -145,17 +146,32 @@ fn stack() -> impl Strategy<Value = Stack> {
         let spares = if level == RaidLevel::Raid0 { 0 } else { spares };
         let devices = (0..4 + spares).map(|index| format!("/dev/nvme{index}n9").into()).collect();
         let createoptions = options.iter().map(|word| word.to_string()).collect();
-        ArraySpec { arrayname: arrayname.into(), devices, level, createoptions, spares }
+        ArraySpec { arrayname: arrayname.into(), devices, level, createoptions, spares, preserve: false }
     });
     let tags = prop::collection::btree_set("[a-z0-9+=/&#][a-z0-9+=/&#-]{0,8}", 0..3);
     let volume = (300..1u64 << 18, prop::sample::select(&LvmType::ALL[..]), filesystem());
     let volumes = prop::collection::btree_map(name(), volume, 0..4);
     (raid, "v[a-z0-9+_.-]{1,8}", tags, volumes, any::<bool>()).prop_map(|(raid, name, tags, volumes, rest)| {
         let devices = vec![raid.arrayname.clone(), "/dev/nvme8n9".into()];
-        let group = VolumeGroupSpec { name: name.clone(), devices, tags: tags.into_iter().collect(), encrypted: None };
+        let group = VolumeGroupSpec {
+            name: name.clone(),
+            devices,
+            tags: tags.into_iter().collect(),
+            encrypted: None,
+            preserve: false,
+        };
         let volumes = volumes.into_iter().map(|(volume, (mib, lvmtype, mut filesystem))| {
             filesystem.device = format!("/dev/{name}/{volume}").into();
-            (LogicalVolumeSpec { name: volume, volumegroup: name.clone(), size: u64::into(mib), lvmtype }, filesystem)
+            (
+                LogicalVolumeSpec {
+                    name: volume,
+                    volumegroup: name.clone(),
+                    size: u64::into(mib),
+                    lvmtype,
+                    preserve: false,
+                },
+                filesystem,
+            )
         });
         let mut volumes: Vec<_> = volumes.collect();
         if let Some((volume, _)) = volumes.last_mut().filter(|_| rest) {

@@ -3,6 +3,7 @@
 
 use super::validation_state::LayoutCheck;
 use crate::layout::graph::LayoutGraph;
+use crate::layout::preserved_objects::PreservedObjects;
 use crate::layout::{FilesystemFormat, FilesystemSpec, Layout, OnReinstall};
 
 pub(super) fn check_reinstall_policies(check: &mut LayoutCheck, layout: &Layout) {
@@ -49,7 +50,11 @@ fn check_merge(check: &mut LayoutCheck, graph: &LayoutGraph, place: &str, filesy
         return;
     }
     let layout = graph.layout;
+    let preserved = PreservedObjects::from_graph(graph);
     let wiped = |filesystem: &FilesystemSpec| {
+        if preserved.includes_filesystem(filesystem) {
+            return None;
+        }
         let below = graph.objects_below([&filesystem.device]);
         below.disks.into_iter().map(|disk| &layout.disks[disk]).find(|disk| disk.wipeonreinstall)
     };

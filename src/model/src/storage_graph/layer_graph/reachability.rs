@@ -217,13 +217,16 @@ impl Reachability {
         !self.terminals_of(one).is_disjoint(self.terminals_of(other))
     }
 
-    /// Computes, for each node, the bitwise OR of the values of all ends that the node reaches.
-    pub fn combine_values(&self, value: impl Fn(usize) -> u8) -> Vec<u8> {
+    /// Computes, for each node, the bitwise OR of the values of the nodes that it reaches. A node with a value hides the
+    /// nodes that it reaches itself. A node without a value and without successors has the value 0.
+    pub fn combine_values(&self, value: impl Fn(usize) -> Option<u8>) -> Vec<u8> {
         let mut values = vec![0; self.sets.len()];
         for &node in &self.order {
             let component = self.component[node];
-            let end = self.terminal[component].and_then(|terminal| self.ends[terminal]);
-            values[component] |= end.map_or(0, &value);
+            if let Some(own) = value(node) {
+                values[component] |= own;
+                continue;
+            }
             for &successor in &self.next[node] {
                 values[component] |= values[self.component[successor]];
             }
@@ -279,7 +282,7 @@ mod tests {
             for one in 0..next.len() {
                 let ends = traversal::find_ends([one], step);
                 prop_assert_eq!(&reach.ends_of([one]).into_iter().collect::<BTreeSet<_>>(), &ends);
-                let values = reach.combine_values(|end| 1 << (end % 8));
+                let values = reach.combine_values(|node| next[node].is_empty().then(|| 1 << (node % 8)));
                 prop_assert_eq!(values[one], ends.iter().fold(0, |all, end| all | 1 << (end % 8)));
                 for other in 0..next.len() {
                     let shared = !traversal::reach_all([one], step).is_disjoint(&traversal::reach_all([other], step));

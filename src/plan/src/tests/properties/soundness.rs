@@ -36,10 +36,12 @@ fn assert_on_device(operation: &DeviceOp, inventory: &Inventory, verdict: impl F
     match operation {
         DeviceOp::WipeDisk(wipe) => assert_wipe(wipe, inventory),
         DeviceOp::WriteTable(table) => assert_table(table, inventory.find_disk(table.device.as_str()).unwrap()),
+        DeviceOp::ClearRanges(clear) => assert_eq!(clear.find_overlap(), None),
+        DeviceOp::EditTable(edit) => assert!(!edit.preserved.is_empty(), "{edit:?}"),
         DeviceOp::Release(holder) => assert_release(holder, inventory, verdict),
         DeviceOp::AssertFree(AssertFree { disks }) => {
-            let is_made = |disk: &DevicePath| is_made(verdict(&inventory.find_disk(disk.as_str()).unwrap().name));
-            assert!(disks.iter().all(is_made), "{operation:?}");
+            let verdict = |disk: &DevicePath| verdict(&inventory.find_disk(disk.as_str()).unwrap().name);
+            assert!(disks.iter().all(|disk| verdict(disk).is_written()), "{operation:?}");
         }
         DeviceOp::TakeDown(_)
         | DeviceOp::ProveZeros(_)
@@ -61,7 +63,14 @@ fn assert_on_device(operation: &DeviceOp, inventory: &Inventory, verdict: impl F
 }
 
 fn assert_of_run(operation: &SessionOp, inventory: &Inventory, verdict: impl Fn(&str) -> DiskVerdict) {
-    let verdict = |device: &DevicePath| verdict(&inventory.find_disk(device.as_str()).unwrap().name);
+    // Partitions of partly kept disks are locked and unlocked one by one.
+    let verdict = |device: &DevicePath| {
+        let parts = |disk: &&inventory::InventoryDisk| {
+            disk.table.iter().flat_map(|table| &table.partitions).any(|part| part.device == *device)
+        };
+        let disk = inventory.find_disk(device.as_str()).or_else(|| inventory.disks.iter().find(parts));
+        verdict(&disk.unwrap().name)
+    };
     match operation {
         SessionOp::BurnDisk(burn) => assert_burn(burn, inventory.find_disk(burn.device.as_str()).unwrap()),
         SessionOp::CreateSystem(create) => {
@@ -70,7 +79,11 @@ fn assert_of_run(operation: &SessionOp, inventory: &Inventory, verdict: impl Fn(
         }
         SessionOp::LockDisk(LockDisk { device, .. }) => assert!(!is_made(verdict(device)), "{operation:?}"),
         SessionOp::UnlockDisk(UnlockDisk { device, .. }) => {
-            assert!(matches!(verdict(device), DiskVerdict::Keep | DiskVerdict::Volumes), "{operation:?}");
+            let verdict = verdict(device);
+            assert!(
+                matches!(verdict, DiskVerdict::Keep | DiskVerdict::PartlyKept | DiskVerdict::Volumes),
+                "{operation:?}"
+            );
         }
         SessionOp::ReachImage(_)
         | SessionOp::VerifyDefinition(_)
@@ -130,7 +143,7 @@ fn assert_prepares(volume: &PreparePersistent, plan: &Plan, inventory: &Inventor
                 assert!(group.volumes.iter().all(|is| is.name != create.name), "{volume:?}");
                 assert!(create.size.as_mib().unwrap() * MIB <= group.free_bytes.unwrap(), "{volume:?}");
             }
-            DiskVerdict::NotOurs => panic!("{volume:?} on {disk}, which is not ours"),
+            DiskVerdict::PartlyKept | DiskVerdict::NotOurs => panic!("{volume:?} on {disk}, which is not ours"),
         }
     }
 }

@@ -1,0 +1,114 @@
+//! Volume groups and logical volumes of the layout.
+
+use super::LayoutBuilder;
+use crate::layout_names::is_supported_volume;
+use crate::machine_contents::MachineContent;
+use model::inventory::{LvmLogicalVolume, LvmVolumeGroup, StackedDeviceKind};
+use model::layout::{EncryptionSpec, KeySource, LogicalVolumeSpec, LvmType, VolumeGroupSpec};
+use model::storage_graph::StackUnit;
+
+const MIB: u64 = 1 << 20;
+
+impl LayoutBuilder<'_> {
+    /// Adds all groups on listed disks, with the volumes that layouts support.
+    pub fn add_groups(&mut self) {
+        for group in &self.machine.inventory.groups {
+            let devices = group.present_devices().map(|device| self.machine.name_path(device, &self.disks));
+            let Ok(devices) = devices.collect::<Result<Vec<_>, _>>() else { continue };
+            self.check_group(group);
+            let purpose = self.machine.purpose_of_group(group);
+            let devices: Vec<_> = devices.into_iter().map(|device| device.path).collect();
+            self.used.extend(devices.iter().cloned());
+            let is_encrypted = self.is_encrypted_group(group) && purpose.data;
+            self.layout.volumegroups.push(VolumeGroupSpec {
+                name: group.name.clone(),
+                devices,
+                tags: group.tags.clone(),
+                encrypted: is_encrypted.then_some(EncryptionSpec { key: KeySource::Prompt }),
+                preserve: self.is_preserved_group(group),
+            });
+            for content in &self.machine.contents {
+                if let Some((_, volume)) = self.machine.volume_of(content).filter(|(of, _)| of.uuid == group.uuid) {
+                    self.add_volume(group, volume, content);
+                }
+            }
+        }
+    }
+
+    fn add_volume(&mut self, group: &LvmVolumeGroup, volume: &LvmLogicalVolume, content: &MachineContent) {
+        let name = format!("/dev/{}/{}", group.name, volume.name);
+        let lvmtype = LvmType::ALL.into_iter().find(|lvmtype| lvmtype.name() == volume.kind);
+        let Some(lvmtype) = lvmtype else { return };
+        let is_mounted = self.used.contains(name.as_str());
+        if content.purpose.data && !is_mounted && self.is_preserved_group(group) {
+            return;
+        }
+        self.layout.logicalvolumes.push(LogicalVolumeSpec {
+            name: volume.name.clone(),
+            volumegroup: group.name.clone(),
+            size: (volume.size_bytes / MIB).into(),
+            lvmtype,
+            preserve: content.purpose.data && !is_mounted && self.is_renewed_group(group),
+        });
+    }
+
+    fn check_group(&mut self, group: &LvmVolumeGroup) {
+        let name = &group.name;
+        if group.physical.iter().any(|physical| physical.device.is_none()) {
+            self.prevent(format!("vg:{name}: a physical volume is missing: connect its disk"));
+        }
+        if let Some(why) = &group.closed {
+            self.prevent(format!("vg:{name}: {why}"));
+        }
+        let purpose = self.machine.purpose_of_group(group);
+        let others: Vec<String> = group
+            .volumes
+            .iter()
+            .filter(|volume| !is_supported_volume(&volume.kind))
+            .map(|volume| format!("{} ({})", volume.name, volume.kind))
+            .collect();
+        if !others.is_empty() {
+            let others = others.join(", ");
+            match purpose.system {
+                true => self.prevent(format!(
+                    "vg:{name} contains the system and volumes that layouts do not support: {others}; move the system to another group, or move these volumes"
+                )),
+                false => self.report(format!("vg:{name}: preserved with volumes that layouts do not support: {others}")),
+            }
+        }
+        if purpose.is_shared() && self.is_encrypted_group(group) {
+            self.prevent(format!("vg:{name} is encrypted and contains the system and data, but layouts do not support an encrypted system"));
+        }
+        if purpose.system && !purpose.data && self.is_encrypted_group(group) {
+            self.report(format!("vg:{name}: the system is encrypted, but layouts support encryption only for data; the new system is not encrypted"));
+        }
+        for volume in &group.volumes {
+            if let Some(why) = &volume.entangled {
+                self.report(format!(
+                    "/dev/{name}/{}: {why}; remove the snapshot or complete the operation before the reinstall",
+                    volume.name
+                ));
+            }
+        }
+    }
+
+    /// Returns whether the group is preserved as a whole: it contains only data, or volumes that layouts do not support and that would be
+    /// lost otherwise.
+    pub fn is_preserved_group(&self, group: &LvmVolumeGroup) -> bool {
+        let purpose = self.machine.purpose_of_group(group);
+        let is_supported = group.volumes.iter().all(|volume| is_supported_volume(&volume.kind));
+        purpose.data && self.is_renewed_group(group) && (!purpose.system || !is_supported)
+    }
+
+    /// Returns whether a reinstall renews other parts of a disk of the group.
+    fn is_renewed_group(&self, group: &LvmVolumeGroup) -> bool {
+        group.present_devices().any(|device| self.is_partly_renewed(&self.machine.stack.kernel_name(device)))
+    }
+
+    pub fn is_encrypted_group(&self, group: &LvmVolumeGroup) -> bool {
+        let stack = &self.machine.stack;
+        group.present_devices().any(|device| {
+            matches!(stack.find_unit(&stack.kernel_name(device)), StackUnit::Stacked(stacked) if stacked.kind == StackedDeviceKind::Crypt)
+        })
+    }
+}

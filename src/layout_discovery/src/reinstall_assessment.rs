@@ -1,0 +1,104 @@
+//! Plans a reinstall with a discovered layout, and reports what prevents it.
+
+use crate::DiscoveredLayout;
+use model::inventory::Inventory;
+use model::layout::{canonical_yaml, read_yaml};
+use operations::{ByteRange, StageName};
+use plan::request_from_allocation::preview::{placeholder_uuids, remove_temporary_uses};
+use plan::{InstallClaim, InstallMode, MarkerWaiver, Plan, PlanRequest, PlanSubject};
+use std::fmt;
+
+/// Stages that erase disks and write partition tables. Later stages write to preserved devices too: they assemble arrays and mount
+/// filesystems.
+const ERASING: [StageName; 2] = [StageName::StorageWipe, StageName::StoragePartition];
+
+/// Effect of a reinstall with a discovered layout.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReinstallAssessment {
+    /// Reasons why a reinstall would be refused, or would not preserve all data.
+    pub obstacles: Vec<String>,
+    /// Number of contents that are preserved.
+    pub preserved: usize,
+}
+
+impl ReinstallAssessment {
+    /// Returns whether a reinstall renews the system and preserves everything else.
+    pub fn is_safe(&self) -> bool {
+        self.obstacles.is_empty()
+    }
+}
+
+impl fmt::Display for ReinstallAssessment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.obstacles.as_slice(), self.preserved) {
+            ([], 0) => f.write_str("Reinstall: the system is renewed; nothing else was found."),
+            ([], count) => write!(f, "Reinstall: the system is renewed, everything else is preserved ({count} found)."),
+            (all, _) => write!(f, "Reinstall: refused: {}", all.join("; ")),
+        }
+    }
+}
+
+/// Plans a reinstall of the machine with the discovered layout.
+pub fn assess_reinstall(found: &DiscoveredLayout, inventory: &Inventory) -> ReinstallAssessment {
+    let mut obstacles: Vec<String> =
+        found.notes.iter().filter(|note| note.is_obstacle).map(|note| note.text.clone()).collect();
+    obstacles.extend(find_plan_obstacles(found, inventory));
+    ReinstallAssessment { obstacles, preserved: found.data.len() }
+}
+
+fn find_plan_obstacles(found: &DiscoveredLayout, inventory: &Inventory) -> Vec<String> {
+    let parsed = match read_yaml(&canonical_yaml(&found.layout)) {
+        Ok(parsed) => parsed,
+        Err(problems) => {
+            return problems
+                .into_iter()
+                .map(|mut problem| {
+                    // Positions refer to the layout without comments.
+                    (problem.line, problem.column) = (None, None);
+                    problem.to_coded_text()
+                })
+                .collect();
+        }
+    };
+    let mut inventory = inventory.clone();
+    remove_temporary_uses(&mut inventory);
+    let claim = InstallClaim {
+        machine: inventory.system.uuid.clone().unwrap_or_default(),
+        // The machine has no install marker yet.
+        waiver: Some(MarkerWaiver::Operator),
+        ..InstallClaim::default()
+    };
+    let request = PlanRequest {
+        mode: InstallMode::Reinstall,
+        steps: Default::default(),
+        subject: PlanSubject { machine: claim.machine.clone(), ..PlanSubject::default() },
+        assigned: Default::default(),
+        claim: Some(claim),
+    };
+    match plan::make_plan(&parsed.layout, &inventory, request, &mut placeholder_uuids()) {
+        Ok(plan) => find_erased_data(found, &plan),
+        Err(refusal) => refusal.problems.iter().map(|problem| problem.to_coded_text()).collect(),
+    }
+}
+
+/// Returns the ranges with data that the plan erases. The planner must not create such a plan; this check does not rely on its decisions.
+fn find_erased_data(found: &DiscoveredLayout, plan: &Plan) -> Vec<String> {
+    let stages = plan.extents.iter().filter(|extents| extents.stages.iter().any(|stage| ERASING.contains(stage)));
+    let written: Vec<_> = stages.flat_map(|extents| &extents.disks).collect();
+    let erased = |(device, range): &&(String, ByteRange)| {
+        let disks = written.iter().filter(|disk| disk.device == *device);
+        disks.flat_map(|disk| &disk.ranges).any(|other| overlaps(range, other))
+    };
+    let describe = |(device, range): &(String, ByteRange)| {
+        format!(
+            "the plan erases data on {device} (bytes {} to {})",
+            range.start,
+            range.start.saturating_add(range.length)
+        )
+    };
+    found.data_ranges.iter().filter(erased).map(describe).collect()
+}
+
+fn overlaps(one: &ByteRange, other: &ByteRange) -> bool {
+    one.start < other.start.saturating_add(other.length) && other.start < one.start.saturating_add(one.length)
+}

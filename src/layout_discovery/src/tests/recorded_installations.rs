@@ -1,0 +1,102 @@
+use crate::{assess_reinstall, discover_layout, format_layout};
+use model::inventory::Inventory;
+use model::layout::{canonical_yaml, read_yaml};
+use serde::Deserialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Refusal of the planner while the agent cannot execute a plan with `preserve: true`. It is a correct verdict, because nothing is lost.
+const UNSUPPORTED: &str = "this version does not support `preserve: true` on a disk with wipeonreinstall: true";
+
+/// Contents of a machine according to the documentation of its installer.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExpectedContents {
+    /// Contents that a reinstall renews.
+    system: Vec<String>,
+    /// Contents that a reinstall must preserve.
+    data: Vec<String>,
+    /// Texts in the notes that do not prevent a reinstall.
+    #[serde(default)]
+    reported: Vec<String>,
+    /// Texts in the obstacles. Empty if a reinstall preserves all data.
+    #[serde(default)]
+    refused: Vec<String>,
+}
+
+fn folders() -> Vec<PathBuf> {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/foreign-installations"));
+    let entries = fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path());
+    let mut folders: Vec<PathBuf> = entries.filter(|path| path.is_dir()).collect();
+    folders.sort();
+    folders
+}
+
+fn read(folder: &Path, name: &str) -> String {
+    let path = folder.join(name);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Returns the differences between the discovered and the expected contents.
+fn find_differences(folder: &Path) -> Vec<String> {
+    let inventory: Inventory = serde_json::from_str(&read(folder, "inventory.json")).unwrap();
+    assert_eq!(inventory.find_impossible_property(), None, "{}", folder.display());
+    let fstab = fs::read_to_string(folder.join("fstab")).ok();
+    let text = read(folder, "expected.yaml");
+    let expected: ExpectedContents = marked_yaml::from_yaml(0, &text).unwrap();
+    let found = discover_layout(&inventory, fstab.as_deref(), "found");
+    let assessment = assess_reinstall(&found, &inventory);
+    let mut differences = Vec::new();
+    for (name, expected, found) in [("system", &expected.system, &found.system), ("data", &expected.data, &found.data)]
+    {
+        let sort = |items: &[String]| {
+            let mut items = items.to_vec();
+            items.sort();
+            items
+        };
+        if sort(expected) != sort(found) {
+            differences.push(format!("{name}: expected {expected:#?}, found {found:#?}"));
+        }
+    }
+    let reports: Vec<&str> =
+        found.notes.iter().filter(|note| !note.is_obstacle).map(|note| note.text.as_str()).collect();
+    for text in expected.reported.iter().filter(|text| !reports.iter().any(|note| note.contains(text.as_str()))) {
+        differences.push(format!("not reported: {text}; reported: {reports:#?}"));
+    }
+    let obstacles: Vec<&String> = assessment.obstacles.iter().filter(|text| !text.contains(UNSUPPORTED)).collect();
+    for text in expected.refused.iter().filter(|text| !obstacles.iter().any(|note| note.contains(text.as_str()))) {
+        differences.push(format!("not refused: {text}; obstacles: {obstacles:#?}"));
+    }
+    if expected.refused.is_empty() != obstacles.is_empty() {
+        differences.push(format!("expected obstacles: {:?}, found: {obstacles:#?}", expected.refused));
+    }
+    differences.extend(find_output_errors(&format_layout(&found, &assessment), &canonical_yaml(&found.layout)));
+    println!(
+        "| {} | {} | {} | {assessment} |",
+        folder.file_name().unwrap().display(),
+        found.system.join(", "),
+        found.data.join(", ")
+    );
+    differences
+}
+
+/// Returns an error if the commented YAML is not the layout.
+fn find_output_errors(annotated: &str, plain: &str) -> Option<String> {
+    match (read_yaml(annotated), read_yaml(plain)) {
+        (Ok(one), Ok(other)) if one.layout == other.layout => None,
+        (Err(_), Err(_)) => None,
+        (one, other) => Some(format!("the comments change the layout: {one:?}, {other:?}")),
+    }
+}
+
+#[test]
+fn contents_of_recorded_machines_are_assigned_to_system_and_data() {
+    let mut wrong = String::new();
+    for folder in folders() {
+        let differences = find_differences(&folder);
+        if !differences.is_empty() {
+            wrong += &format!("{}:\n  {}\n", folder.display(), differences.join("\n  "));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}

@@ -1,0 +1,79 @@
+//! Zeroing of ranges of a disk of which some partitions are preserved.
+
+use crate::operation_text::{DeviceSizes, OperationLine};
+use crate::{ByteRange, DiskIdentity, Effect, PlannedOperation};
+use common::format::format_bytes;
+use model::device_name::DevicePath;
+use serde::Serialize;
+
+/// Zeroes the signature areas of the removed and the new partitions of a disk. No byte of the preserved partitions is
+/// written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ClearRanges {
+    pub device: DevicePath,
+    /// Expected identity of the disk, verified on the open file descriptor before the first write.
+    pub identity: DiskIdentity,
+    /// Extents of the preserved partitions. The operation fails before its first write if a range to zero overlaps one
+    /// of them.
+    pub preserved: Vec<ByteRange>,
+    /// Ranges that are zeroed first, one after the other. Once they are zeroed, no firmware boots from the removed
+    /// partitions.
+    pub first: Vec<ByteRange>,
+    /// Ranges that are zeroed afterwards and read back.
+    pub zero: Vec<ByteRange>,
+}
+
+impl ClearRanges {
+    /// Returns a range to zero that overlaps a preserved partition, together with the extent of that partition.
+    pub fn find_overlap(&self) -> Option<(ByteRange, ByteRange)> {
+        let end = |range: &ByteRange| range.start.saturating_add(range.length);
+        let zeroed = self.first.iter().chain(&self.zero);
+        zeroed
+            .flat_map(|range| self.preserved.iter().map(move |kept| (*range, *kept)))
+            .find(|(range, kept)| range.start < end(kept) && kept.start < end(range))
+    }
+}
+
+impl PlannedOperation for ClearRanges {
+    fn describe(&self, _: &DeviceSizes) -> OperationLine<'_> {
+        let bytes = self.preserved.iter().fold(0, |sum: u64, range| sum.saturating_add(range.length));
+        let text = format!(
+            ": zero and read back signature areas of removed and new partitions; {count} preserved, with {size}, are not written",
+            count = self.preserved.len(),
+            size = format_bytes(bytes)
+        );
+        OperationLine::on_device("", self.device.as_str(), text)
+    }
+
+    fn effect(&self) -> Effect<'_> {
+        // As for the wipe of a whole disk: the paths of all disks are verified before the first write.
+        Effect::opening([&self.device])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_that_touch_a_preserved_partition_only_at_its_ends_do_not_overlap_it() {
+        let range = |start, length| ByteRange { start, length };
+        let clear = |zero| ClearRanges {
+            device: "/dev/sda".into(),
+            identity: DiskIdentity::default(),
+            preserved: vec![range(100, 50)],
+            first: vec![],
+            zero: vec![zero],
+        };
+        for (zero, overlaps) in [
+            (range(0, 100), false),
+            (range(150, 10), false),
+            (range(0, 101), true),
+            (range(149, 10), true),
+            (range(120, 1), true),
+            (range(0, u64::MAX), true),
+        ] {
+            assert_eq!(clear(zero).find_overlap().is_some(), overlaps, "{zero:?}");
+        }
+    }
+}
