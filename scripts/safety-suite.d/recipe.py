@@ -52,7 +52,7 @@ class Machine:
             sector = disk.get("sector_bytes", 512)
             device = run("losetup", "--find", "--show", "--sector-size", sector, self.images[disk["id"]]).strip()
             self.devices[disk["id"]] = device
-            subprocess.run(["partx", "--update", device], stderr=subprocess.DEVNULL, check=False)
+            register_partitions(device)
 
     def detach(self):
         """Removes everything above the loop devices of this case, and detaches them."""
@@ -99,7 +99,7 @@ class Machine:
         with open(device, "r+b") as file:
             # Boot code, which no installer may execute after a reinstall, but which belongs to the disk.
             file.write(b"\x90" * 440)
-        run("partx", "--update", device)
+        register_partitions(device)
 
     def node(self, reference):
         """Returns the device of `a3` (partition 3 of disk a), of an array or of a volume."""
@@ -163,6 +163,12 @@ class Machine:
         """Returns the case as an installer sees it: with the devices of its disks, without the disks that it must not know."""
         disks = [{**disk, "device": self.devices[disk["id"]]} for disk in self.case["disks"] if disk.get("fate") != "foreign"]
         return {**self.case, "disks": disks}
+
+
+def register_partitions(device):
+    """Registers the partitions with the kernel. `partx --update` misses numbers after a gap."""
+    for action in ("--delete", "--add"):
+        subprocess.run(["partx", action, device], stderr=subprocess.DEVNULL, check=False)
 
 
 def is_mountable(filesystem):
