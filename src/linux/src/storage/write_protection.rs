@@ -2,11 +2,12 @@
 //! checks of the plan.
 
 use super::block_device;
-use common::error::{Context, Phase, Result};
+use common::error::{Context, Error, Phase, Result};
 use model::device_name::DevicePath;
+use nix::errno::Errno;
 use operations::ByteRange;
 use sha2::{Digest, Sha256};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -32,15 +33,21 @@ impl WriteLocks {
     /// # Errors
     /// Returns an error if the disk is missing, or cannot be made read-only.
     pub fn lock_disk(&mut self, disk: &DevicePath) -> Result<()> {
-        set_device_read_only(disk, true)?;
-        self.devices.push(disk.clone());
-        // A partition has its own read-only flag. Before Linux 5.11, a partition does not inherit the flag of the disk.
-        for partition in block_device::read_partitions(disk)? {
-            let device = partition.name.device_path();
-            set_device_read_only(&device, true)?;
-            self.devices.push(device);
-        }
-        Ok(())
+        self.lock_device(disk)?;
+        // A partition has its own flag; before Linux 5.11, it is not inherited from the disk.
+        let partitions = block_device::read_partitions(disk)?;
+        partitions.into_iter().try_for_each(|partition| self.lock_device(&partition.name.device_path()))
+    }
+
+    /// Makes a single partition, array or logical volume read-only, and verifies that the kernel refuses writes to it.
+    /// Writes to the devices beneath it are not refused.
+    ///
+    /// # Errors
+    /// Returns an error if the device is missing, cannot be made read-only, or still accepts writes.
+    pub fn lock_device(&mut self, device: &DevicePath) -> Result<()> {
+        set_device_read_only(device, true)?;
+        self.devices.push(device.clone());
+        verify_writes_refused(device)
     }
 
     /// Returns whether this run made the device read-only.
@@ -121,6 +128,27 @@ fn set_device_read_only(device: &DevicePath, read_only: bool) -> Result<()> {
     block_device::set_read_only(&file, read_only).context(Phase::Storage, what)
 }
 
+/// Verifies that the kernel refuses writes to the device. A write of 0 bytes is refused like any other, and changes
+/// nothing if it is not refused.
+fn verify_writes_refused(device: &DevicePath) -> Result<()> {
+    let is_refusal = |error: &io::Error| {
+        let code = Errno::from_raw(error.raw_os_error().unwrap_or_default());
+        // EBUSY: the device is mounted, and the kernel allows no other writers (CONFIG_BLK_DEV_WRITE_MOUNTED).
+        [Errno::EPERM, Errno::EACCES, Errno::EROFS, Errno::EBUSY].contains(&code)
+    };
+    let written = OpenOptions::new().write(true).open(device).and_then(|file| file.write_at(&[], 0));
+    match written {
+        Err(error) if is_refusal(&error) => Ok(()),
+        Err(error) => Err(error).context(Phase::Storage, || format!("verify that {device} is read-only")),
+        Ok(_) => Err(Error::new(
+            Phase::Storage,
+            format!(
+                "{device} accepts writes, although it was made read-only; update the kernel or the device's driver"
+            ),
+        )),
+    }
+}
+
 fn is_gone(device: &DevicePath) -> bool {
     !Path::new(device).exists()
 }
@@ -145,6 +173,22 @@ mod tests {
         locks.unlock_all().unwrap();
         signature_wipe::wipe_ends(&disk.partition(3)).unwrap();
         signature_wipe::wipe_ends(disk.path()).unwrap();
+    }
+
+    #[test]
+    #[ignore = "needs root and loop devices"]
+    fn loop_a_single_locked_partition_refuses_writes_and_the_others_accept_them() {
+        let disk = TestLoopDevice::new(16 << 20, 512);
+        partition_table::write_partition_table(&disk.table(512, &[(1, 2048, 8191), (3, 8192, 16383)])).unwrap();
+        assert!(verify_writes_refused(&disk.partition(3)).unwrap_err().to_string().contains("accepts writes"));
+        let mut locks = WriteLocks::default();
+        locks.lock_device(&disk.partition(3)).unwrap();
+        assert!(locks.contains(&disk.partition(3)) && !locks.contains(disk.path()));
+        let error = signature_wipe::wipe_ends(&disk.partition(3)).unwrap_err().to_string();
+        assert!(error.contains("Operation not permitted"), "{error}");
+        signature_wipe::wipe_ends(&disk.partition(1)).unwrap();
+        locks.unlock_all().unwrap();
+        signature_wipe::wipe_ends(&disk.partition(3)).unwrap();
     }
 
     #[test]
