@@ -17,7 +17,7 @@ use axum::http::Response;
 use common::error::Result;
 use common::error_code::ErrorCode;
 use common::format::without_secrets;
-use common::timestamp::now;
+use common::timestamp::now_in_milliseconds;
 use http_server::api_error::ApiError;
 use http_server::rate_limited_log::RateLimitedLog;
 use http_server::request_context;
@@ -106,7 +106,7 @@ fn new_entry(request: &AuditedRequest, identity: Option<&Identity>) -> AuditEntr
     let text = |get: fn(&Identity) -> String| identity.map(get).unwrap_or_default();
     AuditEntry {
         id: 0,
-        time: now(),
+        time: now_in_milliseconds(),
         user: text(|identity| identity.user.clone()),
         token: text(|identity| identity.token.clone()),
         role: text(|identity| identity.role.to_string()),

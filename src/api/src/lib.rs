@@ -59,6 +59,7 @@ pub mod power;
 pub mod rack_plan;
 pub mod rollouts;
 pub mod routes;
+pub mod server_problems;
 pub mod site_documents;
 pub mod site_reload;
 pub mod source_port_check;

@@ -8,6 +8,8 @@ pub mod runner;
 mod start_time;
 mod view;
 
+pub use member_approval::PLAN_REFUSED;
+pub(crate) use member_approval::require_plan;
 pub use view::{MemberView, RolloutCounts, RolloutView};
 
 use crate::AppState;

@@ -257,6 +257,7 @@ fn machine_management_routes() -> Vec<ApiRoute> {
             .with_query(&machine_list::QUERY)
             .with_response(list_schema::<MachineSummary>),
         post_route(reinstall, machines::reinstall_machine, "Order a reinstall")
+            .with_query(&machines::ORDER_QUERY)
             .with_request(request_schema::<ReinstallRequest>)
             .with_response(response_schema::<ReinstallResponse>),
         delete_route(reinstall, operator::reinstalls::cancel_reinstall, "Cancel an order that has not started")

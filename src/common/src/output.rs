@@ -6,7 +6,7 @@
 mod tests;
 
 use crate::error::{Context, Error, Phase, Result};
-use crate::format::terminal_escaping::{self, escape_hidden, escape_json, render_styles};
+use crate::format::terminal_escaping::{self, TextStyle, escape_hidden, escape_json, render_styles};
 use serde::Serialize;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
@@ -79,6 +79,16 @@ pub fn print_note(message: &str) {
 /// Writes text of several lines to standard error. Unlike [`print_note`], this function does not indent the lines.
 pub fn print_preformatted(text: &str) {
     write_error(&escape_hidden(text));
+}
+
+/// Writes a message to standard error, preceded by the program's name. The message is red if `is_styled`, which requires
+/// that standard error is a terminal.
+pub fn print_alert(message: &dyn Display, is_styled: bool) {
+    let message = terminal_escaping::escape_message(&format!("drophammer: {message}"));
+    match is_styled {
+        true => write_error(&(render_styles(&TextStyle::Red.paint_text(&message)) + "\n")),
+        false => write_error(&(message + "\n")),
+    }
 }
 
 fn write_error(text: &str) {

@@ -48,6 +48,14 @@ fn format_located(file: &Path, problem: &Diagnostic) -> String {
     format!("{}:{blank}{}", file.display(), reword_metal_phrases(&problem.to_coded_text()))
 }
 
+/// Parses one layout in any spelling. The error lists the problems as `drophammer check` prints them.
+pub(crate) fn check_layout_text(file: &Path, text: &str) -> std::result::Result<ParsedLayout, String> {
+    layout::read_yaml(text).map_err(|problems| {
+        let lines = problem_lines(file, &check::explain_layout_problems(text, problems));
+        lines.trim_end().to_owned()
+    })
+}
+
 fn print_problems(file: &Path, problems: &[Diagnostic]) -> Result<()> {
     common::output::print_text(&problem_lines(file, problems))
 }

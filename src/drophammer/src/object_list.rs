@@ -69,6 +69,14 @@ impl ListOptions {
             (false, None, false) => parse_default_format(std::env::var("DROPHAMMER_OUTPUT").ok().as_deref()),
         }
     }
+
+    /// Returns whether the list is a table. Programs read the other formats.
+    ///
+    /// # Errors
+    /// `DROPHAMMER_OUTPUT` contains an unknown format.
+    pub(crate) fn is_for_readers(&self, as_json: bool) -> Result<bool> {
+        Ok(matches!(self.output_format(as_json)?, OutputFormat::Table | OutputFormat::Wide))
+    }
 }
 
 /// Parses the value of `DROPHAMMER_OUTPUT`. An absent or empty value is the default.

@@ -29,6 +29,7 @@ mod power;
 mod reinstall;
 pub mod rollouts;
 mod server_messages;
+mod server_problems;
 #[cfg(test)]
 mod tests;
 pub mod users;

@@ -3,7 +3,7 @@
 use common::error::Result;
 use common::output::{print_styled, print_text};
 use std::env;
-use std::io::{IsTerminal, stdout};
+use std::io::{IsTerminal, stderr, stdout};
 use terminal_size::{Width, terminal_size_of};
 
 /// Width of a terminal that does not report its width.
@@ -12,8 +12,16 @@ const DEFAULT_WIDTH: usize = 80;
 /// Returns whether output is colored: standard output must be a terminal, `TERM` must not be `dumb`, and NO_COLOR must
 /// not be set (no-color.org).
 pub(crate) fn wants_colour() -> bool {
-    let unwanted = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    stdout().is_terminal() && !unwanted && !is_dumb()
+    stdout().is_terminal() && !is_colour_unwanted()
+}
+
+/// Returns whether messages on standard error are colored, under the same conditions as [`wants_colour`].
+pub(crate) fn wants_coloured_messages() -> bool {
+    stderr().is_terminal() && !is_colour_unwanted()
+}
+
+fn is_colour_unwanted() -> bool {
+    env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) || is_dumb()
 }
 
 fn is_dumb() -> bool {

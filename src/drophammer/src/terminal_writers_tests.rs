@@ -10,7 +10,11 @@ const WORKER: &str = "linux/src/verify_program/worker.rs";
 /// Returns the first line that writes to standard output or standard error.
 fn writes(code: &str) -> Option<&str> {
     let words = ["print!(", "println!(", "dbg!(", "io::stdout()", "io::stderr()", "ProgressDrawTarget::"];
-    code.lines().find(|line| words.iter().any(|word| line.replace("stdout().is_terminal()", "").contains(word)))
+    code.lines().find(|line| {
+        words
+            .iter()
+            .any(|word| line.replace("stdout().is_terminal()", "").replace("stderr().is_terminal()", "").contains(word))
+    })
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Copies an image to a file, unchanged, and verifies its digest and its format. `drophammer image add` uses this module.
 
 use crate::fetch::{self, FetchRetryPolicy, ImageSource, ResolvedImage};
-use crate::foreign_format::ForeignFormat;
+use crate::image_format::{HEAD_BYTES, ImageFormat, StatedFormat, check_format};
 use crate::pipeline::{Digest, DigestKind, DigestReader};
 use common::error::{Context, Error, Phase, Result};
 use linux::http;
@@ -11,8 +11,14 @@ use std::path::{Path, PathBuf};
 
 /// Suffixes of the files next to an image. The name of each file is the image's name with one of these suffixes.
 pub const SIDECAR_SUFFIXES: [&str; 4] = [".manifest", ".sha256", ".manifest.minisig", ".sha256.minisig"];
-/// Number of bytes at the beginning of an image by which its format is recognized.
-const HEAD_BYTES: u64 = 4096;
+
+/// Image that was copied to a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopiedImage {
+    pub size_bytes: u64,
+    /// Recognized format; `None` if only the operator has stated the format.
+    pub format: Option<ImageFormat>,
+}
 
 /// Returns the URL of an image that is specified by a URL or by a path.
 ///
@@ -38,12 +44,17 @@ pub fn compute_digest(path: &Path) -> Result<Digest> {
     Ok(reader.finish())
 }
 
-/// Copies a resolved image, as served, to `target`. Returns its size in bytes.
+/// Copies a resolved image, as served, to `target`. An image whose format is not recognized is accepted only if the operator
+/// has stated the format.
 ///
 /// # Errors
 /// Returns an error if the image cannot be fetched or written, does not match its digest, or has a format that the agent does not
 /// support. `target` may then contain a part of the image.
-pub fn copy_image(resolved: &ResolvedImage, target: &mut impl Write) -> Result<u64> {
+pub fn copy_image(
+    resolved: &ResolvedImage,
+    stated: Option<StatedFormat>,
+    target: &mut impl Write,
+) -> Result<CopiedImage> {
     let refused = |why: &str| Error::refusal(Phase::Image, format!("{}: {why}", resolved.url));
     let [part] = &resolved.parts[..] else { return Err(refused("the image consists of several layers")) };
     if part.digest.kind == DigestKind::Md5 {
@@ -54,15 +65,13 @@ pub fn copy_image(resolved: &ResolvedImage, target: &mut impl Write) -> Result<u
     let mut reader = DigestReader::new(source, part.digest.kind);
     let fetched = || format!("fetch {}", resolved.url);
     let mut head = Vec::new();
-    reader.by_ref().take(HEAD_BYTES).read_to_end(&mut head).context(Phase::Image, fetched)?;
-    if let Some(format) = ForeignFormat::detect_magic(&head) {
-        return Err(refused(&format.refusal()));
-    }
+    reader.by_ref().take(HEAD_BYTES as u64).read_to_end(&mut head).context(Phase::Image, fetched)?;
+    let format = check_format(&head, stated).map_err(|why| refused(&why))?;
     target.write_all(&head).context(Phase::Image, || "write the image")?;
     let rest = io::copy(&mut reader, target).context(Phase::Image, fetched)?;
     let found = reader.finish();
     match found == part.digest {
-        true => Ok(head.len() as u64 + rest),
+        true => Ok(CopiedImage { size_bytes: head.len() as u64 + rest, format }),
         false => Err(refused(&format!(
             "the image has the digest {found}, but {expected} is expected",
             expected = part.digest
@@ -98,14 +107,20 @@ mod tests {
     fn a_verified_image_is_copied_unchanged() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("an image.raw");
-        let content: Vec<u8> = (0..100_000u32).flat_map(u32::to_le_bytes).collect();
+        let mut content: Vec<u8> = (0..100_000u32).flat_map(u32::to_le_bytes).collect();
+        content[..4].copy_from_slice(b"XFSB");
         std::fs::write(&path, &content).unwrap();
         let digest = compute_digest(&path).unwrap().to_string();
         let mut copy = Vec::new();
         let resolved = crate::resolve_image(&source(&path, &digest)).unwrap();
-        assert_eq!((copy_image(&resolved, &mut copy).unwrap(), copy), (content.len() as u64, content));
+        let copied = copy_image(&resolved, None, &mut copy).unwrap();
+        assert_eq!(
+            (copied.size_bytes, copied.format),
+            (content.len() as u64, Some(ImageFormat::UnpartitionedDisk("XFS")))
+        );
+        assert_eq!(copy, content);
         let resolved = crate::resolve_image(&source(&path, &format!("sha256:{}", "0".repeat(64)))).unwrap();
-        let error = copy_image(&resolved, &mut Vec::new()).unwrap_err();
+        let error = copy_image(&resolved, None, &mut Vec::new()).unwrap_err();
         assert!(error.is_refusal() && error.to_string().contains("but sha256:0000"), "{error}");
     }
 
@@ -116,7 +131,7 @@ mod tests {
         std::fs::write(&path, b"KDMV....").unwrap();
         let digest = compute_digest(&path).unwrap().to_string();
         let resolved = crate::resolve_image(&source(&path, &digest)).unwrap();
-        let error = copy_image(&resolved, &mut Vec::new()).unwrap_err().to_string();
+        let error = copy_image(&resolved, None, &mut Vec::new()).unwrap_err().to_string();
         assert!(error.contains("VMDK"), "{error}");
         assert!(parse_location("/no/such/image").unwrap_err().to_string().contains("open the image /no/such/image"));
     }

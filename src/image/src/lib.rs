@@ -19,6 +19,7 @@ mod burn;
 pub mod download;
 mod fetch;
 mod foreign_format;
+mod image_format;
 pub mod pack;
 mod pipeline;
 pub(crate) mod qcow2;
@@ -35,6 +36,7 @@ pub use fetch::{
     DIRECTORY as KEY_DIRECTORY, IN_COMMENT as NAME_IN_COMMENT, ImageManifest, ImagePart, ImageSource, MINIMUM_FILE,
     MinimumVersions, ResolvedImage, SignatureKey, SignatureKeys, parse_given_digest, signature_url,
 };
+pub use image_format::{ImageFormat, StatedFormat};
 pub use pipeline::{CompressionFormat, Digest, PayloadKind};
 pub use tree::{FileConflicts, MountsBelow};
 

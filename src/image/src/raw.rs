@@ -15,6 +15,7 @@ pub mod duplicate_uuids;
 mod target;
 mod write;
 
+pub(crate) use detect::is_disk_image;
 pub use detect::{ImageRequirements, KIND_BYTES, check_disk_image, require_tree};
 pub use target::{AlignedBuffer, RawTarget, TargetDisk};
 pub use write::{HEAD_BYTES, write_image};

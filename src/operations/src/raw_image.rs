@@ -46,7 +46,9 @@ impl PlannedOperation for BurnDisk {
 
 fn describe_raw_image(burn: &BurnDisk) -> OperationText {
     let held_back = "its first MiB is written last, after the digest is verified".to_owned();
-    OperationText::after(format!("{} onto {}{}", burn.name, strip_dev(&burn.device), describe_growth(burn)))
+    // Images of Ironic and of a file have no name.
+    let name = if burn.name.is_empty() { "disk image" } else { &burn.name };
+    OperationText::after(format!("{name} onto {}{}", strip_dev(&burn.device), describe_growth(burn)))
         .with(std::iter::once(held_back).chain(describe_expected(burn)).chain(describe_added(burn)).collect())
 }
 

@@ -8,6 +8,7 @@ use api::out_of_band;
 use common::error::{Context, Phase, Result};
 use common::error_code::ErrorCode;
 use common::exit_status::CommandOutcome;
+use common::format::metal_api_wording::reword_metal_phrases;
 use common::format::{format_columns, replace_hidden};
 use common::output::{print_text, to_json};
 use oidc::settings::OidcSettings;
@@ -236,7 +237,8 @@ impl Drop for DatabaseCopy {
 
 /// Splits messages into lines, removes duplicates, and sorts the lines by file.
 fn parse_problems(all: Vec<String>, dir: &Path) -> Vec<SiteProblem> {
-    let lines = all.iter().flat_map(|said| said.lines()).filter(|line| !line.trim().is_empty());
+    let all: Vec<String> = all.iter().map(|text| reword_metal_phrases(text)).collect();
+    let lines = all.iter().flat_map(|text| text.lines()).filter(|line| !line.trim().is_empty());
     let problems: BTreeSet<SiteProblem> = lines.map(|line| parse_problem(line, dir)).collect();
     problems.into_iter().collect()
 }

@@ -41,6 +41,7 @@ mod new_machines;
 mod oidc_logins;
 mod openapi;
 mod operator_file_checks;
+mod order_plans;
 mod out_of_band;
 mod past_attacks;
 mod plan_approval;

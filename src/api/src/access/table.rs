@@ -40,6 +40,7 @@ use RouteScope::{Filtered, Machine, Whole};
 /// Routes of the JSON API.
 const API_RULES: &[RouteRule] = &[
     ("GET", "/v1/whoami", User(Viewer), Filtered),
+    ("GET", "/v1/problems", User(Viewer), Filtered),
     ("GET", "/v1/users", User(Admin), Whole),
     ("PUT", "/v1/users", User(Admin), Whole),
     ("GET", "/v1/users/{name}", User(Admin), Whole),

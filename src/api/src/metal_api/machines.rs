@@ -15,14 +15,17 @@ use crate::json_schemas::SchemaGenerators;
 use crate::operator::OperatorAuth;
 use crate::operator::reinstalls::{parse_request, place_order};
 use crate::out_of_band;
+use crate::rollouts::require_plan;
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Path, Request, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, Request, State};
 use axum::handler::Handler;
 use axum::response::Response;
 use common::error_code::ErrorCode;
 use http_server::api_error::ApiError;
 use http_server::quotas::ClientAddress;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use site::operator_files::{self, MachineSpec};
 use std::sync::Arc;
@@ -133,15 +136,29 @@ pub async fn show_machine(
     machine_response(&app, &id.to_lowercase(), &base).await.map(Json)
 }
 
+/// Names of the parameters of [`OrderQuery`].
+pub(crate) const ORDER_QUERY: [&str; 1] = ["check_plan"];
+
+/// Query of a reinstall order.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct OrderQuery {
+    /// Refuse the order if its plan is refused. metal-api's clients cannot request this check: for them, the machine refuses
+    /// the plan when it boots, as in metal-stack.
+    check_plan: bool,
+}
+
 /// `POST /v1/machine/{id}/reinstall`: orders a reinstall, after the same checks as in metal-api.
 pub(crate) async fn reinstall_machine(
     State(app): State<Arc<AppState>>,
     Path(id): Path<String>,
+    query: Result<Query<OrderQuery>, QueryRejection>,
     base: BaseUrls,
     _: OperatorAuth,
     peer: ClientAddress,
     body: Body,
 ) -> Result<Json<ReinstallResponse>, ApiError> {
+    let Query(query) = query.map_err(|error| ApiError::bad_request(error.to_string()))?;
     let asked = parse_request(read_operator_document(&app, peer, body, ORDER_BYTES).await?)?;
     let id = id.to_lowercase();
     if asked.id.to_lowercase() != id {
@@ -149,6 +166,9 @@ pub(crate) async fn reinstall_machine(
             "the request's path contains machine {id}, but its body contains machine {other_id:?}",
             other_id = asked.id
         )));
+    }
+    if query.check_plan {
+        require_plan(&app, &asked).await?;
     }
     let summary = place_order(&app, peer, &asked).await?;
     let machine = machine_response(&app, &id, &base).await.map_err(ApiRefusal::into_error)?;

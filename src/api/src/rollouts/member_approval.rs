@@ -22,6 +22,8 @@ use site::operator_files::MachineSpec;
 use std::collections::BTreeSet;
 use store::{InstallState, StoredRegistration};
 
+/// Beginning of the message about a plan that is refused.
+pub const PLAN_REFUSED: &str = "the plan is refused: ";
 /// Base URL in the planned allocation; never contacted.
 const URL: &str = "http://server";
 
@@ -122,6 +124,24 @@ pub(super) async fn approve_member(
     Ok(approved)
 }
 
+/// Checks that the plan of the reinstall from the registered hardware is not refused. A plan that cannot be made yet, because
+/// the hardware is not registered or the allocation is not complete, does not refuse the reinstall.
+///
+/// # Errors
+/// Returns the reasons why the plan is refused, or why the reinstall cannot be ordered.
+pub(crate) async fn require_plan(app: &AppState, request: &ReinstallRequest) -> Result<(), ApiError> {
+    let HypotheticalOrder { machine, standing } = simulate_order(app, request).await?;
+    let Ok(Some(resolved)) = resolve_before_approval(&machine, &standing, &app.directory().known) else {
+        return Ok(());
+    };
+    let Err(error) = forecast_loss(app, &machine, &resolved, standing).await else { return Ok(()) };
+    let (status, message) = error.parts();
+    match message.starts_with(PLAN_REFUSED) {
+        true => Err(ApiError::new(status, message)),
+        false => Ok(()),
+    }
+}
+
 async fn evaluate_member(app: &AppState, request: &ReinstallRequest) -> Result<MemberRequest, ApiError> {
     let HypotheticalOrder { machine, standing } = simulate_order(app, request).await?;
     let conflict = |why: String| ApiError::new(StatusCode::CONFLICT, why);
@@ -162,9 +182,8 @@ fn plan_loss(
         return Ok(None);
     }
     let allocation = assigned.allocation.clone().unwrap_or_default();
-    let planned = preview_plan(assigned, allocation, registered.inventory, registered.outdated).map_err(|refused| {
-        format!("the plan is refused: {reasons}", reasons = reword_metal_phrases(&refused.printed))
-    })?;
+    let planned = preview_plan(assigned, allocation, registered.inventory, registered.outdated)
+        .map_err(|refused| format!("{PLAN_REFUSED}{reasons}", reasons = reword_metal_phrases(&refused.printed)))?;
     let wiped = planned
         .disks
         .iter()

@@ -1,10 +1,11 @@
-//! Endpoints for users, their tokens, and the audit log.
+//! Endpoints for users, their tokens, the audit log, and the problems of the server.
 
 use super::description::{ApiRoute, RequiredToken, delete_route, get_route, post_route, put_route};
 use crate::access::Identity;
 use crate::audit_log::{self, AuditEntry};
 use crate::json_schemas::{list_schema, request_schema, response_schema};
 use crate::oidc_login::{self, ExchangedToken, IdTokenExchange, OidcLoginInfo};
+use crate::server_problems::{self, ServerProblem};
 use crate::user_management::{self, CreatedToken, NewToken, NewUser, UserChange, UserDetails, UserRecord, UserToken};
 
 pub(super) fn user_routes() -> Vec<ApiRoute> {
@@ -12,6 +13,8 @@ pub(super) fn user_routes() -> Vec<ApiRoute> {
     vec![
         get_route("/v1/whoami", user_management::get_whoami, "User, role and projects of the token")
             .with_response(response_schema::<Identity>),
+        get_route("/v1/problems", server_problems::list_problems, "Problems of the server itself")
+            .with_response(list_schema::<ServerProblem>),
         get_route(users, user_management::list_users, "Users").with_response(list_schema::<UserRecord>),
         put_route(users, user_management::add_user, "Add a user")
             .with_request(request_schema::<NewUser>)

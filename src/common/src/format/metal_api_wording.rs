@@ -10,6 +10,8 @@ const PHRASES: [(&str, &str); 4] = [
     (" does not exist on given hardware", " does not exist on this machine"),
     (" is not supported, but:", " is not supported; supported values: "),
 ];
+/// Beginning of metal-api's message about two layouts that match the same images; size and images follow.
+const COLLISION: &str = "these combinations already exist:";
 /// Types of objects, as metal-api writes them before a colon, and their names.
 const NOUNS: [(&str, &str); 10] = [
     ("device", "device"),
@@ -26,7 +28,7 @@ const NOUNS: [(&str, &str); 10] = [
 
 /// Replaces metal-api's phrases by the product's own wording, such as `given GPTType:x is not supported, but:8300`.
 pub fn reword_metal_phrases(text: &str) -> String {
-    let text = PHRASES.iter().fold(text.to_owned(), |text, (phrase, own)| text.replace(phrase, own));
+    let text = PHRASES.iter().fold(reword_collisions(text), |text, (phrase, own)| text.replace(phrase, own));
     let mut words: Vec<String> = Vec::new();
     for word in text.split(' ') {
         let named = word.split_once(':').filter(|(_, value)| !value.is_empty());
@@ -46,6 +48,22 @@ pub fn reword_metal_phrases(text: &str) -> String {
         });
     }
     words.join(" ")
+}
+
+/// Replaces `these combinations already exist:c1->[debian >= 10]: ` by `two layouts match debian >= 10 on c1: `.
+fn reword_collisions(text: &str) -> String {
+    let mut parts = text.split(COLLISION);
+    let mut reworded = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let split = part.split_once("->[").and_then(|(size, rest)| Some((size, rest.split_once("]: ")?)));
+        match split {
+            Some((size, (images, rest))) if !size.contains(char::is_whitespace) => {
+                reworded += &format!("two layouts match {images} on {size}: {rest}");
+            }
+            _ => reworded.extend([COLLISION, part]),
+        }
+    }
+    reworded
 }
 
 #[cfg(test)]
@@ -78,6 +96,10 @@ mod tests {
             ),
             ("a\ndevice:os is ambiguous", "a\ndevice os is ambiguous"),
             (
+                "these combinations already exist:c1->[debian >= 10]: debian-10.0.0 on c1 would get a or b",
+                "two layouts match debian >= 10 on c1: debian-10.0.0 on c1 would get a or b",
+            ),
+            (
                 "machine either locked, not allocated yet or invalid image ID specified: there is no image \"a\" in images/",
                 "there is no image \"a\" in images/",
             ),
@@ -88,9 +110,16 @@ mod tests {
 
     #[test]
     fn other_text_is_unchanged() {
-        for text in
-            ["", "a  b\n  c", "disks[0].device: /dev/sda is in use", "the device: missing", "http://h:1/x", "vg00:lv"]
-        {
+        for text in [
+            "",
+            "a  b\n  c",
+            "these combinations already exist:",
+            "these combinations already exist:a b->[x]: y",
+            "disks[0].device: /dev/sda is in use",
+            "the device: missing",
+            "http://h:1/x",
+            "vg00:lv",
+        ] {
             assert_eq!(reword_metal_phrases(text), text);
         }
     }

@@ -4,6 +4,7 @@
 mod documents;
 mod fix;
 mod suggestions;
+mod summary;
 
 use super::{decode_layouts, format_located, problem_lines, read_bytes};
 use clap::Args;
@@ -11,8 +12,9 @@ use common::diagnostic::Diagnostic;
 use common::error::{Context, Error, Phase, Result};
 use common::error_code::ErrorCode;
 use common::exit_status::CommandOutcome;
+use common::format::metal_api_wording::reword_metal_phrases;
 use common::output::{print_text, to_json};
-use documents::{DOCUMENT_TYPES, DocumentReport, summarize_documents};
+use documents::{DOCUMENT_TYPES, DocumentReport};
 use model::inventory::Nic;
 use model::layout::layout_set::{DuplicateLayout, LayoutCollision, LayoutSet};
 use model::layout::{self, ParsedLayout};
@@ -33,6 +35,9 @@ pub struct CheckOptions {
     /// Print the findings as JSON.
     #[arg(long)]
     pub json: bool,
+    /// List the valid files too, not only the problems and the summary.
+    #[arg(long, short, conflicts_with_all = ["json", "fix"])]
+    pub verbose: bool,
     /// Print id and file of the layout that is selected for this size and image.
     #[arg(long, num_args = 2, value_names = ["SIZE", "IMAGE"])]
     pub select: Vec<String>,
@@ -70,6 +75,9 @@ pub(crate) struct CheckReport {
     /// Treat notes as problems.
     #[serde(skip)]
     is_strict: bool,
+    /// List the valid files too.
+    #[serde(skip)]
+    is_verbose: bool,
 }
 
 /// Problem of several layouts, with its code.
@@ -88,7 +96,7 @@ impl<T> CodedProblem<T> {
 
 impl<T: std::fmt::Display> std::fmt::Display for CodedProblem<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.code.annotate(self.problem.to_string()))
+        f.write_str(&self.code.annotate(reword_metal_phrases(&self.problem.to_string())))
     }
 }
 
@@ -131,6 +139,7 @@ pub(super) fn check_output(options: &CheckOptions) -> Result<(String, CommandOut
     let nics = read_nics(options)?;
     let checked = CheckReport {
         is_strict: options.strict,
+        is_verbose: options.verbose,
         ..CheckReport::check_files_with_nics(&options.files, nics.as_deref())?
     };
     let (text, good) = match &options.select[..] {
@@ -155,9 +164,10 @@ fn is_site_directory(path: &Path) -> bool {
 
 /// Checks the directory of a server, as `drophammer site check` does.
 fn check_site_directory(dir: &Path, options: &CheckOptions) -> Result<CommandOutcome> {
-    if options.fix || options.strict || !options.select.is_empty() || options.inventory.is_some() {
+    let is_for_layouts = options.fix || options.strict || options.verbose;
+    if is_for_layouts || !options.select.is_empty() || options.inventory.is_some() {
         let what = format!(
-            "{0} is a server's directory: --fix, --strict, --select and --inventory require {0}/layouts",
+            "{0} is a server's directory: --fix, --strict, --verbose, --select and --inventory require {0}/layouts",
             dir.display()
         );
         return Err(Error::new(Phase::Settings, what));
@@ -196,7 +206,19 @@ impl CheckReport {
             documents.extract_if(.., |one: &mut DocumentReport| one.document_type == document_type).collect()
         };
         let [machines, images, templates, volumes] = DOCUMENT_TYPES.map(&mut documents_of);
-        Ok(CheckReport { duplicates, collisions, layouts, machines, images, templates, volumes, set, is_strict: false })
+        let (is_strict, is_verbose) = (false, false);
+        Ok(CheckReport {
+            duplicates,
+            collisions,
+            layouts,
+            machines,
+            images,
+            templates,
+            volumes,
+            set,
+            is_strict,
+            is_verbose,
+        })
     }
 
     fn is_good(&self) -> bool {
@@ -210,42 +232,6 @@ impl CheckReport {
     /// Returns the files that are not layouts.
     fn documents(&self) -> impl Iterator<Item = &DocumentReport> {
         [&self.machines, &self.images, &self.templates, &self.volumes].into_iter().flatten()
-    }
-
-    /// Returns the summary line, such as `3 layouts, all good: …; 1 machine, good`.
-    fn summarize(&self) -> String {
-        let documents = DOCUMENT_TYPES.into_iter().filter_map(|document_type| {
-            let of_type: Vec<&DocumentReport> =
-                self.documents().filter(|one| one.document_type == document_type).collect();
-            (!of_type.is_empty()).then(|| summarize_documents(document_type, &of_type))
-        });
-        let documents: Vec<String> = documents.collect();
-        let layouts = (!self.layouts.is_empty() || documents.is_empty()).then(|| self.summarize_layouts());
-        layouts.into_iter().chain(documents).collect::<Vec<_>>().join("; ")
-    }
-
-    fn summarize_layouts(&self) -> String {
-        let invalid = self.layouts.iter().filter(|one| !one.valid).count();
-        let mut parts = vec![format_count(self.layouts.len(), "layout")];
-        let set_is_good = self.duplicates.is_empty() && self.collisions.is_empty();
-        match (invalid, set_is_good) {
-            (0, true) if self.layouts.len() > 1 => {
-                parts.push("all good, no two layouts match the same size and image".to_owned());
-            }
-            (0, true) => parts.push("good".to_owned()),
-            (0, false) => parts.push("all valid".to_owned()),
-            (1, _) if self.layouts.len() == 1 => parts.push("not valid".to_owned()),
-            (invalid, _) => {
-                parts.push(format!("{invalid} not valid and therefore not compared with the other layouts"))
-            }
-        }
-        let notes: usize = self.layouts.iter().map(|one| one.notes.len()).sum();
-        if self.is_strict && notes > 0 {
-            parts.push(format!("{notes}, which --strict treats as problems", notes = format_count(notes, "note")));
-        }
-        let more = [(self.duplicates.len(), "id given twice"), (self.collisions.len(), "collision")];
-        parts.extend(more.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format_count(count, what)));
-        parts.join(", ")
     }
 
     fn format_selection(&self, size: &str, image: &str, as_json: bool) -> Result<String> {
@@ -285,16 +271,16 @@ impl std::fmt::Display for CheckReport {
             for note in &one.notes {
                 writeln!(f, "{} (note)", format_located(&one.file, note))?;
             }
-            if one.valid {
+            if one.valid && self.is_verbose {
                 let several = self.layouts.iter().filter(|other| other.file == one.file).count() > 1;
                 let id = one.id.as_deref().filter(|_| several).map(|id| format!(" ({id})")).unwrap_or_default();
-                writeln!(f, "{}: good{id}", one.file.display())?;
+                writeln!(f, "{}: valid{id}", one.file.display())?;
             }
             f.write_str(&problem_lines(&one.file, &one.problems))?;
         }
         for one in self.documents() {
-            if one.valid {
-                writeln!(f, "{}: good ({})", one.file.display(), one.document_type.with_article())?;
+            if one.valid && self.is_verbose {
+                writeln!(f, "{}: valid ({})", one.file.display(), one.document_type.with_article())?;
             }
             f.write_str(&problem_lines(&one.file, &one.problems))?;
         }
@@ -302,12 +288,6 @@ impl std::fmt::Display for CheckReport {
         self.collisions.iter().try_for_each(|collision| writeln!(f, "{collision}"))?;
         writeln!(f, "{}", self.summarize())
     }
-}
-
-fn format_count(count: usize, what: &str) -> String {
-    // Only the first word gets a plural `s`: `layouts`, `ids given twice`, `collisions`.
-    let (word, rest) = what.split_once(' ').map_or((what, String::new()), |(word, rest)| (word, format!(" {rest}")));
-    format!("{count} {word}{}{rest}", if count == 1 { "" } else { "s" })
 }
 
 impl LayoutReport {
@@ -346,6 +326,12 @@ fn read_layouts(text: &str) -> Vec<std::result::Result<ParsedLayout, Vec<Diagnos
         .filter_map(|one| one.as_mut().err())
         .for_each(|problems| suggestions::add_suggestions(text, problems));
     found
+}
+
+/// Adds suggestions and codes to the problems of a layout.
+pub(super) fn explain_layout_problems(text: &str, mut problems: Vec<Diagnostic>) -> Vec<Diagnostic> {
+    suggestions::add_suggestions(text, &mut problems);
+    with_default_codes(problems, ErrorCode::Layout)
 }
 
 /// Path of a file and its text, or the problems that prevent reading it.

@@ -1,13 +1,13 @@
 //! `drophammer image add`: downloads or copies an image into the directory of a server, and writes its image file.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use common::error::{Context, Error, Phase, Result};
 use common::exit_status::{CommandOutcome, report_refusal};
 use common::format::format_bytes;
 use common::output::print_text;
 use common::yaml::block_writer::to_block_yaml;
 use image::download::{self, SIDECAR_SUFFIXES};
-use image::{ImageSource, ResolvedImage, SignatureKey, SignatureKeys};
+use image::{ImageSource, ResolvedImage, SignatureKey, SignatureKeys, StatedFormat};
 use serde_json::{Map, Value, json};
 use site::operator_files::parse_image;
 use std::fs::{self, File, OpenOptions};
@@ -37,6 +37,31 @@ pub struct AddImageOptions {
     /// signature is required.
     #[arg(long, value_name = "KEY|FILE")]
     pub key: Vec<String>,
+    /// Format of the image [default: recognized by its first bytes]. An image whose format is not recognized is added only with
+    /// this option.
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub format: Option<FormatChoice>,
+}
+
+/// Value of `--format`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum FormatChoice {
+    /// Root filesystem as a tar, which may be compressed.
+    Tar,
+    /// Raw disk image, which may be compressed.
+    Raw,
+    /// qcow2, which may be compressed.
+    Qcow2,
+}
+
+impl FormatChoice {
+    fn to_stated(self) -> StatedFormat {
+        match self {
+            FormatChoice::Tar => StatedFormat::Tar,
+            FormatChoice::Raw => StatedFormat::Raw,
+            FormatChoice::Qcow2 => StatedFormat::Qcow2,
+        }
+    }
 }
 
 /// Adds an image to the directory of a server. The image file is written last, so that the server sees only complete images.
@@ -66,15 +91,17 @@ fn copy_into_site(options: &AddImageOptions) -> Result<String> {
     let id = id.ok_or_else(|| add_refusal("the id of the image is missing: specify --id ID"))?;
     let files = name_files(&folder, &resolved.url, &id)?;
     let text = describe_image(&id, options.name.as_deref(), &files.image, &resolved)?;
-    let size = store_file(&files.image, |file| download::copy_image(&resolved, file))?;
+    let stated = options.format.map(FormatChoice::to_stated);
+    let copied = store_file(&files.image, |file| download::copy_image(&resolved, stated, file))?;
     let rest = store_sidecars(&resolved.url, &files.image)
         .and_then(|()| store_file(&files.description, |file| write_text(file, text.as_bytes())));
     // An image without its description would prevent a second attempt.
     rest.inspect_err(|_| remove_image(&files.image))?;
     Ok(format!(
-        "{id} is added: {file} ({size}), {digest}\nInstall it on a new machine, or reinstall a machine:\n  drophammer machine add --name NAME --image {id} --layout LAYOUT --ssh-key FILE\n  drophammer machine reinstall NAME --image {id}\n",
+        "{id} is added: {file} ({size}, {format}), {digest}\nInstall it on a new machine, or reinstall a machine:\n  drophammer machine add --name NAME --image {id} --layout LAYOUT --ssh-key FILE\n  drophammer machine reinstall NAME --image {id}\n",
         file = files.image.display(),
-        size = format_bytes(size),
+        size = format_bytes(copied.size_bytes),
+        format = copied.format.map_or_else(|| "format as stated".to_owned(), |format| format.to_string()),
         digest = resolved.digest
     ))
 }
@@ -189,6 +216,9 @@ mod tests {
     use site::operator_files::ImageLocation;
     use tempfile::TempDir;
 
+    /// Beginning of an XFS filesystem.
+    const IMAGE: &str = "XFSB, and the rest of the image";
+
     fn site() -> TempDir {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("images")).unwrap();
@@ -197,7 +227,7 @@ mod tests {
 
     fn options(source: &Path, dir: &Path) -> AddImageOptions {
         let (source, id) = (source.display().to_string(), Some("debian-12.1".to_owned()));
-        AddImageOptions { source, dir: dir.to_owned(), id, name: None, digest: None, key: Vec::new() }
+        AddImageOptions { source, dir: dir.to_owned(), id, name: None, digest: None, key: Vec::new(), format: None }
     }
 
     fn list_names(dir: &TempDir) -> Vec<String> {
@@ -211,7 +241,7 @@ mod tests {
     fn a_file_is_copied_with_its_sidecars() {
         let (dir, from) = (site(), tempfile::tempdir().unwrap());
         let image = from.path().join("debian.raw");
-        fs::write(&image, "the image").unwrap();
+        fs::write(&image, IMAGE).unwrap();
         let digest = download::compute_digest(&image).unwrap().to_string();
         fs::write(from.path().join("debian.raw.sha256"), format!("{}  debian.raw\n", &digest[7..])).unwrap();
         let said =
@@ -235,20 +265,38 @@ mod tests {
     }
 
     #[test]
+    fn an_image_in_an_unknown_format_is_added_if_the_format_is_stated() {
+        let (dir, from) = (site(), tempfile::tempdir().unwrap());
+        let image = from.path().join("appliance.raw");
+        fs::write(&image, [0xa5, 0x5a, 0x17, 0xee, 0x01].repeat(1000)).unwrap();
+        let stated = AddImageOptions { format: Some(FormatChoice::Raw), ..options(&image, dir.path()) };
+        let text = copy_into_site(&stated).unwrap();
+        assert!(text.contains("appliance.raw (5.00 kB, format as stated), sha256:"), "{text}");
+        assert_eq!(list_names(&dir), ["appliance.raw", "debian-12.1.yaml"]);
+    }
+
+    #[test]
     fn what_cannot_be_verified_leaves_no_file() {
         let (dir, from) = (site(), tempfile::tempdir().unwrap());
         let image = from.path().join("debian.raw");
-        fs::write(&image, "the image").unwrap();
+        fs::write(&image, IMAGE).unwrap();
         let wrong = Some(format!("sha256:{}", "0".repeat(64)));
         let damaged = from.path().join("damaged.raw");
-        fs::write(&damaged, "the image").unwrap();
+        fs::write(&damaged, IMAGE).unwrap();
         fs::write(from.path().join("damaged.raw.sha256"), format!("{}  damaged.raw\n", "0".repeat(64))).unwrap();
+        let random = from.path().join("random.raw");
+        fs::write(&random, [0xa5, 0x5a, 0x17, 0xee, 0x01].repeat(1000)).unwrap();
         let archive = from.path().join("debian.zip");
         fs::write(&archive, b"PK\x03\x04....").unwrap();
         for (asked, words) in [
             (options(&damaged, dir.path()), "but sha256:0000"),
             (AddImageOptions { digest: wrong, ..options(&image, dir.path()) }, "but sha256:0000"),
             (options(&archive, dir.path()), "zip archive"),
+            (options(&random, dir.path()), "is not recognized: the image begins with a5 5a 17 ee; accepted are a tar"),
+            (
+                AddImageOptions { format: Some(FormatChoice::Tar), ..options(&image, dir.path()) },
+                "the detected format is raw disk image with XFS, but --format tar",
+            ),
             (AddImageOptions { id: None, ..options(&image, dir.path()) }, "specify --id ID"),
             (AddImageOptions { id: Some("../a".to_owned()), ..options(&image, dir.path()) }, "must consist of letters"),
             (AddImageOptions { digest: Some("md5:0".to_owned()), ..options(&image, dir.path()) }, "md5"),

@@ -85,20 +85,21 @@ fn a_directory_is_one_set_and_so_are_files() {
     let said = found(&[dir.path().to_owned()]);
     let said = said.replace(&format!("{}/", dir.path().display()), "");
     let lines: Vec<&str> = said.lines().filter(|line| !line.ends_with("(note)")).collect();
-    assert_eq!(lines[..2], ["a.yaml: good", "b.yml: good"]);
-    assert!(lines[2].starts_with("c.json:1:"), "{said}");
+    assert!(lines[0].starts_with("c.json:1:"), "{said}");
     assert_eq!(
         lines.last(),
-        Some(&"3 layouts, 1 not valid and therefore not compared with the other layouts, 1 collision"),
+        Some(
+            &"1 of 3 files is not valid: 3 layouts; invalid layouts are not compared with the other layouts; 1 collision"
+        ),
         "{said}"
     );
     let again = [dir.path().join("a.yaml"), dir.path().join("deeper.d/e.yaml")];
     let said = found(&again);
-    assert!(said.contains("e.yaml: id: filesystemlayout:a already exists, in "), "{said}");
-    assert!(said.ends_with("2 layouts, all valid, 1 id given twice\n"), "{said}");
-    assert!(found(&again[..1]).ends_with("1 layout, good\n"));
+    assert!(said.contains("e.yaml: id: layout a already exists, in "), "{said}");
+    assert!(said.ends_with("2 files are valid: 2 layouts; 1 duplicate id\n"), "{said}");
+    assert!(found(&again[..1]).ends_with("1 file is valid: 1 layout\n"));
     let good = [dir.path().join("a.yaml"), seeds().join("firewall.yaml")];
-    assert!(found(&good).ends_with("2 layouts, all good, no two layouts match the same size and image\n"));
+    assert!(found(&good).ends_with("2 files are valid: 2 layouts; no two layouts match the same size and image\n"));
 }
 
 #[test]
@@ -111,7 +112,8 @@ fn the_exit_status_says_whether_it_is_good() {
     let seeds = seeds();
     let (seeds, file) = (seeds.to_str().unwrap(), format!("{place}/a.yaml"));
     for (arguments, outcome, words) in [
-        (&[place][..], CommandOutcome::Good, "2 layouts, all good"),
+        (&[place][..], CommandOutcome::Good, "2 files are valid: 2 layouts; no two"),
+        (&[place, "-v"], CommandOutcome::Good, "a.yaml: valid\n"),
         (&[place, "--json"], CommandOutcome::Good, "\"collisions\": []"),
         (&[seeds], CommandOutcome::Refused, "6 collisions"),
         (&[seeds, "--json"], CommandOutcome::Refused, "\"example\": \"ubuntu-20.4.0\""),
@@ -284,16 +286,19 @@ fn layouts_are_read_from_the_forms_that_metal_stack_has() {
         (format!("[{}]", serde_json::to_string(&model::layout::read_yaml(&one).unwrap().layout).unwrap()), 1),
     ] {
         let dir = directory(&[("set.yaml", &text)]);
-        let said = found(&[dir.path().join("set.yaml")]);
-        let good = said.lines().filter(|line| line.contains(": good")).count();
-        assert_eq!(good, count, "{text}{said}");
-        assert_eq!(said.contains("good (b)"), count == 2, "{said}");
+        let (said, _) = run(&[dir.path().join("set.yaml").to_str().unwrap(), "--verbose"]).unwrap();
+        let valid = said.lines().filter(|line| line.contains(".yaml: valid")).count();
+        assert_eq!(valid, count, "{text}{said}");
+        assert_eq!(said.contains("valid (b)"), count == 2, "{said}");
     }
     // One of the layouts is invalid, and the path of its problem contains its index.
     let dir = directory(&[("set.yaml", &format!("{list}- id: c\n  disks: 7\n"))]);
     let said = found(&[dir.path().join("set.yaml")]);
     assert!(said.contains("[2].disks: must be a list"), "{said}");
-    assert!(said.ends_with("3 layouts, 1 not valid and therefore not compared with the other layouts\n"), "{said}");
+    assert!(
+        said.ends_with("1 file is not valid: 3 layouts; invalid layouts are not compared with the other layouts\n"),
+        "{said}"
+    );
     let dir = directory(&[("set.yaml", "[]\n"), ("other.yaml", "metal_api_filesystemlayouts: 7\n")]);
     let said = found(&[dir.path().to_owned()]);
     assert!(said.contains("set.yaml: the list contains no layout (DH-200)\n"), "{said}");
@@ -315,20 +320,19 @@ fn what_cannot_be_read_is_told_with_its_place_and_the_others_are_checked() {
     assert_eq!(
         lines,
         [
-            "a.yaml: good",
             "b.json:1:1: not valid JSON, although the file name ends in .json: expected value (DH-200)",
             "c.json:2:11: not valid JSON, although the file name ends in .json: EOF while parsing a list (DH-200)",
             "d.yaml: the document is empty (DH-200)",
             "e.yaml: cannot read the file: No such file or directory (os error 2) (DH-200)",
             "f.yaml: not UTF-8 text: invalid from byte 5 on (DH-200)",
-            "6 layouts, 5 not valid and therefore not compared with the other layouts",
+            "5 of 6 files are not valid: 6 layouts; invalid layouts are not compared with the other layouts",
         ]
     );
     // The same layout is valid as JSON.
     let json =
         serde_json::to_string(&model::layout::read_yaml(&layout("b", "{sizes: [], images: {}}")).unwrap().layout);
     fs::write(dir.path().join("b.json"), json.unwrap()).unwrap();
-    assert!(found(&[dir.path().join("b.json")]).ends_with("1 layout, good\n"));
+    assert!(found(&[dir.path().join("b.json")]).ends_with("1 file is valid: 1 layout\n"));
 }
 
 #[test]
@@ -336,7 +340,7 @@ fn notes_are_problems_where_somebody_says_strict() {
     let dir = directory(&[("a.yaml", &layout("a", "{sizes: [c1], images: {debian: '*'}}")), ("b.yaml", V2)]);
     let file = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     for (name, strict, expected) in [
-        ("a.yaml", CommandOutcome::Refused, "1 layout, good, 2 notes, which --strict treats as problems\n"),
+        ("a.yaml", CommandOutcome::Refused, "1 file is valid: 1 layout; 2 notes, which --strict treats as problems\n"),
         ("b.yaml", CommandOutcome::Refused, "notes, which --strict treats as problems\n"),
     ] {
         assert_eq!(run(&[&file(name)]).unwrap().1, CommandOutcome::Good);

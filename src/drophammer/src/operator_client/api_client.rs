@@ -151,11 +151,11 @@ impl OperatorClient {
 }
 
 impl OperatorClient {
-    /// Returns the server's message in the product's own wording. The names of machines are requested if the message lists their ids.
+    /// Returns the server's message in the product's own wording. The names of machines are requested if the message contains their ids.
     fn reword_refusal(&self, said: &str) -> String {
-        let machines = match server_messages::listed_ids(said).is_empty() {
-            true => Vec::new(),
-            false => match self.send_json::<Vec<MachineSummary>>(self.request(Method::GET, "/v1/machines")) {
+        let machines = match server_messages::contains_ids(said) {
+            false => Vec::new(),
+            true => match self.send_json::<Vec<MachineSummary>>(self.request(Method::GET, "/v1/machines")) {
                 Ok(OperatorResponse::Good(machines)) => machines,
                 // The ids are shown instead of the names.
                 _ => Vec::new(),

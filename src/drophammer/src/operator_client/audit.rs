@@ -8,6 +8,7 @@ use common::error::{Context, Phase, Result};
 use common::exit_status::CommandOutcome;
 use common::format::terminal_escaping::escape_line;
 use common::output::{is_output_closed, print_text};
+use common::timestamp::shorten_time;
 use reqwest::Method;
 use serde_json::Value;
 use std::time::Duration;
@@ -100,7 +101,7 @@ fn format_entry(entry: &AuditEntry, format: AuditFormat) -> Result<String> {
     let reason = if entry.reason.is_empty() { String::new() } else { format!(": {}", entry.reason) };
     let line = format!(
         "{} {user}/{} {} {} {} {}{status}{reason}",
-        entry.time,
+        shorten_time(&entry.time),
         entry.token,
         entry.address,
         entry.method,
@@ -123,14 +124,15 @@ mod tests {
 
     #[test]
     fn entries_are_printed_as_text_and_as_json_lines() {
-        let entry: AuditEntry = serde_json::from_value(json!({"id": 7, "time": "2026-11-28T10:00:00Z", "user": "ann",
+        let entry: AuditEntry =
+            serde_json::from_value(json!({"id": 7, "time": "2026-11-28T10:00:00.123Z", "user": "ann",
             "token": "ci", "role": "operator", "address": "10.0.0.9", "request": "r1", "method": "POST",
             "path": "/v1/machine/x/reinstall", "action": "POST /v1/machine/{id}/reinstall", "object": "x",
             "outcome": "done", "status": 200, "committed": true,
             "changes": [{"path": "machine x: /order", "after": {"image": "debian\u{1b}[31m"}}]}))
-        .unwrap();
+            .unwrap();
         let text = format_entry(&entry, AuditFormat::Text).unwrap();
-        assert!(text.starts_with("2026-11-28T10:00:00Z ann/ci 10.0.0.9 POST /v1/machine/x/reinstall done 200\n    machine x: /order: (none) -> "), "{text}");
+        assert!(text.starts_with("2026-11-28 10:00:00Z ann/ci 10.0.0.9 POST /v1/machine/x/reinstall done 200\n    machine x: /order: (none) -> "), "{text}");
         assert!(!text.contains('\u{1b}'), "{text}");
         let line = format_entry(&entry, AuditFormat::Json).unwrap();
         assert!(line.ends_with("}\n") && line.lines().count() == 1);

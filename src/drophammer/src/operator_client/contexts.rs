@@ -87,6 +87,14 @@ fn describe_override(environment: impl Fn(&str) -> Option<String>) -> Option<Str
     Some(format!("{name}={value} takes precedence over the current context; unset {name} to use the context"))
 }
 
+/// Describes a stored context, with the command that makes it the current one.
+fn describe_stored(config: &ClientConfig, name: &str) -> String {
+    match config.current.as_deref() == Some(name) {
+        true => format!("Context {name} is stored, and is the current one.\n"),
+        false => format!("Context {name} is stored; `drophammer config use {name}` makes it the current one.\n"),
+    }
+}
+
 fn change_contexts(path: &Path, command: &ConfigCommand) -> Result<CommandOutcome> {
     let mut config = ClientConfig::read_file(path)?;
     let done = match command {
@@ -97,9 +105,7 @@ fn change_contexts(path: &Path, command: &ConfigCommand) -> Result<CommandOutcom
             config.current = Some(name.clone());
             format!("{name} is the current context.\n")
         }),
-        ConfigCommand::Set(asked) => {
-            set_context(&mut config, asked).map(|()| format!("Context {} is stored.\n", asked.name))
-        }
+        ConfigCommand::Set(asked) => set_context(&mut config, asked).map(|()| describe_stored(&config, &asked.name)),
         ConfigCommand::Delete { name } => config.find_context(name).map(|_| ()).map(|()| {
             config.contexts.remove(name);
             config.current = config.current.take().filter(|current| current != name);
@@ -195,8 +201,11 @@ mod tests {
         );
         assert!(run(set("rack", Some("ftp://h"), None)).contains("the scheme must be http or https, not \"ftp\""));
         assert!(!path.exists());
-        assert_eq!(run(set("rack", Some("install.rack:8443"), Some("/t"))), "Context rack is stored.\n");
-        assert_eq!(run(set("bench", Some("localhost"), None)), "Context bench is stored.\n");
+        assert_eq!(
+            run(set("rack", Some("install.rack:8443"), Some("/t"))),
+            "Context rack is stored; `drophammer config use rack` makes it the current one.\n"
+        );
+        assert!(run(set("bench", Some("localhost"), None)).starts_with("Context bench is stored; "));
         assert_eq!(run(ConfigCommand::Use { name: named("rack") }), "rack is the current context.\n");
         assert!(
             run(ConfigCommand::Use { name: named("rock") })

@@ -3,14 +3,13 @@
 use super::options::{LayoutCommand, LayoutOptions};
 use super::{OperatorClient, OperatorResponse, encode_segment, print_json, print_refusal};
 use crate::commands::layout_from_machine::run_from_machine;
-use crate::commands::read_text;
+use crate::commands::{check_layout_text, read_text};
 use crate::object_list::{ListColumn, ObjectList, print_list, text_of_field};
-use common::diagnostic::join_problems;
 use common::error::Result;
 use common::exit_status::CommandOutcome;
 use common::format::replace_hidden;
 use common::output::print_text;
-use model::layout::{canonical_yaml, read_json, read_yaml};
+use model::layout::{canonical_yaml, read_json};
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -65,15 +64,9 @@ pub fn run_layout_command(options: &LayoutOptions) -> Result<CommandOutcome> {
 }
 
 /// Reads a layout from the operator's file, in any spelling. The inner error lists the problems of the layout with line
-/// and column.
+/// and column, as `drophammer check` does.
 fn read_layout_file(file: &Path) -> Result<Result<Value, String>> {
-    Ok(match read_yaml(&read_text(file)?) {
-        Ok(parsed) => Ok(json!(parsed.layout)),
-        Err(problems) => {
-            let said = join_problems(&problems);
-            Err(said.lines().map(|line| format!("{}:{line}", file.display())).collect::<Vec<_>>().join("\n"))
-        }
-    })
+    Ok(check_layout_text(file, &read_text(file)?).map(|parsed| json!(parsed.layout)))
 }
 
 fn print_layout(answer: OperatorResponse<Value>, as_json: bool) -> Result<CommandOutcome> {
@@ -125,6 +118,20 @@ fn layout_columns() -> ObjectList<'static, Value> {
 mod tests {
     use super::*;
     use crate::object_list::format_wide;
+
+    #[test]
+    fn an_invalid_layout_is_reported_as_by_check() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a.yaml");
+        let text = "id: a\ndisks: [{device: /dev/sda, partitions: [{number: 1, size: 100%}]}]\n\
+                    raid: [{arrayname: /dev/md0, level: raid1, devices: [/dev/sda1]}]\nfilesystems: []\n";
+        std::fs::write(&file, text).unwrap();
+        let why = read_layout_file(&file).unwrap().unwrap_err();
+        let lines: Vec<&str> = why.lines().collect();
+        assert!(lines[0].contains(":2:") && lines[0].contains("use size 0 for all remaining space (DH-200)"), "{why}");
+        assert!(why.contains("RAID level raid1 is not supported") && why.contains("; use 1"), "{why}");
+        assert!(!why.contains("given raidlevel"), "{why}");
+    }
 
     #[test]
     fn the_table_is_that_of_the_proposal() {

@@ -2,7 +2,7 @@
 //! machine.
 
 use super::options::ListMachinesOptions;
-use super::{OperatorClient, OperatorResponse, print_refusal};
+use super::{OperatorClient, OperatorResponse, print_refusal, server_problems};
 use crate::object_list::{ListCell, ListColumn, ObjectList, format_for_terminal, print_list, watch_list};
 use ::api::display_phase::{DisplayPhase, ObjectFate};
 use ::api::operator::{MachineSummary, ReinstallOrder, WaitingMarker};
@@ -71,12 +71,18 @@ pub(super) fn list_machines(
     asked: &ListMachinesOptions,
     json: bool,
 ) -> Result<CommandOutcome> {
+    let is_for_readers = asked.list.is_for_readers(json)?;
     if !asked.watch {
+        if is_for_readers {
+            server_problems::print_problems(server);
+        }
         return print_list(&machine_columns(all, OffsetDateTime::now_utc()), all, &asked.list, json);
     }
     report_refusal(watch_list(WATCH_PAUSE, || match fetch_machines(server, asked)? {
         OperatorResponse::Good(all) => {
-            format_for_terminal(&machine_columns(&all, OffsetDateTime::now_utc()), &all, &asked.list, json).map(Some)
+            let problems = if is_for_readers { server_problems::format_problems(server) } else { String::new() };
+            let columns = machine_columns(&all, OffsetDateTime::now_utc());
+            format_for_terminal(&columns, &all, &asked.list, json).map(|list| Some(problems + &list))
         }
         OperatorResponse::Refused(why) => {
             print_refusal(&why);
@@ -101,7 +107,8 @@ pub(super) fn machine_columns(all: &[MachineSummary], now: OffsetDateTime) -> Ob
     ObjectList { command: "machine", noun: "machines", name: |machine| name_or_id(machine).to_owned(), columns }
 }
 
-fn name_or_id(machine: &MachineSummary) -> &str {
+/// Returns the name of a machine, or its id if it has no name.
+pub(super) fn name_or_id(machine: &MachineSummary) -> &str {
     if machine.name.is_empty() { &machine.id } else { &machine.name }
 }
 

@@ -91,6 +91,10 @@ pub struct ReinstallOrderOptions {
     /// `bmc:` of its machine file. In a rollout, the server does this for each machine when it is its turn.
     #[arg(long)]
     pub now: bool,
+    /// Order the reinstall although its plan is refused. The server plans the reinstall with the hardware that the machine has
+    /// registered last; after a repair, the machine may accept what this plan refuses.
+    #[arg(long, conflicts_with_all = ["at_most", "start", "window", "filter", "stop_after"])]
+    pub ignore_plan: bool,
     /// Cancel the reinstall order. This is possible only until the reinstall has started.
     #[arg(long, conflicts_with_all = ORDERED, conflicts_with_all = ["plans", "now", "at_most", "start", "window", "filter"])]
     pub cancel: bool,
@@ -127,5 +131,5 @@ impl ReinstallOrderOptions {
 }
 
 /// Options that describe an order on the command line.
-const ORDERED: [&str; 6] =
-    ["image", "without_marker", "change_promise", "give_up", "replace_newer", "apply_allocation"];
+const ORDERED: [&str; 7] =
+    ["image", "without_marker", "change_promise", "give_up", "replace_newer", "apply_allocation", "ignore_plan"];

@@ -1,5 +1,6 @@
 //! `drophammer machine reinstall --plan FILE`: orders exactly a saved plan.
 
+use super::machine_list::name_or_id;
 use super::{OperatorClient, OperatorResponse, find_machine};
 use crate::commands::saved_plan::SavedPlan;
 use ::api::operator::MachineSummary;
@@ -32,8 +33,8 @@ pub(super) fn read_planned_order<'a>(
         return Ok(Err(format!(
             "{file}: the plan is for machine {planned}, not for machine {other}",
             file = file.display(),
-            planned = request.id,
-            other = other.id
+            planned = name_or_id(machine),
+            other = name_or_id(other)
         )));
     }
     let preview = match fetch_reinstall_preview(server, request)? {
@@ -46,7 +47,7 @@ pub(super) fn read_planned_order<'a>(
             "{}: the plan is outdated: {}; review and save a new plan: `drophammer machine plan {} --image {} --out {}`",
             file.display(),
             changes.join("; "),
-            if machine.name.is_empty() { &machine.id } else { &machine.name },
+            name_or_id(machine),
             request.imageid,
             file.display()
         );
@@ -89,7 +90,7 @@ pub(crate) fn fetch_reinstall_preview(
 fn explain_other_plan(preview: &PlanInput, asked: &ReinstallRequest) -> Option<String> {
     let (machine, image) = (&preview.machine, &asked.imageid);
     let allocation = machine.allocation.as_ref()?;
-    let id = &machine.id;
+    let id = if machine.name.is_empty() { &machine.id } else { &machine.name };
     if allocation.moving.is_some() {
         return Some(format!(
             "cannot plan a reinstall of machine {id} with {image}: the machine takes part in a migration; wait until the migration has \

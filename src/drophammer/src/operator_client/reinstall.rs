@@ -7,6 +7,7 @@ use super::{
 };
 use ::api::operator::MachineSummary;
 use ::api::operator::reinstalls::ReinstallRequest;
+use ::api::rollouts::PLAN_REFUSED;
 use common::error::Result;
 use common::exit_status::CommandOutcome;
 use common::format::terminal_escaping::escape_line;
@@ -35,10 +36,10 @@ pub(crate) fn reinstall_machine(
     let path = format!("/v1/machine/{}/reinstall", machine.id);
     let request = match &order {
         None => server.request(Method::DELETE, &path),
-        Some(order) => server.request(Method::POST, &path).json(order),
+        Some(order) => server.request(Method::POST, &(path + order_query(asked))).json(order),
     };
     match server.send_json::<MachineSummary>(request)? {
-        OperatorResponse::Refused(why) => Ok(print_refusal(&why)),
+        OperatorResponse::Refused(why) => Ok(print_refusal(&add_plan_remedy(&why, asked))),
         OperatorResponse::Good(listed) => {
             let command = listed.order.as_ref().and_then(|_| boot_digest::reinstall_command_for(server, &listed));
             let approved = order.as_ref().and_then(|order| order.approved.as_ref());
@@ -56,6 +57,22 @@ pub(crate) fn reinstall_machine(
             }
         }
     }
+}
+
+/// Returns the query with which the server refuses an order whose plan is refused. Servers of earlier versions ignore it.
+fn order_query(asked: &ReinstallOrderOptions) -> &'static str {
+    if asked.ignore_plan { "" } else { "?check_plan=true" }
+}
+
+/// Adds the commands that show the plan and ignore it, if the order was refused because its plan is refused.
+fn add_plan_remedy(why: &str, asked: &ReinstallOrderOptions) -> String {
+    let (Some(machine), Some(image)) = (asked.machines.first(), &asked.image) else { return why.to_owned() };
+    if !why.starts_with(PLAN_REFUSED) {
+        return why.to_owned();
+    }
+    format!(
+        "nothing was ordered: {why}\n`drophammer machine plan {machine} --image {image}` shows the plan; if the disks have changed since the machine registered, add --ignore-plan"
+    )
 }
 
 /// Returns the machine, and the reinstall to order. Returns `None` instead of a reinstall if the open order must be

@@ -5,20 +5,53 @@ use common::format::metal_api_wording::reword_metal_phrases;
 
 /// Maximum number of machines that a message names.
 const NAMED: usize = 5;
+/// Types of objects in metal-api's messages, and their names in the singular and in the plural.
+const NOUNS: [(&str, &str, &str); 4] = [
+    ("filesystemlayout", "layout", "layouts"),
+    ("image", "image", "images"),
+    ("machine", "machine", "machines"),
+    ("size", "size", "sizes"),
+];
 /// Beginning of metal-api's list of machines.
 const IDS: &str = " is in use by machines:[";
 
+/// Returns whether the message contains ids of machines, which [`reword_message`] replaces by names.
+pub(super) fn contains_ids(message: &str) -> bool {
+    !listed_ids(message).is_empty() || replace_ids(message, |_| String::new()) != message
+}
+
 /// Returns the ids in metal-api's list of machines; empty if the message has no list.
-pub(super) fn listed_ids(message: &str) -> Vec<&str> {
+fn listed_ids(message: &str) -> Vec<&str> {
     let list = message.split_once(IDS).and_then(|(_, rest)| rest.strip_suffix(']'));
     list.map(|list| list.split(' ').collect()).unwrap_or_default()
 }
 
+/// Replaces the ids in `machine ID` and in commands such as `drophammer machine move ID` by names. Other ids are the subject of
+/// a message, or part of a path.
+fn replace_ids(message: &str, name_of: impl Fn(&str) -> String) -> String {
+    let mut words: Vec<String> = Vec::new();
+    for word in message.split(' ') {
+        let id = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+        let before = |back: usize| words.len().checked_sub(back).map(|at| words[at].trim_start_matches(['`', '(']));
+        let is_subject = before(1) == Some("machine");
+        let is_argument = before(2) == Some("machine") && before(3) == Some("drophammer");
+        let is_id = id.len() == 36 && uuid::Uuid::try_parse(id).is_ok();
+        words.push(match is_id && (is_subject || is_argument) {
+            true => word.replacen(id, &name_of(id), 1),
+            false => word.to_owned(),
+        });
+    }
+    words.join(" ")
+}
+
 /// Returns the message in the product's own wording. `name_of` returns the name of the machine with an id.
 pub(super) fn reword_message(message: &str, name_of: impl Fn(&str) -> String) -> String {
+    if let Some(missing) = reword_missing(message) {
+        return missing;
+    }
     let ids = listed_ids(message);
     let Some((object, _)) = message.split_once(IDS).filter(|_| !ids.is_empty()) else {
-        return reword_metal_phrases(message);
+        return reword_metal_phrases(&replace_ids(message, name_of));
     };
     let object = object.replacen("filesystemlayout ", "layout ", 1);
     let more = ids.len().saturating_sub(NAMED);
@@ -28,9 +61,40 @@ pub(super) fn reword_message(message: &str, name_of: impl Fn(&str) -> String) ->
     format!("{object} is in use by {count}: {names}{more}", names = names.join(", "))
 }
 
+/// Rewords metal-api's message about an object that does not exist: `no filesystemlayout with id "a" found`.
+fn reword_missing(message: &str) -> Option<String> {
+    let (kind, rest) = message.strip_prefix("no ")?.split_once(" with id ")?;
+    let (id, code) = rest.split_once(" found")?;
+    let (noun, nouns) = NOUNS.into_iter().find(|(metal, ..)| *metal == kind).map(|(_, noun, nouns)| (noun, nouns))?;
+    Some(format!("the server has no {noun} {id}; `drophammer {noun} list` lists its {nouns}{code}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ids_of_machines_become_names_but_paths_do_not_change() {
+        let id = "4c4c4544-0051-3010-8052-b4c04f4d3132";
+        let name = |_: &str| "storage-7".to_owned();
+        for (message, expected) in [
+            (format!("machine {id} is locked: no"), "machine storage-7 is locked: no".to_owned()),
+            (
+                format!("allocation a1 of machine {id} is not installed yet (DH-640)"),
+                "allocation a1 of machine storage-7 is not installed yet (DH-640)".to_owned(),
+            ),
+            (
+                format!("wait, or cancel it (`drophammer machine move {id} --cancel`)"),
+                "wait, or cancel it (`drophammer machine move storage-7 --cancel`)".to_owned(),
+            ),
+            (format!("the machine already has the id {id}"), format!("the machine already has the id {id}")),
+            (format!("machines/{id}.yaml: no"), format!("machines/{id}.yaml: no")),
+            ("machine m1 is locked".to_owned(), "machine m1 is locked".to_owned()),
+        ] {
+            assert_eq!(reword_message(&message, name), expected);
+            assert_eq!(contains_ids(&message), message != expected, "{message}");
+        }
+    }
 
     #[test]
     fn ids_become_names_and_a_count() {
@@ -42,6 +106,11 @@ mod tests {
                 "image d is in use by 7 machines: web-1, web-2, web-3, web-4, web-5 and 2 others",
             ),
             ("there is no image \"d\"", "there is no image \"d\""),
+            (
+                "no filesystemlayout with id \"a\" found (DH-600)",
+                "the server has no layout \"a\"; `drophammer layout list` lists its layouts (DH-600)",
+            ),
+            ("no project with id \"p\" found", "no project with id \"p\" found"),
             ("image d is in use by machines:[", "image d is in use by machines:["),
             ("filesystemlayout:a already exists", "layout a already exists"),
         ] {

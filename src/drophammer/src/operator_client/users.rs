@@ -80,6 +80,7 @@ pub enum UserCommand {
         name: String,
     },
     /// Remove a user with all tokens.
+    #[command(visible_aliases = ["delete", "rm"])]
     Remove {
         #[arg(value_name = "NAME")]
         name: String,

@@ -56,7 +56,7 @@ fn tar_for_disk(name: &str) -> String {
 
 /// Returns whether these are the first bytes of a partitioned disk. A tar is recognized by its magic number and
 /// excluded, because the first header of a tar may look like an MBR.
-pub(super) fn is_disk_image(head: &[u8]) -> bool {
+pub(crate) fn is_disk_image(head: &[u8]) -> bool {
     !is_tar(head)
         && (SECTORS_BYTES.iter().any(|sector| read_claimed_disk_size(head, *sector).is_some())
             || parse_mbr(head).is_some())

@@ -73,11 +73,13 @@ impl MountStack {
 
     fn mount_with(&mut self, filesystem: &MountFilesystem, more: MountFlags) -> Result<()> {
         let MountFilesystem { device, path, format, options, .. } = filesystem;
-        if matches!(format, FilesystemFormat::Swap | FilesystemFormat::None) {
-            return Err(Error::new(
-                Phase::Storage,
-                format!("{device}: the {format} filesystem cannot be mounted at {path}"),
-            ));
+        let content = match format {
+            FilesystemFormat::Swap => "swap space",
+            FilesystemFormat::None => "a device without a filesystem",
+            _ => "",
+        };
+        if !content.is_empty() {
+            return Err(Error::new(Phase::Storage, format!("{device}: {content} cannot be mounted at {path}")));
         }
         let (flags, data) = split_mount_options(options);
         self.mount_at(device.as_str(), path, format.name(), flags | more, &data)

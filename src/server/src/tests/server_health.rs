@@ -47,6 +47,9 @@ async fn a_full_disk_is_a_problem_until_space_is_free() {
         server.heard(words).await;
         assert!(server.has_metric("drophammer_healthy 0").await);
         assert!(browser.text("/").await.contains("reports and orders cannot be stored"));
+        let problems = server.v1("GET", "/v1/problems", &Value::Null).await.json();
+        let messages = problems.as_array().unwrap().iter().map(|problem| problem["message"].as_str().unwrap());
+        assert!(messages.clone().any(|message| message.contains(words)), "{problems}");
         free.store(1 << 30, Ordering::Relaxed);
         server.until_ready(true).await;
     }

@@ -98,18 +98,6 @@ impl DocumentReport {
     }
 }
 
-/// Summarizes the files of one type, such as `2 images, 1 not valid`.
-pub(super) fn summarize_documents(document_type: DocumentType, reports: &[&DocumentReport]) -> String {
-    let [one, many] = document_type.nouns();
-    let count = common::format::format_count(reports.len(), one, many);
-    match (reports.len(), reports.iter().filter(|report| !report.valid).count()) {
-        (1, 0) => format!("{count}, good"),
-        (_, 0) => format!("{count}, all good"),
-        (1, _) => format!("{count}, not valid"),
-        (_, invalid) => format!("{count}, {invalid} not valid"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,21 +1,27 @@
-//! The plan of the rack as a table. The most important rows come last, directly above the summary.
+//! The plan of the rack as a table below its summary. The most important rows come first.
 
 use super::{RackOutcome, RackRow, RackSummary};
 use api::rack_plan::machine_rows::describe_disks;
 use common::format::{format_bytes, format_columns, format_count, replace_hidden};
+use plan::InstallMode;
+use std::cmp::Reverse;
 
 pub(crate) fn format_table(rows: &[RackRow], summary: &RackSummary) -> String {
+    let mut text = format_summary(rows, summary);
+    if rows.is_empty() {
+        return text;
+    }
+    text.push('\n');
     let mut rows: Vec<&RackRow> = rows.iter().collect();
-    rows.sort_by_key(|row| row.outcome);
+    rows.sort_by_key(|row| Reverse(row.outcome));
     let mut cells = vec![["name", "plan", "image", "disks", "lost", "minutes"].map(str::to_owned)];
     cells.extend(rows.iter().map(|row| format_row(row)));
-    let mut text = String::new();
     for (index, line) in format_columns(&cells).lines().enumerate() {
         text += &format!("{line}\n");
         let reasons = index.checked_sub(1).map(|index| rows[index].reasons.as_slice()).unwrap_or_default();
         reasons.iter().for_each(|why| text += &format!("    {}\n", replace_hidden(why)));
     }
-    text + "\n" + &format_summary(summary)
+    text
 }
 
 fn format_row(row: &RackRow) -> [String; 6] {
@@ -41,24 +47,43 @@ fn format_row(row: &RackRow) -> [String; 6] {
     ]
 }
 
-fn format_summary(sum: &RackSummary) -> String {
-    let parts = [
-        (sum.erases, format!("{} on {} lost", format_bytes(sum.lost_bytes), format_count(sum.disks, "disk", "disks"))),
-        (sum.installs, "installed without loss".to_owned()),
-        (sum.refused, "refused".to_owned()),
-        (sum.unknown, "unknown".to_owned()),
-        (sum.nothing, "unchanged".to_owned()),
+/// Returns the lines above the table, such as `Plan: 3 reinstalls, 1 refused.`
+fn format_summary(rows: &[RackRow], sum: &RackSummary) -> String {
+    let is_planned = |row: &&RackRow| matches!(row.outcome, RackOutcome::Installs | RackOutcome::Erases);
+    let planned = |mode| rows.iter().filter(is_planned).filter(|row| row.mode == Some(mode)).count();
+    let counts = [
+        (planned(InstallMode::Install), "installation", "installations"),
+        (planned(InstallMode::Reinstall), "reinstall", "reinstalls"),
+        (sum.refused, "refused", "refused"),
+        (sum.unknown, "unknown", "unknown"),
+        (sum.nothing, "unchanged", "unchanged"),
     ];
-    let parts: Vec<String> =
-        parts.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count}: {what}")).collect();
-    let parts: String = parts.into_iter().map(|part| format!("; {part}")).collect();
-    let mut text = format!("{}{parts}.", format_count(sum.machines, "machine", "machines"));
-    let duration = sum.describe_duration();
-    if !duration.is_empty() {
-        text += &format!(" {duration}");
+    let counts =
+        counts.into_iter().filter(|(count, ..)| *count > 0).map(|(count, one, many)| format_count(count, one, many));
+    let counts: Vec<String> = counts.collect();
+    let mut text = match counts.is_empty() {
+        true => "Plan: no machines.\n".to_owned(),
+        false => format!("Plan: {}.\n", counts.join(", ")),
+    };
+    let mut effects = Vec::new();
+    if sum.erases + sum.installs > 0 {
+        effects.push(describe_loss(sum));
+        effects.push(sum.describe_duration());
     }
     if sum.approved > 0 {
-        text += &format!(" {} approved.", format_count(sum.approved, "plan is", "plans are"));
+        effects.push(format!("{} approved.", format_count(sum.approved, "plan is", "plans are")));
     }
-    text + "\n"
+    if !effects.is_empty() {
+        text += &format!("{}\n", effects.join(" "));
+    }
+    text
+}
+
+fn describe_loss(sum: &RackSummary) -> String {
+    if sum.erases == 0 {
+        return "No machine loses data.".to_owned();
+    }
+    let machines = format_count(sum.erases, "machine loses", "machines lose");
+    let disks = format_count(sum.disks, "disk", "disks");
+    format!("{machines} data: {lost} on {disks}.", lost = format_bytes(sum.lost_bytes))
 }

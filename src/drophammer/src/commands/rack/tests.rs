@@ -172,14 +172,21 @@ fn the_table_in_the_docs_is_the_one_that_is_printed() {
 fn the_sum_says_what_it_does_not_know() {
     let erases =
         |minutes| RackRow { minutes, ..row("one", told(false), registered(inventory(&["sda", "sdb"]), false)) };
-    let said =
-        |rows: &[RackRow]| table::format_table(rows, &RackSummary::from_rows(rows)).lines().last().unwrap().to_owned();
-    assert_eq!(said(&[erases(None)]), "1 machine; 1: 41.9 GB on 2 disks lost. The duration is unknown.");
+    let said = |rows: &[RackRow]| {
+        let text = table::format_table(rows, &RackSummary::from_rows(rows));
+        text.lines().take_while(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
+    };
+    assert_eq!(
+        said(&[erases(None)]),
+        "Plan: 1 installation.\n1 machine loses data: 41.9 GB on 2 disks. The duration is unknown."
+    );
     assert_eq!(
         said(&[erases(None), RackRow { approved: true, ..erases(Some(7)) }]),
-        "2 machines; 2: 83.9 GB on 4 disks lost. Estimated duration: at most 7 minutes for each machine; unknown for 1 machine. 1 plan is approved."
+        "Plan: 2 installations.\n2 machines lose data: 83.9 GB on 4 disks. Estimated duration: at most 7 minutes for each machine; unknown for 1 machine. 1 plan is approved."
     );
-    assert_eq!(said(&[]), "0 machines.");
+    let refused = row("one", MachineForecast::Refused("locked".to_owned()), None);
+    assert_eq!(said(&[refused]), "Plan: 1 refused.");
+    assert_eq!(said(&[]), "Plan: no machines.");
 }
 
 #[test]

@@ -132,9 +132,29 @@ fn loop_what_cannot_be_mounted_is_named() {
     let error = mounts.mount_filesystem(&blank).unwrap_err().to_string();
     assert!(error.starts_with(&format!("mount {} at / of the target: Invalid argument", disk.path())), "{error}");
     assert!(error.contains("Invalid argument (os error 22) (mounted as ext4, with no options)"), "{error}");
-    let swap = MountFilesystem { format: FilesystemFormat::Swap, ..blank };
-    assert!(mounts.mount_filesystem(&swap).unwrap_err().to_string().contains("the swap filesystem cannot be mounted"));
 }
+
+#[test]
+fn devices_without_a_filesystem_are_not_mounted() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut mounts = MountStack::new(dir.path());
+    for (format, expected) in [
+        (FilesystemFormat::Swap, "/dev/sda2: swap space cannot be mounted at /srv"),
+        (FilesystemFormat::None, "/dev/sda2: a device without a filesystem cannot be mounted at /srv"),
+    ] {
+        let filesystem = MountFilesystem {
+            device: "/dev/sda2".into(),
+            path: "/srv".into(),
+            format,
+            options: vec![],
+            others: vec![],
+        };
+        let error = mounts.mount_filesystem(&filesystem).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+        assert!(!dir.path().join("srv").exists(), "no mount point is created");
+    }
+}
+
 #[test]
 #[ignore = "needs root and loop devices"]
 fn loop_a_refused_mount_names_type_and_options_and_has_the_kernels_own_line() {
