@@ -75,6 +75,7 @@ mod machine_contact;
 mod machine_identities;
 pub mod machine_migration;
 mod machine_records;
+pub mod machine_removal;
 mod machine_rename;
 mod migration_boot;
 mod migration_records;
