@@ -12,6 +12,7 @@ use api::access::login_sessions::{LoginSessions, VERIFY_INTERVAL};
 use api::access::project_snapshots::ProjectSnapshots;
 use api::audit_log::AuditLog;
 use api::deploy_templates::TemplateWriter;
+use api::operator::summary_cache::SummaryCache;
 use api::planner_pool::PlannerPool;
 use api::site_reload::{ReloadEvent, SiteReloader};
 use api::source_port_check::SourcePorts;
@@ -292,6 +293,7 @@ fn build_app_state(
         sessions: LoginSessions::default(),
         oidc,
         session_interval: VERIFY_INTERVAL.min(around.look_every * 30),
+        summaries: SummaryCache::default(),
         project_snapshots: ProjectSnapshots::default(),
         looks: migration_requests::certificate_checks::CertificateChecks::default(),
         runs: tokio::sync::Notify::new(),

@@ -30,6 +30,7 @@ mod machine_details;
 mod machine_endpoints;
 mod machine_failures;
 mod machine_identity;
+mod machine_list_cache;
 mod machine_lists;
 mod machine_migration;
 mod machine_rename;

@@ -89,6 +89,7 @@ mod out_of_band;
 pub mod plan_approval;
 mod postgres_database;
 mod read_connection;
+pub mod record_versions;
 mod registrations;
 pub mod restore_confirmation;
 pub(crate) mod restore_review;

@@ -1,6 +1,6 @@
 //! Tables of the database, and the columns that are added to databases of earlier versions.
 
-use super::{epoch, oidc_users, server_leases};
+use super::{epoch, oidc_users, record_versions, server_leases};
 use crate::sql::{self, Connection, OptionalExtension, Transaction, ValueKind};
 
 const TABLES: &str = "
@@ -186,12 +186,14 @@ pub(crate) fn create_tables(transaction: &Transaction) -> sql::Result<()> {
     }
     if transaction.as_sqlite().is_some() {
         transaction.execute_batch(MACS)?;
+        record_versions::create_triggers(transaction)?;
     }
     transaction.execute_batch(UNKNOWN_MACHINES)
 }
 
 /// Tables that only one of the engines has, and leases of running servers, which are not copied.
-const OWN_TABLES: [&str; 5] = ["boot_calls", "schema_version", "moved_to", "machine_macs", "server_leases"];
+const OWN_TABLES: [&str; 6] =
+    ["boot_calls", "schema_version", "moved_to", "machine_macs", "record_versions", "server_leases"];
 
 /// Returns the tables that both engines have.
 pub(crate) fn list_tables(connection: &Connection) -> sql::Result<Vec<String>> {
