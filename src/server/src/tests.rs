@@ -1,5 +1,6 @@
 //! Tests of a complete server on the loopback interface, over TCP.
 
+mod address_ranges;
 mod agent_requests;
 mod audit_entries;
 mod boot_digest;

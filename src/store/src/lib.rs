@@ -41,6 +41,7 @@
 //!   which of their members are reinstalled next. `machine_rename` transfers records to a new id. `backup` and
 //!   `restore_review` copy and restore the database.
 
+pub mod address_ranges;
 mod adoption;
 mod attempt_failure;
 pub mod audit;
