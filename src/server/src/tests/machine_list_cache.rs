@@ -78,7 +78,7 @@ async fn a_whole_list_shows_each_change_at_once() {
     let all = server.assert_equal_lists(&operator, "a report").await;
     assert_eq!(find(&all, 3).unwrap()["phase"], "installed");
 
-    let order = json!({"imageid": "debian-12"});
+    let order = json!({"id": id(3), "imageid": "debian-12"});
     let path = format!("/v1/machine/{}/reinstall", id(3));
     let answer = server.call(&operator, "POST", &path, &order).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
