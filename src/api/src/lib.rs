@@ -131,6 +131,8 @@ pub struct AppState {
     pub oidc: Option<Arc<oidc::provider::OidcProvider>>,
     /// Interval at which the session of an open stream of live updates is verified.
     pub session_interval: Duration,
+    /// Summaries of machines for lists.
+    pub summaries: operator::summary_cache::SummaryCache,
     /// Snapshots for users with projects.
     pub project_snapshots: access::project_snapshots::ProjectSnapshots,
     pub audit: audit_log::AuditLog,

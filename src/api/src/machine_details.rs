@@ -4,6 +4,7 @@ use super::AppState;
 use super::console_log;
 use super::install_timeline::{TimelineEntry, build_timeline};
 use super::operator::{self, MachineSummary, OperatorAuth};
+use super::rollouts::{self, MemberView, RolloutState, RolloutView};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
@@ -34,9 +35,42 @@ pub struct MachineDetails {
     /// Report of the last installation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<InstallReport>,
+    /// Membership in the newest rollout of the machine; absent if the user may not access all machines of the rollout.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<RolloutMembership>,
     /// Phases and stages since the machine last booted over PXE, the oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timeline: Vec<TimelineEntry>,
+}
+
+/// Membership of a machine in a rollout.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct RolloutMembership {
+    /// Id of the rollout.
+    pub id: i64,
+    /// State of the rollout.
+    pub state: RolloutState,
+    pub member: MemberView,
+}
+
+impl RolloutMembership {
+    /// Returns the membership in the newest rollout of which the machine is a member, if the current user may access it.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read.
+    pub async fn find_newest(app: &AppState, machine: &str) -> Result<Option<RolloutMembership>, ApiError> {
+        let Some(rollout) = rollouts::find_view_of_machine(app, machine).await? else { return Ok(None) };
+        let RolloutView { id, state, members, .. } = rollout;
+        let member = members.into_iter().find(|member| member.machine == machine);
+        Ok(member.map(|member| RolloutMembership { id, state, member }))
+    }
+
+    /// Describes the membership, such as `rollout 7 (running): installing`.
+    pub fn describe(&self) -> String {
+        let RolloutMembership { id, state, member } = self;
+        let reason = if member.reason.is_empty() { String::new() } else { format!(", {}", member.reason) };
+        format!("rollout {id} ({state}): {}{reason}", member.state)
+    }
 }
 
 /// Hardware of a registered machine.
@@ -117,6 +151,7 @@ pub(crate) async fn get_details(
         hardware,
         // A report of another version may have another format.
         report: report.and_then(|report| serde_json::from_str(&report).ok()),
+        rollout: RolloutMembership::find_newest(&app, &id).await?,
         timeline: read_timeline(&app, &summary).await?,
         summary,
     }))

@@ -108,7 +108,7 @@ pub async fn prepare_machine_file(
 ) -> Result<PreparedMachineFile, ApiError> {
     let default = || ApiError::bad_request(format!("{id} {DEFAULT_ID}"));
     let id = boot_value_validation::parse_uuid(id).map_err(ApiError::bad_request)?.ok_or_else(default)?;
-    let row = app.state.find_registration(&id).await?;
+    let row = app.state.find_committed_registration(&id).await?;
     let unknown = || {
         ApiError::not_found(format!(
             "machine {id} has not registered: boot it over PXE once (a machine without an allocation is not installed)"
@@ -245,7 +245,8 @@ async fn find_identifying_macs(
         let usb =
             inventory.and_then(|inventory| inventory.nics.iter().find(|found| found.mac == nic.mac && found.is_usb()));
         let file = directory.find_machines_by_mac(&mac).find(|other| other.id != id);
-        let registered = app.state.find_machines_with_mac(&mac).await?.into_iter().find(|other| other != id);
+        let registered = app.state.find_committed_machines_with_mac(&mac).await?;
+        let registered = registered.into_iter().find(|other| other != id);
         let reason = match (usb, file, registered) {
             (_, Some(other), _) => format!("{OF_A_FILE} {} already ({:?})", other.id, other.name),
             (_, None, Some(other)) => format!("was also registered by machine {other}"),

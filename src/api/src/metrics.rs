@@ -181,6 +181,7 @@ fn machine_phase(standing: Option<&InstallState>) -> &'static str {
 mod tests {
     use super::*;
     use model::install_report::StageTime;
+    use store::rollouts::{MemberState, RolloutState, RolloutStatistics};
 
     fn timed(step: &str, seconds: f64) -> StageTime {
         StageTime { stage: step.to_owned(), seconds }
@@ -198,7 +199,9 @@ mod tests {
         metrics.count_order(OrderEvent::Placed);
         metrics.set_certificates(vec![OffsetDateTime::UNIX_EPOCH + Duration::from_secs(1_795_806_607)]);
         let waits = metrics.count_waiting();
-        let text = prometheus::format_metrics(&metrics, &BTreeMap::from([("waiting", 2)]));
+        let (running, failed) = ((RolloutState::Running, 1), (MemberState::Failed, 3));
+        let rollouts = RolloutStatistics { rollouts: vec![running], members: vec![failed] };
+        let text = prometheus::format_metrics(&metrics, &BTreeMap::from([("waiting", 2)]), &rollouts);
         for line in [
             "drophammer_installs_total{kind=\"first\",result=\"success\"} 1",
             "drophammer_installs_total{kind=\"reinstall\",result=\"failure\"} 300",
@@ -207,6 +210,10 @@ mod tests {
             "drophammer_waits 1",
             "drophammer_certificate_expiry_timestamp_seconds{position=\"1\"} 1795806607",
             "drophammer_machines{phase=\"waiting\"} 2",
+            "drophammer_rollouts{state=\"running\"} 1",
+            "drophammer_rollouts{state=\"halted\"} 0",
+            "drophammer_rollout_members{state=\"failed\"} 3",
+            "drophammer_rollout_members{state=\"waiting\"} 0",
             "drophammer_machines{phase=\"installed\"} 0",
             "drophammer_step_seconds_bucket{step=\"image.burn\",le=\"5\"} 0",
             "drophammer_step_seconds_bucket{step=\"image.burn\",le=\"10\"} 1",
@@ -219,14 +226,17 @@ mod tests {
         }
         assert!(text.matches("drophammer_step_seconds_count").count() <= MOST_STEPS + 1);
         drop(waits);
-        assert!(prometheus::format_metrics(&metrics, &BTreeMap::new()).contains("\ndrophammer_waits 0\n"));
+        assert!(
+            prometheus::format_metrics(&metrics, &BTreeMap::new(), &RolloutStatistics::default())
+                .contains("\ndrophammer_waits 0\n")
+        );
     }
 
     #[test]
     fn every_line_is_prometheus_text() {
         let metrics = Metrics::default();
         metrics.observe_store_job(Duration::from_millis(3));
-        let text = prometheus::format_metrics(&metrics, &BTreeMap::new());
+        let text = prometheus::format_metrics(&metrics, &BTreeMap::new(), &RolloutStatistics::default());
         let mut typed = Vec::new();
         for line in text.lines() {
             if let Some(rest) = line.strip_prefix("# TYPE ") {
@@ -246,7 +256,7 @@ mod tests {
     fn the_dashboard_draws_what_there_is() {
         let metrics = Metrics::default();
         metrics.count_report(&InstallReport { timings: vec![timed("image.burn", 1.0)], ..InstallReport::default() });
-        let text = prometheus::format_metrics(&metrics, &BTreeMap::new());
+        let text = prometheus::format_metrics(&metrics, &BTreeMap::new(), &RolloutStatistics::default());
         let dashboard = include_str!("../../../examples/grafana-dashboard.json");
         let parsed: serde_json::Value = serde_json::from_str(dashboard).unwrap();
         assert!(parsed["panels"].as_array().unwrap().len() > 5);

@@ -1,5 +1,5 @@
-//! The operator's API: adopts and renames machines. `machine_list` lists machines, `reinstalls` orders
-//! reinstalls, and `restored_machine_confirmation` confirms
+//! The operator's API: adopts and renames machines. `machine_list` lists machines with the cache of
+//! [`summary_cache`], `reinstalls` orders reinstalls, and `restored_machine_confirmation` confirms
 //! machines.
 
 pub mod machine_list;
@@ -7,6 +7,7 @@ mod machine_summary;
 pub mod reinstall_plan;
 pub mod reinstalls;
 pub(crate) mod restored_machine_confirmation;
+pub mod summary_cache;
 
 use super::AppState;
 use super::access::{self, Identity};

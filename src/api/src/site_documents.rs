@@ -23,9 +23,11 @@ use http_server::quotas::ClientAddress;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use site::documents::directory_import::{ImportedDirectory, read_directory};
+use site::snapshot::SiteSnapshot;
 use std::sync::Arc;
 use std::time::Duration;
-use store::documents::{DocumentContent, DocumentOutcome};
+use store::documents::{BatchOutcome, DocumentContent};
+use store::machine_removal::RemovedMachine;
 use tokio::sync::Semaphore;
 
 /// Maximum length of a request, in bytes. Ten thousand machine files have 10 MB.
@@ -174,37 +176,67 @@ pub(crate) async fn apply_documents(
     let _turn = TURN.acquire().await;
     let asked = read_application(body).await?;
     candidate_set::check_documents(&asked.documents).map_err(|problems| refuse_documents(&problems))?;
-    let turn = EditTurn::wait_for_turn(&app, peer, HeaderMap::new()).await;
-    stored_documents::refresh(&app).await?;
-    let candidate = match app.documents.stored() {
-        Some(stored) => CandidateSet::from_stored(&stored, asked),
-        None => CandidateSet::from_directory(import_directory(&app).await?, asked),
-    };
+    let _edit = EditTurn::wait_for_turn(&app, peer, HeaderMap::new()).await;
+    let candidate = read_candidate(&app, asked).await?;
     let report = candidate.report();
     if !candidate.has_changes() {
         return Ok(Json(report));
     }
-    let (of, set) = (app.clone(), candidate.document_set());
-    let after = run_blocking(move || candidate_set::load_candidate(&of, set)).await??;
-    let problems = candidate.find_new_problems(&after, &turn.directory, &app.dir);
-    if !problems.is_empty() {
-        return Err(refuse_documents(&problems));
-    }
-    removed_machines::refuse_removal(&app, &turn.directory, &after.directory).await?;
+    let before = app.directory();
+    let removed = check_candidate(&app, &candidate, &before).await?;
     if report.dry_run {
         return Ok(Json(report));
     }
-    let revision = match app.state.store_documents(candidate.into_batch(), access::current_user()).await? {
-        DocumentOutcome::Stored(revision) => revision,
-        DocumentOutcome::Conflict(author) => {
+    let revision = match app.state.store_documents(candidate.into_batch(removed), access::current_user()).await? {
+        BatchOutcome::Stored(revision) => revision,
+        BatchOutcome::Conflict(author) => {
             let why = stored_documents::describe_conflict(std::path::Path::new("documents"), author.as_ref());
             return Err(ApiError::new(StatusCode::CONFLICT, why));
         }
+        BatchOutcome::Protected(protected) => return Err(removed_machines::refuse_removal(&before, &protected)),
     };
     let count = report.documents.iter().filter(|one| one.action.is_change()).count();
     app.watch.log_note(format!("{peer} changed {count} documents in the database, revision {revision}"));
-    wait_until_in_force(&app, revision).await?;
+    if !is_in_force(&app, revision).await {
+        let why = "the documents were stored, but are not in force yet: see the server's output";
+        return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, why));
+    }
     Ok(Json(DocumentReport { revision: Some(revision), ..report }))
+}
+
+/// Returns the documents that would result from the request.
+async fn read_candidate(app: &AppState, asked: DocumentApplication) -> Result<CandidateSet, ApiError> {
+    stored_documents::refresh(app).await?;
+    let Some(stored) = app.documents.stored() else {
+        return Ok(CandidateSet::from_directory(import_directory(app).await?, asked));
+    };
+    // Another server may have added machines, which must be known before the removed machines are determined.
+    if !is_in_force(app, stored.revision).await {
+        let why = "apply: nothing was stored: the documents that another server has stored are not in force at this server yet: see the server's output, and repeat the request";
+        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why));
+    }
+    Ok(CandidateSet::from_stored(&stored, asked))
+}
+
+/// Refuses documents with new problems, and documents that would remove machines in use. Returns the removed machines,
+/// which the transaction that stores the documents checks again.
+async fn check_candidate(
+    app: &Arc<AppState>,
+    candidate: &CandidateSet,
+    before: &SiteSnapshot,
+) -> Result<Vec<RemovedMachine>, ApiError> {
+    let (of, set) = (app.clone(), candidate.document_set());
+    let after = run_blocking(move || candidate_set::load_candidate(&of, set)).await??;
+    let problems = candidate.find_new_problems(&after, before, &app.dir);
+    if !problems.is_empty() {
+        return Err(refuse_documents(&problems));
+    }
+    let removed = removed_machines::find_removed(before, &after.directory);
+    let protected = app.state.list_protected_machines(removed.clone()).await?;
+    match protected.is_empty() {
+        true => Ok(removed),
+        false => Err(removed_machines::refuse_removal(before, &protected)),
+    }
 }
 
 impl DocumentAction {
@@ -241,18 +273,12 @@ fn refuse_documents(problems: &[String]) -> ApiError {
     ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, why).with_error_code(ErrorCode::SiteFile)
 }
 
-/// Waits until this server has published the stored documents.
-async fn wait_until_in_force(app: &AppState, revision: i64) -> Result<(), ApiError> {
+/// Waits until this server has published the stored documents. Returns false if it does not within [`PATIENCE`].
+async fn is_in_force(app: &AppState, revision: i64) -> bool {
     app.request_reload();
     let mut directory = app.directory.clone();
     let seen = directory.wait_for(|known| known.revision.is_some_and(|known| known >= revision));
-    match tokio::time::timeout(PATIENCE, seen).await {
-        Ok(Ok(_)) => Ok(()),
-        _ => {
-            let why = "the documents were stored, but are not in force yet: see the server's output";
-            Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, why))
-        }
-    }
+    matches!(tokio::time::timeout(PATIENCE, seen).await, Ok(Ok(_)))
 }
 
 fn digest_of(text: &str) -> Option<String> {

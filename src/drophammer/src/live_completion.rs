@@ -1,4 +1,4 @@
-//! Completion of names of machines, images, layouts and contexts: the hidden command `complete`, which the completion scripts run for
+//! Completion of names of machines, images, layouts, rollouts and contexts: the hidden command `complete`, which the completion scripts run for
 //! each completion. The server has a second to respond; all failures are silent, so that the command line is not disturbed.
 //!
 //! The dynamic completion of `clap_complete` is not used, because it is behind the feature `unstable-dynamic`.
@@ -30,6 +30,7 @@ enum NamedObject {
     Machine,
     Image,
     Layout,
+    Rollout,
     Context,
 }
 
@@ -129,6 +130,7 @@ fn classify_argument(argument: &Arg, noun: &str) -> Option<NamedObject> {
         ("machine" | "machines" | "to", "machine" | "volume" | "site" | "plan") => Some(NamedObject::Machine),
         ("image", "machine" | "image" | "site" | "plan") => Some(NamedObject::Image),
         ("layout", "machine" | "site") | ("id", "layout") => Some(NamedObject::Layout),
+        ("id", "rollout") => Some(NamedObject::Rollout),
         ("context", _) | ("name", "config") => Some(NamedObject::Context),
         _ => None,
     }
@@ -139,6 +141,7 @@ fn find_names(position: &NamePosition) -> Result<Vec<String>> {
         NamedObject::Context => ClientConfig::read_file(&find_config_path()?)?.contexts.into_keys().collect(),
         NamedObject::Machine => fetch_names(&position.server, "/v1/machines", &["name", "id"])?,
         NamedObject::Image => fetch_names(&position.server, "/v1/image", &["id"])?,
+        NamedObject::Rollout => fetch_names(&position.server, "/v1/rollouts", &["id"])?,
         NamedObject::Layout => fetch_names(&position.server, "/v1/filesystemlayout", &["id"])?,
     };
     names.retain(|name| name.starts_with(&position.prefix) && is_plain_name(name));
@@ -156,9 +159,10 @@ fn fetch_names(server: &ServerOptions, path: &str, fields: &[&str]) -> Result<Ve
     let client = OperatorClient::new(server)?;
     let response = client.send_json::<Vec<Value>>(client.request(Method::GET, path).timeout(DEADLINE))?;
     let OperatorResponse::Good(objects) = response else { return Ok(Vec::new()) };
+    let read = |value: &Value| value.as_str().map(str::to_owned).or_else(|| value.as_i64().map(|id| id.to_string()));
     let name = |object: &Value| {
-        let texts = fields.iter().filter_map(|field| object[*field].as_str());
-        texts.filter(|text| !text.is_empty()).map(str::to_owned).next()
+        let texts = fields.iter().filter_map(|field| read(&object[*field]));
+        texts.filter(|text| !text.is_empty()).next()
     };
     Ok(objects.iter().filter_map(name).collect())
 }

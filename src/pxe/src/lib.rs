@@ -26,6 +26,7 @@ use linux::process::capabilities::{self, Capability};
 use nic::{PxeNic, TFTP_PORT};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use supervisor::{DnsmasqCommand, DnsmasqSupervisor};
@@ -72,17 +73,23 @@ pub struct PxeServer {
 }
 
 impl PxeServer {
-    /// Starts dnsmasq for a server that listens on `port`, and waits until dnsmasq is ready.
+    /// Starts dnsmasq for a server that listens on `port`, and waits until dnsmasq is ready. dnsmasq is stopped while
+    /// `permission` is false.
     ///
     /// # Errors
     /// dnsmasq cannot be started, or exits immediately.
-    pub fn start_dnsmasq(asked: &PxeOptions, server: &BootServer, port: u16, log: &PxeLog) -> Result<PxeServer> {
+    pub fn start_dnsmasq(
+        asked: &PxeOptions,
+        server: &BootServer,
+        port: u16,
+        (log, permission): (&PxeLog, Arc<AtomicBool>),
+    ) -> Result<PxeServer> {
         let home = DnsmasqDirectory::create(&ipxe_directory(asked), server.leases.clone());
         let home = home.context(Phase::Serve, || "--pxe: create a directory for dnsmasq")?;
         let (ipxe, dnsmasq) = (home.tftp_directory(), DnsmasqCommand::new(asked, server, port, find_dnsmasq()?, log));
         let (end, ended) = mpsc::channel();
         let (say, first) = mpsc::channel();
-        let (keeper, log) = (DnsmasqSupervisor::new(dnsmasq, home), log.clone());
+        let (keeper, log) = (DnsmasqSupervisor::new(dnsmasq, home, permission), log.clone());
         // The thread that starts dnsmasq also supervises it, because the kernel terminates dnsmasq when this thread
         // exits.
         let run = move || keeper.supervise(&log, &ended, &say);

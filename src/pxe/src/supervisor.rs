@@ -9,6 +9,8 @@ use super::other_dhcp_servers::ServerSearch;
 use super::{BootServer, CAPABILITIES, PxeLog, PxeMessage, binary_url, script_url};
 use linux::process::{BackgroundProcess, ToolCommand};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -106,10 +108,16 @@ pub(crate) struct DnsmasqSupervisor {
     /// Last reported problem, which is not reported again.
     said: Option<String>,
     search: ServerSearch,
+    /// True while this server may assign addresses.
+    permission: Arc<AtomicBool>,
 }
 
 impl DnsmasqSupervisor {
-    pub(crate) fn new(dnsmasq: DnsmasqCommand, home: DnsmasqDirectory) -> DnsmasqSupervisor {
+    pub(crate) fn new(
+        dnsmasq: DnsmasqCommand,
+        home: DnsmasqDirectory,
+        permission: Arc<AtomicBool>,
+    ) -> DnsmasqSupervisor {
         DnsmasqSupervisor {
             dnsmasq,
             home,
@@ -118,6 +126,7 @@ impl DnsmasqSupervisor {
             pause: PAUSE,
             said: None,
             search: ServerSearch::default(),
+            permission,
         }
     }
 
@@ -152,6 +161,9 @@ impl DnsmasqSupervisor {
     }
 
     fn check_state(&mut self, log: &PxeLog) {
+        if !self.permission.load(Ordering::SeqCst) {
+            return self.running.take().into_iter().for_each(|(running, _)| running.terminate(END));
+        }
         if let Err(error) = self.home.keep_leases() {
             self.report_once(log, format!("cannot save the leases of dnsmasq: {error}"));
         }

@@ -12,11 +12,13 @@
 //!
 //! The tests start complete servers on the loopback interface.
 
+mod address_range_registration;
 mod authorization_layer;
 mod health_check;
 mod host_environment;
 mod limit_options;
 mod listeners;
+mod network_boot;
 mod new_site;
 mod options;
 mod record_retention;

@@ -3,6 +3,7 @@
 use super::health_check::{CHECK_INTERVAL, SHARED_CHECK_INTERVAL, watch_health};
 use super::host_environment::HostEnvironment;
 use super::listeners::{BoundListeners, ServerFronts};
+use super::network_boot::NetworkBoot;
 use super::options::ServerConfig;
 use super::record_retention::delete_expired_records;
 use super::start_checks::{boot_directory, check_at_start, check_options, refuse_lost_database};
@@ -12,6 +13,7 @@ use api::access::login_sessions::{LoginSessions, VERIFY_INTERVAL};
 use api::access::project_snapshots::ProjectSnapshots;
 use api::audit_log::AuditLog;
 use api::deploy_templates::TemplateWriter;
+use api::operator::summary_cache::SummaryCache;
 use api::planner_pool::PlannerPool;
 use api::site_reload::{ReloadEvent, SiteReloader};
 use api::source_port_check::SourcePorts;
@@ -27,8 +29,6 @@ use http_server::server_log::StatusLog;
 use hyper_util::server::graceful::GracefulShutdown;
 use oidc::provider::OidcProvider;
 use oidc::settings::OidcSettings;
-use pxe::command_line_options::PxeOptions;
-use pxe::{PxeLog, PxeMessage, PxeServer};
 use site::documents::SiteDocuments;
 use site::loader::SiteLoader;
 use site::os_definitions::{OsDefinitions, VerifyCache};
@@ -58,7 +58,7 @@ pub(super) struct ControlServer {
     closing: published::Sender<bool>,
     wake: mpsc::Sender<ReloadEvent>,
     pub state: ServerState,
-    pxe: Option<PxeServer>,
+    boot: NetworkBoot,
     health: ServerHealth,
     /// Tasks that run until the server ends.
     tasks: [JoinHandle<()>; 7],
@@ -93,13 +93,10 @@ impl ControlServer {
         report_start_checks(options, &watch);
         let documents = open_documents(options, &state).await?;
         let (wake, directory) = start_reloader(options, (&state, &documents), &watch, around.look_every).await?;
-        let pxe = match options.pxe.clone() {
-            Some(asked) => Some(start_pxe(asked, options.clone(), listeners.port()?, watch.clone()).await?),
-            None => None,
-        };
+        let boot = NetworkBoot::start_dnsmasq(options, &state, listeners.port()?, &watch).await?;
         let (closing, is_closing) = published::channel(false);
         let services = StartedServices {
-            ipxe: pxe.as_ref().map(|pxe| pxe.ipxe.clone()),
+            ipxe: boot.ipxe_directory(),
             directory,
             documents,
             closing: is_closing,
@@ -128,7 +125,7 @@ impl ControlServer {
             closing,
             wake,
             state,
-            pxe,
+            boot,
             health,
             tasks,
             audited,
@@ -175,7 +172,7 @@ impl ControlServer {
         }
         manager.notify_stopping();
         drop(self.fronts);
-        let pxe = tokio::task::spawn_blocking(move || drop(self.pxe));
+        let boot = tokio::spawn(self.boot.stop_dnsmasq(self.state.clone()));
         self.closing.send_replace(true);
         self.tasks.iter().for_each(JoinHandle::abort);
         let _ = self.wake.send(ReloadEvent::End);
@@ -185,8 +182,8 @@ impl ControlServer {
             self.watch
                 .log_problem(format!("--audit-log: {unwritten} entries were not written; they are in the database"));
         }
+        let _ = boot.await;
         self.state.close().await;
-        let _ = pxe.await;
         result
     }
 }
@@ -292,6 +289,7 @@ fn build_app_state(
         sessions: LoginSessions::default(),
         oidc,
         session_interval: VERIFY_INTERVAL.min(around.look_every * 30),
+        summaries: SummaryCache::default(),
         project_snapshots: ProjectSnapshots::default(),
         looks: migration_requests::certificate_checks::CertificateChecks::default(),
         runs: tokio::sync::Notify::new(),
@@ -355,22 +353,4 @@ async fn start_reloader(
         .context(Phase::Serve, || "start the thread that reads the server's directory")?;
     first_look.await.context(Phase::Serve, || "read the server's directory")?;
     Ok((wake, directory))
-}
-
-/// Starts dnsmasq, and waits until it is ready or has failed.
-pub(super) async fn start_pxe(
-    asked: PxeOptions,
-    options: ServerConfig,
-    port: u16,
-    watch: StatusLog,
-) -> Result<PxeServer> {
-    let limited = RateLimitedLog::new(watch.clone());
-    let log: PxeLog = Arc::new(move |message| match message {
-        PxeMessage::Dnsmasq(line) => limited.log_note(line),
-        PxeMessage::Note(line) => watch.log_note(line),
-        PxeMessage::Problem(line) => watch.log_problem(line),
-    });
-    let started =
-        tokio::task::spawn_blocking(move || PxeServer::start_dnsmasq(&asked, &options.boot_server(), port, &log));
-    started.await.context(Phase::Serve, || "start dnsmasq")?
 }

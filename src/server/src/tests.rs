@@ -1,5 +1,6 @@
 //! Tests of a complete server on the loopback interface, over TCP.
 
+mod address_ranges;
 mod agent_requests;
 mod audit_entries;
 mod boot_digest;
@@ -30,6 +31,7 @@ mod machine_details;
 mod machine_endpoints;
 mod machine_failures;
 mod machine_identity;
+mod machine_list_cache;
 mod machine_lists;
 mod machine_migration;
 mod machine_rename;

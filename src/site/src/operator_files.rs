@@ -34,7 +34,7 @@ use uuid::Uuid;
 use yaml_node::{parse_document, to_json};
 
 /// Validated `machines/*.yaml`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct MachineSpec {
     pub id: String,
     pub name: String,
@@ -69,7 +69,7 @@ impl MachineSpec {
 
 /// Desired state of a machine. The image and the layout are specified by ids, which must exist in `images/` and
 /// `layouts/`. If no layout is specified, the layout whose constraints match the machine's size and the image applies.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AllocationSpec {
     pub id: Spanned<String>,

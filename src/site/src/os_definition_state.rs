@@ -3,7 +3,7 @@
 use model::os_definition::{OsSelector, SelectedDefinition};
 
 /// State of the OS definition that an allocation names.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub enum DefinitionState {
     /// The allocation does not name an OS definition.
     #[default]

@@ -111,6 +111,11 @@ impl SiteSnapshot {
         self.machines.values().map(Arc::as_ref)
     }
 
+    /// Returns the machines, which other snapshots share.
+    pub fn shared_machines(&self) -> impl Iterator<Item = &Arc<MachineSpec>> {
+        self.machines.values()
+    }
+
     /// Returns the path of an image file, or of a file next to an image file (see [`BESIDE`]).
     pub fn find_image_file(&self, served: &str) -> Option<PathBuf> {
         if let Some(file) = self.files.get(served) {

@@ -4,6 +4,7 @@
 //! Every change gets the next revision number, in a transaction that excludes all other changes. A change contains the
 //! text that it replaces, and is refused if the document has another text by then.
 
+use crate::machine_removal::{ProtectedMachine, RemovedMachine, find_protected};
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
 use crate::{ServerState, now};
 use common::error::Result;
@@ -60,6 +61,8 @@ pub struct DocumentBatch {
     pub stored: Vec<(String, DocumentContent)>,
     /// Paths of documents that are removed.
     pub removed: Vec<String>,
+    /// Machines whose files are removed, or no longer describe them.
+    pub removed_machines: Vec<RemovedMachine>,
 }
 
 /// Result of a change.
@@ -69,6 +72,17 @@ pub enum DocumentOutcome {
     Stored(i64),
     /// Another change was stored first; `None` if its author is unknown, because the document does not exist.
     Conflict(Option<DocumentAuthorship>),
+}
+
+/// Result of a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BatchOutcome {
+    /// All changes are stored, with this revision.
+    Stored(i64),
+    /// Another change was stored first.
+    Conflict(Option<DocumentAuthorship>),
+    /// The batch would remove machines that are in use.
+    Protected(Vec<ProtectedMachine>),
 }
 
 fn read_revision(connection: &Connection) -> sql::Result<Option<i64>> {
@@ -147,9 +161,14 @@ fn change_document(transaction: &Transaction, change: &DocumentChange, who: &str
     Ok(DocumentOutcome::Stored(revision))
 }
 
-fn store_batch(transaction: &Transaction, batch: &DocumentBatch, who: &str) -> sql::Result<DocumentOutcome> {
+fn store_batch(transaction: &Transaction, batch: &DocumentBatch, who: &str) -> sql::Result<BatchOutcome> {
     if read_revision(transaction)? != batch.base {
-        return Ok(DocumentOutcome::Conflict(find_author(transaction, None)?));
+        return Ok(BatchOutcome::Conflict(find_author(transaction, None)?));
+    }
+    // An order may have been placed since the server has checked the batch.
+    let protected = find_protected(transaction, &batch.removed_machines)?;
+    if !protected.is_empty() {
+        return Ok(BatchOutcome::Protected(protected));
     }
     let revision = advance_revision(transaction, who)?;
     for (path, content) in &batch.stored {
@@ -158,7 +177,7 @@ fn store_batch(transaction: &Transaction, batch: &DocumentBatch, who: &str) -> s
     for path in &batch.removed {
         transaction.execute("DELETE FROM documents WHERE path = ?1", [path])?;
     }
-    Ok(DocumentOutcome::Stored(revision))
+    Ok(BatchOutcome::Stored(revision))
 }
 
 impl ServerState {
@@ -179,12 +198,13 @@ impl ServerState {
         self.run_durably(move |transaction| change_document(transaction, &change, &who)).await
     }
 
-    /// Stores all changes of a batch, unless the documents have changed since the revision on which the batch is based.
+    /// Stores all changes of a batch, unless the documents have changed since the revision on which the batch is based, or
+    /// the batch would remove machines that are in use.
     /// From the first batch on, the database is the source of the documents.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
-    pub async fn store_documents(&self, batch: DocumentBatch, who: String) -> Result<DocumentOutcome> {
+    pub async fn store_documents(&self, batch: DocumentBatch, who: String) -> Result<BatchOutcome> {
         self.run_durably(move |transaction| store_batch(transaction, &batch, &who)).await
     }
 }

@@ -41,6 +41,7 @@
 //!   which of their members are reinstalled next. `machine_rename` transfers records to a new id. `backup` and
 //!   `restore_review` copy and restore the database.
 
+pub mod address_ranges;
 mod adoption;
 mod attempt_failure;
 pub mod audit;
@@ -75,6 +76,7 @@ mod machine_contact;
 mod machine_identities;
 pub mod machine_migration;
 mod machine_records;
+pub mod machine_removal;
 mod machine_rename;
 mod migration_boot;
 mod migration_records;
@@ -88,6 +90,7 @@ mod out_of_band;
 pub mod plan_approval;
 mod postgres_database;
 mod read_connection;
+pub mod record_versions;
 mod registrations;
 pub mod restore_confirmation;
 pub(crate) mod restore_review;

@@ -32,7 +32,7 @@ impl ServerState {
     }
 
     /// Adds the time of the last request, since requests other than events are too frequent to be stored.
-    pub(crate) fn add_last_call(&self, contact: &mut MachineContact) {
+    pub fn add_last_call(&self, contact: &mut MachineContact) {
         let called = contact.boot.as_ref().and_then(|boot| self.heard.last_call(&boot.hash));
         let called = called.and_then(|time| time.format(&Rfc3339).ok());
         contact.last_seen = contact.last_seen.take().max(called);

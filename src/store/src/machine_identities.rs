@@ -23,14 +23,17 @@ impl ServerState {
     /// Returns an error if the database cannot be read or written.
     pub async fn find_machines_with_mac(&self, mac: &str) -> Result<Vec<String>> {
         let mac = mac.to_ascii_lowercase();
-        self.run_job(move |connection| {
-            let (select, value) = match connection.as_sqlite() {
-                Some(_) => ("SELECT machine FROM machine_macs WHERE mac = ?1 ORDER BY machine", mac),
-                None => ("SELECT id FROM machines WHERE lower(macs) LIKE ?1 ORDER BY id", format!("%\"{mac}\"%")),
-            };
-            connection.prepare_cached(select)?.query_map([value], |row| row.get(0))?.collect()
-        })
-        .await
+        self.run_job(move |connection| find_machines_with_mac(connection, mac)).await
+    }
+
+    /// Returns the ids of all machines whose last registration lists a NIC with this MAC, including registrations that a
+    /// power failure may undo. Does not wait for the requests of machines.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read.
+    pub async fn find_committed_machines_with_mac(&self, mac: &str) -> Result<Vec<String>> {
+        let mac = mac.to_ascii_lowercase();
+        self.read_committed(move |connection| find_machines_with_mac(connection, mac)).await
     }
 
     /// Returns the ids of all machines that have registered. Each id is paired with the version of the machine's registration,
@@ -48,6 +51,14 @@ impl ServerState {
         })
         .await
     }
+}
+
+fn find_machines_with_mac(connection: &Connection, mac: String) -> sql::Result<Vec<String>> {
+    let (select, value) = match connection.as_sqlite() {
+        Some(_) => ("SELECT machine FROM machine_macs WHERE mac = ?1 ORDER BY machine", mac),
+        None => ("SELECT id FROM machines WHERE lower(macs) LIKE ?1 ORDER BY id", format!("%\"{mac}\"%")),
+    };
+    connection.prepare_cached(select)?.query_map([value], |row| row.get(0))?.collect()
 }
 
 /// Reads the identity from the machine's last registration. After the machine was renamed, the UUID column is empty,

@@ -56,6 +56,16 @@ impl ServerState {
         self.run_job(move |connection| read_registration(connection, &machine)).await
     }
 
+    /// Returns the last registration of the machine, even if a power failure may undo it. Does not wait for the requests of
+    /// machines. A machine whose registration is undone registers again.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read.
+    pub async fn find_committed_registration(&self, machine: &str) -> Result<Option<StoredRegistration>> {
+        let machine = machine.to_owned();
+        self.read_committed(move |connection| read_registration(connection, &machine)).await
+    }
+
     /// Blocking variant of [`ServerState::find_registration`].
     ///
     /// # Errors

@@ -1,15 +1,17 @@
 //! Stored rollouts: reinstalls of many machines, of which a limited number is in progress at the same time. `schedule`
 //! decides which members start next, `transactions` stores rollouts and orders the reinstalls of their members,
-//! `power_cycles` coordinates the power cycles of their machines, and `progress` updates the members from the records of
-//! their machines.
+//! `power_cycles` coordinates the power cycles of their machines, `progress` updates the members from the records of
+//! their machines, and `statistics` counts rollouts and members.
 
 mod power_cycles;
 mod progress;
 pub mod schedule;
 pub mod start_window;
+mod statistics;
 mod transactions;
 
 pub use progress::RolloutEvent;
+pub use statistics::RolloutStatistics;
 pub use transactions::{MemberOrderOutcome, RolloutChange, RolloutOutcome};
 
 use crate::json_columns::{parse_column, to_json_column};
@@ -17,6 +19,7 @@ use crate::sql::{self, Connection, OptionalExtension, Row, Transaction, params};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use start_window::StartWindow;
+use std::fmt;
 
 /// State of a rollout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -34,6 +37,32 @@ pub enum RolloutState {
     Finished,
 }
 
+impl RolloutState {
+    pub const ALL: [RolloutState; 5] = [
+        RolloutState::Running,
+        RolloutState::Halted,
+        RolloutState::Stopped,
+        RolloutState::Canceled,
+        RolloutState::Finished,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RolloutState::Running => "running",
+            RolloutState::Halted => "halted",
+            RolloutState::Stopped => "stopped",
+            RolloutState::Canceled => "canceled",
+            RolloutState::Finished => "finished",
+        }
+    }
+}
+
+impl fmt::Display for RolloutState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
 /// State of a member of a rollout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -49,6 +78,26 @@ pub enum MemberState {
 }
 
 impl MemberState {
+    pub const ALL: [MemberState; 6] = [
+        MemberState::Waiting,
+        MemberState::Ordered,
+        MemberState::Installing,
+        MemberState::Done,
+        MemberState::Failed,
+        MemberState::Skipped,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            MemberState::Waiting => "waiting",
+            MemberState::Ordered => "ordered",
+            MemberState::Installing => "installing",
+            MemberState::Done => "done",
+            MemberState::Failed => "failed",
+            MemberState::Skipped => "skipped",
+        }
+    }
+
     /// Returns whether the member occupies one of the places of the rollout.
     pub fn is_in_progress(self) -> bool {
         matches!(self, MemberState::Ordered | MemberState::Installing)
@@ -57,6 +106,12 @@ impl MemberState {
     /// Returns whether the member counts as a failure.
     pub fn is_failure(self) -> bool {
         matches!(self, MemberState::Failed | MemberState::Skipped)
+    }
+}
+
+impl fmt::Display for MemberState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
     }
 }
 

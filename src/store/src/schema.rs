@@ -1,6 +1,6 @@
 //! Tables of the database, and the columns that are added to databases of earlier versions.
 
-use super::{epoch, oidc_users, server_leases};
+use super::{address_ranges, epoch, oidc_users, record_versions, server_leases};
 use crate::sql::{self, Connection, OptionalExtension, Transaction, ValueKind};
 
 const TABLES: &str = "
@@ -154,9 +154,10 @@ const LATER: [(&str, &str); 31] = [
     ("machines", "reported"),
 ];
 
-/// Version of the schema. It grows with each change of the tables that an earlier version would misread. Columns that
-/// an earlier version ignores do not change it.
-const VERSION: i64 = 2;
+/// Version of the schema. It grows with each change of the tables that an earlier version would misread, or that it would
+/// have to maintain: a server of version 2 does not register its range of addresses. Columns that an earlier version
+/// ignores do not change it.
+const VERSION: i64 = 3;
 
 /// Creates the tables, or adds the tables and columns that a database of an earlier version lacks.
 ///
@@ -173,7 +174,7 @@ pub fn upgrade_schema(connection: &Connection) -> sql::Result<()> {
 /// Creates the tables and columns that are missing.
 pub(crate) fn create_tables(transaction: &Transaction) -> sql::Result<()> {
     check_version(transaction)?;
-    let tables = [TABLES, DOCUMENT_TABLES, oidc_users::TABLES, server_leases::TABLES].concat();
+    let tables = [TABLES, DOCUMENT_TABLES, oidc_users::TABLES, server_leases::TABLES, address_ranges::TABLES].concat();
     match transaction.as_postgres() {
         Some(_) => transaction.execute_batch(&(postgres_tables(&tables) + POSTGRES_CALLS))?,
         None => transaction.execute_batch(&tables)?,
@@ -186,12 +187,14 @@ pub(crate) fn create_tables(transaction: &Transaction) -> sql::Result<()> {
     }
     if transaction.as_sqlite().is_some() {
         transaction.execute_batch(MACS)?;
+        record_versions::create_triggers(transaction)?;
     }
     transaction.execute_batch(UNKNOWN_MACHINES)
 }
 
-/// Tables that only one of the engines has, and leases of running servers, which are not copied.
-const OWN_TABLES: [&str; 5] = ["boot_calls", "schema_version", "moved_to", "machine_macs", "server_leases"];
+/// Tables that only one of the engines has, and leases and ranges of running servers, which are not copied.
+const OWN_TABLES: [&str; 7] =
+    ["boot_calls", "schema_version", "moved_to", "machine_macs", "record_versions", "server_leases", "address_ranges"];
 
 /// Returns the tables that both engines have.
 pub(crate) fn list_tables(connection: &Connection) -> sql::Result<Vec<String>> {

@@ -42,6 +42,16 @@ pub(crate) struct ServerInstance {
     name: Arc<str>,
 }
 
+impl ServerInstance {
+    pub(crate) fn holder_id(&self) -> &str {
+        &self.id
+    }
+
+    pub(crate) fn display_name(&self) -> &str {
+        &self.name
+    }
+}
+
 impl Default for ServerInstance {
     fn default() -> ServerInstance {
         let host = nix::unistd::gethostname().unwrap_or_default();
@@ -154,14 +164,15 @@ impl StoredLease {
 }
 
 /// Returns the time of PostgreSQL's clock in milliseconds; `None` on SQLite.
-fn read_time(connection: &Connection) -> sql::Result<Option<i64>> {
+pub(crate) fn read_time(connection: &Connection) -> sql::Result<Option<i64>> {
     match connection.as_postgres() {
         Some(_) => connection.query_row(&format!("SELECT {NOW}"), [], |row| row.get(0)).map(Some),
         None => Ok(None),
     }
 }
 
-fn find_end(time: Option<i64>) -> i64 {
+/// Returns the end of a lease that is claimed or renewed at this time.
+pub(crate) fn find_end(time: Option<i64>) -> i64 {
     time.unwrap_or_default() + i64::try_from(LEASE.as_millis()).unwrap_or(i64::MAX)
 }
 

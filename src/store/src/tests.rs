@@ -1,6 +1,7 @@
 //! Tests of the database without a server: restarts, databases of earlier versions, and all sequences of events during
 //! a reinstall.
 
+mod address_ranges;
 mod attempt_failures;
 mod database_files;
 mod documents;

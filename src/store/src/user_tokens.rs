@@ -131,14 +131,15 @@ fn judge_hash(connection: &Connection, hash: String) -> sql::Result<(TokenVerdic
 
 impl ServerState {
     /// Determines the user of a token. `file` is the hash of the operator's token file. Records the use of the token
-    /// unless a use within the last minutes is on record.
+    /// unless a use within the last minutes is on record. The requests of operators do not wait for those of machines, and
+    /// a revocation applies before it is synced.
     ///
     /// # Errors
     /// Returns an error if the database cannot be read or written.
     pub async fn verify_user_token(&self, given: TokenHash, file: TokenHash) -> Result<TokenVerdict> {
         let is_file = hashes_equal(&given, &file);
         let (verdict, unrecorded) = self
-            .run_job(move |connection| {
+            .read_committed(move |connection| {
                 if is_file {
                     Ok((judge_file_token(connection)?, None))
                 } else {

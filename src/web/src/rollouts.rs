@@ -5,6 +5,7 @@ use super::page_frame::{self, show_age, show_time};
 use super::session::LoggedIn;
 use api::AppState;
 use api::access;
+use api::machine_details::RolloutMembership;
 use api::rollouts::{self, MemberState, MemberView, RolloutChange, RolloutState, RolloutView};
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Redirect, Response};
@@ -48,18 +49,8 @@ fn show_row(person: &LoggedIn, rollout: &RolloutView) -> Markup {
 fn show_state(rollout: &RolloutView) -> Markup {
     let is_problem = rollout.state == RolloutState::Stopped;
     html! {
-        span.problem[is_problem] { (state_word(rollout.state)) }
+        span.problem[is_problem] { (rollout.state) }
         @if !rollout.reason.is_empty() { br; span.faint { (access::visible_message(&rollout.reason)) } }
-    }
-}
-
-fn state_word(state: RolloutState) -> &'static str {
-    match state {
-        RolloutState::Running => "running",
-        RolloutState::Halted => "halted",
-        RolloutState::Stopped => "stopped",
-        RolloutState::Canceled => "canceled",
-        RolloutState::Finished => "finished",
     }
 }
 
@@ -68,16 +59,16 @@ fn show_progress(rollout: &RolloutView) -> Markup {
     let counts = rollout.counts;
     let ended = counts.done + counts.failed + counts.skipped;
     let states = [
-        (counts.waiting, "waiting"),
-        (counts.ordered, "ordered"),
-        (counts.installing, "installing"),
-        (counts.failed, "failed"),
-        (counts.skipped, "skipped"),
+        (counts.waiting, MemberState::Waiting),
+        (counts.ordered, MemberState::Ordered),
+        (counts.installing, MemberState::Installing),
+        (counts.failed, MemberState::Failed),
+        (counts.skipped, MemberState::Skipped),
     ];
     html! {
         progress max=(rollout.total) value=(ended) aria-label={ "Progress of rollout " (rollout.id) } {}
         " " (counts.done) " of " (rollout.total) " done"
-        @for (count, word) in states { @if count > 0 { ", " (count) " " (word) } }
+        @for (count, state) in states { @if count > 0 { ", " (count) " " (state) } }
     }
 }
 
@@ -138,7 +129,7 @@ fn show_member(member: &MemberView) -> Markup {
     html! {
         tr class=[member_class(member.state)] {
             td { a href={ "/machines/" (member.machine) } { (if member.name.is_empty() { &member.machine } else { &member.name }) } }
-            td.phase data-label="State" { span.word { (member_word(member.state)) } }
+            td.phase data-label="State" { span.word { (member.state) } }
             td data-label="Ordered" { @if !member.ordered.is_empty() { (show_age(&member.ordered)) } }
             td data-label="Ended" { @if !member.ended.is_empty() { (show_age(&member.ended)) } }
             td.number data-label="Data lost" { (member.lost_bytes.map_or_else(|| "unknown".to_owned(), format_bytes)) }
@@ -157,26 +148,12 @@ fn member_class(state: MemberState) -> Option<&'static str> {
     }
 }
 
-fn member_word(state: MemberState) -> &'static str {
-    match state {
-        MemberState::Waiting => "waiting",
-        MemberState::Ordered => "ordered",
-        MemberState::Installing => "installing",
-        MemberState::Done => "done",
-        MemberState::Failed => "failed",
-        MemberState::Skipped => "skipped",
-    }
-}
-
 /// Shows the newest rollout of which a machine is a member, if the user may see it.
 pub(crate) async fn show_membership(app: &AppState, machine: &str) -> Result<Markup, ApiError> {
-    let rollout = rollouts::find_view_of_machine(app, machine).await?;
     Ok(html! {
-        @if let Some(rollout) = &rollout {
-            @for member in rollout.members.iter().filter(|member| member.machine == machine) {
-                p { "Member of " a href={ "/rollouts/" (rollout.id) } { "rollout " (rollout.id) } " (" (state_word(rollout.state)) "): "
-                    (member_word(member.state)) @if !member.reason.is_empty() { ", " (access::visible_message(&member.reason)) } "." }
-            }
+        @if let Some(RolloutMembership { id, state, member }) = RolloutMembership::find_newest(app, machine).await? {
+            p { "Member of " a href={ "/rollouts/" (id) } { "rollout " (id) } " (" (state) "): "
+                (member.state) @if !member.reason.is_empty() { ", " (access::visible_message(&member.reason)) } "." }
         }
     })
 }

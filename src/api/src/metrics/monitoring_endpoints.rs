@@ -39,7 +39,9 @@ pub(crate) async fn get_metrics(
     }
     let metrics: &Metrics = &app.counters;
     let phases = count_phases(&app, &metrics.phases).await?;
-    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], prometheus::format_metrics(metrics, &phases)))
+    let rollouts = app.state.count_rollouts().await?;
+    let text = prometheus::format_metrics(metrics, &phases, &rollouts);
+    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text))
 }
 
 /// `GET /livez`: succeeds if the process responds.

@@ -5,9 +5,14 @@ use common::sync::lock_mutex;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
+use store::rollouts::{MemberState, RolloutState, RolloutStatistics};
 
 /// Formats all metrics. Label values are constants of this program, or step names that were validated on receipt.
-pub(crate) fn format_metrics(metrics: &Metrics, phases: &BTreeMap<&'static str, u64>) -> String {
+pub(crate) fn format_metrics(
+    metrics: &Metrics,
+    phases: &BTreeMap<&'static str, u64>,
+    rollouts: &RolloutStatistics,
+) -> String {
     let counts = lock_mutex(&metrics.counts).clone();
     let mut text = String::new();
     write_header(&mut text, "info", "gauge", "Version of the server.");
@@ -23,6 +28,7 @@ pub(crate) fn format_metrics(metrics: &Metrics, phases: &BTreeMap<&'static str, 
     for phase in PHASES {
         write_sample(&mut text, "machines", &[("phase", phase)], phases.get(phase).copied().unwrap_or_default());
     }
+    write_rollouts(&mut text, rollouts);
     write_header(&mut text, "waits", "gauge", "Requests of machines that are waiting for an allocation.");
     write_sample(&mut text, "waits", &[], metrics.waiting.load(Ordering::Relaxed));
     let name = "certificate_expiry_timestamp_seconds";
@@ -57,6 +63,17 @@ pub(crate) fn format_metrics(metrics: &Metrics, phases: &BTreeMap<&'static str, 
     );
     write_histogram(&mut text, "store_seconds", &[], &counts.store);
     text
+}
+
+fn write_rollouts(text: &mut String, rollouts: &RolloutStatistics) {
+    write_header(text, "rollouts", "gauge", "Rollouts, by state.");
+    for state in RolloutState::ALL {
+        write_sample(text, "rollouts", &[("state", state.as_str())], rollouts.count_rollouts(state));
+    }
+    write_header(text, "rollout_members", "gauge", "Machines of rollouts, by state of their reinstall.");
+    for state in MemberState::ALL {
+        write_sample(text, "rollout_members", &[("state", state.as_str())], rollouts.count_members(state));
+    }
 }
 
 fn write_header(text: &mut String, name: &str, kind: &str, help: &str) {

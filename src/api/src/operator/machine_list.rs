@@ -1,14 +1,17 @@
 //! List of the machines, which clients may request in pages and filter.
 
+use super::summary_cache::ListedSummary;
 use super::{MachineFailure, MachineSummary, OperatorAuth, WaitingMarker};
 use crate::AppState;
 use crate::access;
 use crate::display_phase::{DisplayPhase, current_word};
 use crate::migration_requests::migration_role::MachineMigration;
 use crate::out_of_band::progress::OutOfBandProgress;
-use axum::Json;
+use axum::body::{Body, Bytes};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
 use http_server::api_error::ApiError;
 use serde::Deserialize;
 use site::effective_allocation::{find_allocation_differences, is_unrecorded};
@@ -21,7 +24,10 @@ use store::MachineRecords;
 pub(crate) const QUERY: [&str; 5] = ["limit", "after", "phase", "image", "q"];
 
 /// Number of machines whose records are read at once.
-const AT_ONCE: usize = 64;
+pub(super) const AT_ONCE: usize = 64;
+/// Number of machines up to which records are read without the cache, for which the contacts of all machines would be
+/// read.
+const UNCACHED: usize = 4 * AT_ONCE;
 
 /// Page and filters of a list of machines. Without parameters, all machines are listed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -40,7 +46,7 @@ pub struct MachineListQuery {
 
 impl MachineListQuery {
     /// Returns whether the name, the id or a MAC contains the text that the query searches.
-    fn matches_text(&self, machine: ListedMachine) -> bool {
+    fn matches_text(&self, machine: ListedMachine<'_>) -> bool {
         let Some(text) = self.q.as_ref().map(|text| text.to_lowercase()) else { return true };
         let contains = |value: &str| value.to_lowercase().contains(&text);
         match machine {
@@ -66,7 +72,7 @@ impl MachineListQuery {
 /// Machine in a list.
 #[derive(Clone, Copy)]
 enum ListedMachine<'a> {
-    Described(&'a MachineSpec),
+    Described(&'a Arc<MachineSpec>),
     /// Id of a machine that has registered, but has no machine file.
     New(&'a str),
 }
@@ -85,9 +91,26 @@ pub(crate) async fn get_machines(
     State(app): State<Arc<AppState>>,
     _: OperatorAuth,
     query: Result<Query<MachineListQuery>, QueryRejection>,
-) -> Result<Json<Vec<MachineSummary>>, ApiError> {
+) -> Result<Response, ApiError> {
     let Query(query) = query.map_err(|error| ApiError::bad_request(error.to_string()))?;
-    list_selected_machines(&app, &query).await.map(Json)
+    let found = find_selected_machines(&app, &query).await?;
+    let body = Body::from(join_as_array(&found));
+    Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
+}
+
+/// Returns a JSON array of the summaries, whose texts are encoded already.
+fn join_as_array(machines: &[Arc<ListedSummary>]) -> Bytes {
+    let length = machines.iter().map(|machine| machine.json.len() + 1).sum::<usize>();
+    let mut text = Vec::with_capacity(length + 2);
+    text.push(b'[');
+    for (index, machine) in machines.iter().enumerate() {
+        if index > 0 {
+            text.push(b',');
+        }
+        text.extend_from_slice(&machine.json);
+    }
+    text.push(b']');
+    text.into()
 }
 
 /// Returns the machines that have a machine file, sorted by name, followed by the machines that have registered without
@@ -101,6 +124,11 @@ pub async fn list_with_new_machines(app: &AppState) -> Result<Vec<MachineSummary
 /// # Errors
 /// Returns an error if the query is invalid, or the database cannot be read or written.
 pub async fn list_selected_machines(app: &AppState, query: &MachineListQuery) -> Result<Vec<MachineSummary>, ApiError> {
+    let found = find_selected_machines(app, query).await?;
+    Ok(found.iter().map(|machine| machine.summary.clone()).collect())
+}
+
+async fn find_selected_machines(app: &AppState, query: &MachineListQuery) -> Result<Vec<Arc<ListedSummary>>, ApiError> {
     if query.limit == Some(0) {
         return Err(ApiError::bad_request("limit: must be at least 1"));
     }
@@ -124,17 +152,44 @@ pub async fn list_selected_machines(app: &AppState, query: &MachineListQuery) ->
             all.iter().position(|machine| machine.id() == after).ok_or_else(gone)? + 1
         }
     };
-    let selected: Vec<_> = all.into_iter().skip(first).filter(|machine| query.matches_text(*machine)).collect();
-    let (mut found, limit) = (Vec::new(), query.limit.unwrap_or(usize::MAX));
-    for part in selected.chunks(AT_ONCE) {
-        let summaries = summarize_part(app, part).await?;
-        found.extend(summaries.into_iter().filter(|machine| query.matches_state(machine)));
+    let mut selected: Vec<_> = all.into_iter().skip(first).filter(|machine| query.matches_text(*machine)).collect();
+    let limit = query.limit.unwrap_or(usize::MAX);
+    if query.phase.is_none() && query.image.is_none() {
+        selected.truncate(limit);
+    }
+    let (mut found, uncached) = summarize_cached(app, &selected).await?;
+    found.retain(|machine| query.matches_state(&machine.summary));
+    for part in uncached.chunks(AT_ONCE) {
         if found.len() >= limit {
-            found.truncate(limit);
             break;
         }
+        let summaries = summarize_part(app, part).await?;
+        for summary in summaries.into_iter().filter(|machine| query.matches_state(machine)) {
+            found.push(Arc::new(ListedSummary::new(summary)?));
+        }
     }
+    found.truncate(limit);
     Ok(found)
+}
+
+/// Returns the summaries of the machines that have a machine file, if there are so many that the cache is used. Returns the
+/// other machines, whose summaries are not cached.
+async fn summarize_cached<'a>(
+    app: &AppState,
+    all: &'a [ListedMachine<'a>],
+) -> Result<(Vec<Arc<ListedSummary>>, &'a [ListedMachine<'a>]), ApiError> {
+    let described = |machine: &ListedMachine| match machine {
+        ListedMachine::Described(machine) => Some(Arc::clone(machine)),
+        ListedMachine::New(_) => None,
+    };
+    if all.len() <= UNCACHED {
+        return Ok((Vec::new(), all));
+    }
+    let machines: Vec<_> = all.iter().map_while(described).collect();
+    Ok(match app.summaries.summarize_machines(app, &machines).await? {
+        Some(found) => (found, &all[machines.len()..]),
+        None => (Vec::new(), all),
+    })
 }
 
 async fn summarize_part(app: &AppState, part: &[ListedMachine<'_>]) -> Result<Vec<MachineSummary>, ApiError> {
@@ -152,8 +207,8 @@ async fn summarize_part(app: &AppState, part: &[ListedMachine<'_>]) -> Result<Ve
     Ok(summaries.collect())
 }
 
-fn sort_by_name(directory: &SiteSnapshot) -> Vec<&MachineSpec> {
-    let mut machines: Vec<_> = directory.machines().collect();
+fn sort_by_name(directory: &SiteSnapshot) -> Vec<&Arc<MachineSpec>> {
+    let mut machines: Vec<_> = directory.shared_machines().collect();
     machines.sort_by(|one, other| (&one.name, &one.id).cmp(&(&other.name, &other.id)));
     machines
 }
@@ -177,7 +232,12 @@ fn add_phase(app: &AppState, summary: MachineSummary) -> MachineSummary {
 pub async fn list_machines(app: &AppState) -> Result<Vec<MachineSummary>, ApiError> {
     let directory = app.directory();
     let all: Vec<_> = sort_by_name(&directory).into_iter().map(ListedMachine::Described).collect();
-    summarize_part(app, &all).await
+    let (found, uncached) = summarize_cached(app, &all).await?;
+    let mut found: Vec<_> = found.iter().map(|machine| machine.summary.clone()).collect();
+    for part in uncached.chunks(AT_ONCE) {
+        found.extend(summarize_part(app, part).await?);
+    }
+    Ok(found)
 }
 
 /// Returns the summary of a machine that has a machine file.
@@ -188,11 +248,11 @@ pub async fn summarize_machine(app: &AppState, machine: &MachineSpec) -> Result<
 }
 
 /// Returns the ids with which the records of a machine are read.
-fn record_key(machine: &MachineSpec) -> (String, Option<String>) {
+pub(super) fn record_key(machine: &MachineSpec) -> (String, Option<String>) {
     (machine.id.clone(), machine.allocation.as_ref().map(|allocation| allocation.id.to_string()))
 }
 
-fn summarize_records(app: &AppState, machine: &MachineSpec, records: MachineRecords) -> MachineSummary {
+pub(super) fn summarize_records(app: &AppState, machine: &MachineSpec, records: MachineRecords) -> MachineSummary {
     let MachineRecords { standing, contact, migration, run, may_run_previous_system } = records;
     let allocation = machine.allocation.as_ref().map(|allocation| allocation.id.to_string());
     let moving = migration.map(|is| {

@@ -9,6 +9,7 @@ use site::snapshot::SiteSnapshot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use store::documents::{DocumentBatch, DocumentContent, StoredDocument};
+use store::machine_removal::RemovedMachine;
 
 /// Remark at the end of a problem, which depends on earlier versions of the document.
 const IN_FORCE: &str = " (its last good version stays in force)";
@@ -140,12 +141,12 @@ impl CandidateSet {
     }
 
     /// Returns the changes for the database.
-    pub(super) fn into_batch(self) -> DocumentBatch {
+    pub(super) fn into_batch(self, removed_machines: Vec<RemovedMachine>) -> DocumentBatch {
         let CandidateSet { base, before, after, .. } = self;
         let removed = before.keys().filter(|path| !after.contains_key(*path)).cloned().collect();
         let is_changed = |path: &String, content: &DocumentContent| base.is_none() || before.get(path) != Some(content);
         let stored = after.into_iter().filter(|(path, content)| is_changed(path, content)).collect();
-        DocumentBatch { base, stored, removed }
+        DocumentBatch { base, stored, removed, removed_machines }
     }
 }
 

@@ -3,7 +3,7 @@ use std::net::TcpListener;
 
 #[test]
 fn positions_of_names_are_recognized() {
-    use NamedObject::{Context, Image, Layout, Machine};
+    use NamedObject::{Context, Image, Layout, Machine, Rollout};
     for (line, expected) in [
         ("drophammer machine show ", Some((Machine, ""))),
         ("drophammer machine show sto", Some((Machine, "sto"))),
@@ -17,6 +17,9 @@ fn positions_of_names_are_recognized() {
         ("drophammer volume delete ", Some((Machine, ""))),
         ("drophammer layout show ", Some((Layout, ""))),
         ("drophammer image show ", Some((Image, ""))),
+        ("drophammer rollout show ", Some((Rollout, ""))),
+        ("drophammer rollout halt 1", Some((Rollout, "1"))),
+        ("drophammer rollout list ", None),
         ("drophammer config use ", Some((Context, ""))),
         ("drophammer machine list --context ", Some((Context, ""))),
         ("drophammer machine ", None),

@@ -7,7 +7,7 @@ use super::{OperatorClient, OperatorResponse, find_machine, planned_reinstall, p
 use crate::object_list::{ListColumn, ListOptions, ObjectList, print_list, select_objects};
 use ::api::operator::MachineSummary;
 use ::api::operator::reinstalls::ReinstallRequest;
-use ::api::rollouts::{MemberState, MemberView, RolloutCounts, RolloutRequest, RolloutState, RolloutView};
+use ::api::rollouts::{MemberView, RolloutCounts, RolloutRequest, RolloutState, RolloutView};
 use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand};
 use common::error::Result;
@@ -185,11 +185,7 @@ fn state_word(rollout: &RolloutView) -> &'static str {
         RolloutState::Running if rollout.counts.waiting == rollout.total && rollout.limits.start.is_some() => {
             "scheduled"
         }
-        RolloutState::Running => "running",
-        RolloutState::Halted => "halted",
-        RolloutState::Stopped => "stopped",
-        RolloutState::Canceled => "canceled",
-        RolloutState::Finished => "finished",
+        state => state.as_str(),
     }
 }
 
@@ -233,19 +229,11 @@ fn format_rollout(rollout: &RolloutView, most: usize) -> String {
 }
 
 fn member_row(member: &MemberView) -> [String; 6] {
-    let state = match member.state {
-        MemberState::Waiting => "waiting",
-        MemberState::Ordered => "ordered",
-        MemberState::Installing => "installing",
-        MemberState::Done => "done",
-        MemberState::Failed => "failed",
-        MemberState::Skipped => "skipped",
-    };
     let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { escape_line(text).into_owned() };
     let lost = member.lost_bytes.map_or_else(|| "unknown".to_owned(), format_bytes);
     [
         or_dash(if member.name.is_empty() { &member.machine } else { &member.name }),
-        state.to_owned(),
+        member.state.to_string(),
         or_dash(&to_minute(&member.ordered)),
         or_dash(&to_minute(&member.ended)),
         lost,

@@ -4,7 +4,7 @@ use super::machine_migration::fingerprint;
 use super::*;
 
 impl Running {
-    async fn assign_projects(&self) {
+    pub(super) async fn assign_projects(&self) {
         for (name, project) in [("one", "blue"), ("two", "red")] {
             let path = format!("machines/{name}.yaml");
             let text = std::fs::read_to_string(self.dir.path().join(&path)).unwrap();

@@ -8,7 +8,7 @@ pub(super) use firmware::{ARM64, BIOS, Client, IA32, IPXE_BIOS, IPXE_UEFI, UEFI}
 pub(super) use leases::assert_one_address;
 
 use super::*;
-use crate::server_lifecycle::start_pxe;
+use crate::network_boot::start_pxe;
 use firmware::{Firmware, OTHER, UEFI_HTTP};
 use linux::process::ToolCommand;
 use nix::sched::{CloneFlags, unshare};
@@ -176,9 +176,17 @@ fn root_with_a_range_machines_get_addresses_too() {
         let pxe = options.pxe.clone().unwrap();
         let heard = Heard::default();
         let watch = StatusLog::json_into(heard.clone());
-        let pxe = runtime
-            .block_on(start_pxe(pxe, ServerConfig { dir: dir.path().to_owned(), ..options }, HTTP, watch))
-            .unwrap();
+        let permission = Arc::new(std::sync::atomic::AtomicBool::new(true));
+        let config = ServerConfig { dir: dir.path().to_owned(), ..options };
+        let pxe = runtime.block_on(start_pxe(pxe, config, HTTP, (watch, permission.clone()))).unwrap();
+        assert_eq!(client.discover(BIOS).address, address);
+        // Without the registration of its range, the server assigns no addresses.
+        for is_permitted in [false, true] {
+            permission.store(is_permitted, std::sync::atomic::Ordering::SeqCst);
+            while dnsmasqs().is_empty() == is_permitted {
+                thread::sleep(Duration::from_millis(50));
+            }
+        }
         assert_eq!(client.discover(BIOS).address, address);
         drop(pxe);
     });

@@ -1,7 +1,10 @@
 //! Documents in the database.
 
 use super::*;
-use crate::documents::{DocumentAuthorship, DocumentBatch, DocumentChange, DocumentContent, DocumentOutcome};
+use crate::documents::{
+    BatchOutcome, DocumentAuthorship, DocumentBatch, DocumentChange, DocumentContent, DocumentOutcome,
+};
+use crate::machine_removal::RemovedMachine;
 
 fn content(text: &str) -> DocumentContent {
     DocumentContent { text: text.to_owned(), executable: false }
@@ -9,7 +12,8 @@ fn content(text: &str) -> DocumentContent {
 
 fn batch(base: Option<i64>, stored: &[(&str, &str)], removed: &[&str]) -> DocumentBatch {
     let stored = stored.iter().map(|(path, text)| ((*path).to_owned(), content(text))).collect();
-    DocumentBatch { base, stored, removed: removed.iter().map(|path| (*path).to_owned()).collect() }
+    let removed = removed.iter().map(|path| (*path).to_owned()).collect();
+    DocumentBatch { base, stored, removed, removed_machines: Vec::new() }
 }
 
 fn change(state: &ServerState, path: &str, expected: Option<&str>, new: Option<&str>) -> DocumentOutcome {
@@ -33,21 +37,21 @@ fn a_batch_is_stored_completely_and_only_on_its_base() {
     assert_eq!(state.read_documents_blocking(None).unwrap(), None);
     let text = "# a comment\nid: a\r\n\t\u{fc} \n\n";
     let first = batch(None, &[("machines/a.yaml", text), ("layouts/b.yaml", "b")], &[]);
-    assert_eq!(wait(state.store_documents(first.clone(), "ann".to_owned())), DocumentOutcome::Stored(1));
+    assert_eq!(wait(state.store_documents(first.clone(), "ann".to_owned())), BatchOutcome::Stored(1));
     let expected = [("layouts/b.yaml".to_owned(), "b".to_owned()), ("machines/a.yaml".to_owned(), text.to_owned())];
     assert_eq!(all(&state), expected);
 
     // A second first batch, and a batch on an outdated revision, change nothing and name the author of the last change.
-    let DocumentOutcome::Conflict(Some(author)) = wait(state.store_documents(first, "bob".to_owned())) else {
+    let BatchOutcome::Conflict(Some(author)) = wait(state.store_documents(first, "bob".to_owned())) else {
         panic!("stored twice")
     };
     assert_eq!(author.changed_by, "ann");
     let outdated = batch(Some(0), &[("sizes/c.yaml", "c")], &["layouts/b.yaml"]);
-    assert!(matches!(wait(state.store_documents(outdated, "bob".to_owned())), DocumentOutcome::Conflict(Some(_))));
+    assert!(matches!(wait(state.store_documents(outdated, "bob".to_owned())), BatchOutcome::Conflict(Some(_))));
     assert_eq!(all(&state), expected);
 
     let second = batch(Some(1), &[("sizes/c.yaml", "c")], &["layouts/b.yaml"]);
-    assert_eq!(wait(state.store_documents(second, "bob".to_owned())), DocumentOutcome::Stored(2));
+    assert_eq!(wait(state.store_documents(second, "bob".to_owned())), BatchOutcome::Stored(2));
     let update = state.read_documents_blocking(Some(1)).unwrap().unwrap();
     assert_eq!((update.revision, update.changed.len()), (2, 1));
     assert_eq!(update.paths.into_iter().collect::<Vec<_>>(), ["machines/a.yaml", "sizes/c.yaml"]);
@@ -78,12 +82,39 @@ fn of_two_changes_of_one_text_the_first_one_counts() {
     assert!(all(&state).is_empty());
 }
 
+/// Two requests at the same time: one removes a machine, the other one orders its reinstall.
+#[test]
+fn a_machine_that_is_ordered_after_the_check_of_a_batch_is_not_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(&dir);
+    wait(state.store_documents(batch(None, &[("machines/m.yaml", "id: m")], &[]), "ann".to_owned()));
+    let machine = RemovedMachine { id: "m".to_owned(), allocation: Some("a".to_owned()) };
+    let pruning = DocumentBatch {
+        removed_machines: vec![machine.clone(), RemovedMachine { id: "n".to_owned(), allocation: None }],
+        ..batch(Some(1), &[], &["machines/m.yaml"])
+    };
+    assert_eq!(wait(state.list_protected_machines(pruning.removed_machines.clone())), []);
+    install(&state, "m");
+    let placed = wait(state.place_order("m", "a", "i1", ReinstallOverrides::default()));
+    assert!(matches!(placed, OrderOutcome::Placed(_)));
+    let BatchOutcome::Protected(protected) = wait(state.store_documents(pruning.clone(), "bob".to_owned())) else {
+        panic!("the machine was removed")
+    };
+    assert_eq!((protected.len(), protected[0].id.as_str()), (1, "m"));
+    assert_eq!(protected[0].reason, "has an order for a reinstall");
+    assert_eq!(all(&state), [("machines/m.yaml".to_owned(), "id: m".to_owned())]);
+    // Nothing was stored, so that the revision is the same.
+    let other = DocumentBatch { removed_machines: Vec::new(), ..pruning };
+    assert_eq!(wait(state.store_documents(other, "bob".to_owned())), BatchOutcome::Stored(2));
+}
+
 #[test]
 fn a_change_of_a_program_keeps_it_executable() {
     let dir = tempfile::tempdir().unwrap();
     let state = open(&dir);
     let program = DocumentContent { text: "#!/bin/sh\n".to_owned(), executable: true };
-    let batch = DocumentBatch { base: None, stored: vec![("os/a/create".to_owned(), program)], removed: Vec::new() };
+    let stored = vec![("os/a/create".to_owned(), program)];
+    let batch = DocumentBatch { base: None, stored, removed: Vec::new(), removed_machines: Vec::new() };
     wait(state.store_documents(batch, "ann".to_owned()));
     change(&state, "os/a/create", Some("#!/bin/sh\n"), Some("#!/bin/bash\n"));
     let update = state.read_documents_blocking(None).unwrap().unwrap();

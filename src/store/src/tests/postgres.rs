@@ -211,7 +211,26 @@ fn a_newer_schema_is_refused_with_both_versions() {
     let state = open_at(&address, &dir);
     wait(state.run_durably(|transaction| transaction.execute("UPDATE schema_version SET version = 99", [])));
     let refused = ServerState::open_postgres(&address, dir.path(), Duration::ZERO).err().unwrap().to_string();
-    assert!(refused.contains("version 99") && refused.contains("up to 2"), "{refused}");
+    assert!(refused.contains("version 99") && refused.contains("up to 3"), "{refused}");
+}
+
+#[test]
+fn a_database_of_schema_version_2_is_upgraded_and_keeps_its_records() {
+    let Some(address) = new_database() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let state = open_at(&address, &dir);
+    wait(state.free_machine("m"));
+    wait(state.run_durably(|transaction| {
+        transaction.execute_batch("DROP TABLE address_ranges")?;
+        transaction.execute("UPDATE schema_version SET version = 2", [])
+    }));
+    let upgraded = open_at(&address, &dir);
+    let version = wait(upgraded.run_job(|connection| {
+        connection.query_row("SELECT version FROM schema_version", [], |row| row.get::<_, i64>(0))
+    }));
+    assert_eq!(version, 3);
+    assert!(wait(upgraded.is_recorded("m")));
+    wait(upgraded.register_address_range([10, 0, 0, 1].into(), [10, 0, 0, 2].into()));
 }
 
 /// PostgreSQL crashes and is unavailable for a while: requests fail with the reason, nothing that was acknowledged is

@@ -35,19 +35,19 @@ fn documents_are_compared_and_only_prune_deletes() {
     let report = merged.report();
     assert_eq!((report.revision, report.documents[1].before.as_deref()), (Some(7), Some("b")));
     assert!(report.documents[0].before.is_none() && report.documents[3].before.is_none());
-    let batch = merged.into_batch();
+    let batch = merged.into_batch(Vec::new());
     let paths: Vec<&str> = batch.stored.iter().map(|(path, _)| path.as_str()).collect();
     assert_eq!((batch.base, paths, batch.removed), (Some(7), vec!["layouts/b.yaml", "sizes/n.yaml"], vec![]));
 
     let pruned = CandidateSet::from_stored(&stored(&PRESENT), asked(true));
     assert_eq!(actions(&pruned), [Unchanged, Changed, Deleted, Created]);
-    assert_eq!(pruned.into_batch().removed, ["layouts/c.yaml"]);
+    assert_eq!(pruned.into_batch(Vec::new()).removed, ["layouts/c.yaml"]);
 
     let files =
         PRESENT.map(|(path, text)| (path.to_owned(), DocumentContent { text: text.to_owned(), executable: false }));
     let first = CandidateSet::from_directory(files.to_vec(), asked(false));
     assert_eq!(actions(&first), [Created, Created, Imported, Created]);
-    let batch = first.into_batch();
+    let batch = first.into_batch(Vec::new());
     assert_eq!((batch.base, batch.stored.len()), (None, 4));
 }
 

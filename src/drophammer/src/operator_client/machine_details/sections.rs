@@ -3,7 +3,7 @@
 use super::format_time;
 use crate::operator_client::machine_list::{describe_order, machine_name};
 use ::api::install_timeline::{TimelineEntry, TimelineState};
-use ::api::machine_details::{HardwareDetails, MachineDetails};
+use ::api::machine_details::{HardwareDetails, MachineDetails, RolloutMembership};
 use ::api::operator::MachineSummary;
 use common::format::{self, format_bytes, format_count, format_seconds, replace_hidden};
 
@@ -69,6 +69,7 @@ fn format_machine(details: &MachineDetails, all: &[MachineSummary]) -> String {
         ("layout", summary.layout.clone()),
         ("order", order.filter(|_| moving.is_none() && !summary.new)),
         ("migration", moving),
+        ("rollout", details.rollout.as_ref().map(RolloutMembership::describe)),
         ("installed in", took),
     ];
     let facts = facts.into_iter().filter_map(|(name, value)| Some(fact(name, &value?)));
@@ -137,7 +138,8 @@ mod tests {
             "memory": 34_359_738_368u64, "cpu_cores": 16, "disks": [], "nics": [{"mac": "52:54:00:00:00:01", "name": "eno1"}],
             "disk_details": [{"device": "/dev/sda", "size_bytes": 480_103_981_056u64, "model": "SSD", "serial": "S1"}]});
         let all = json!({"summary": summary, "file": "machines/storage-7.yaml", "macs": ["52:54:00:00:00:01"],
-            "timeline": timeline, "hardware": hardware});
+            "timeline": timeline, "hardware": hardware, "rollout": {"id": 7, "state": "stopped",
+                "member": {"machine": "4c-1", "name": "storage-7", "image": "debian-13", "state": "failed", "reason": "mkfs"}}});
         serde_json::from_value(all).unwrap()
     }
 
@@ -154,6 +156,7 @@ mod tests {
             "\nMachine\n  id             4c-1\n",
             "  address        10.0.0.7\n",
             "  wanted         debian-13\n",
+            "  rollout        rollout 7 (stopped): failed, mkfs\n",
             "\nTimeline (UTC)\n  10:00:00  Registering     1.0 s",
             "  10:00:01  storage.format  FAILED after 7.0 s",
             "  disk           /dev/sda  480 GB  SSD  S1\n",

@@ -20,6 +20,10 @@ async fn a_rollout_is_shown_and_can_be_halted_and_resumed() {
     let machine = browser.text(&format!("/machines/{}", id(1))).await;
     assert!(machine.contains("rollout 1") && machine.contains("(running): ordered"), "{machine}");
     assert!(!browser.text(&format!("/machines/{}", id(4))).await.contains("Member of"));
+    let details = server.v1("GET", &format!("/v1/machine/{}/details", id(1)), &Value::Null).await.json();
+    assert_eq!((&details["rollout"]["id"], &details["rollout"]["member"]["state"]), (&json!(1), &json!("ordered")));
+    let details = server.v1("GET", &format!("/v1/machine/{}/details", id(4)), &Value::Null).await.json();
+    assert!(details["rollout"].is_null());
 
     let token = browser.token().await;
     assert_eq!(browser.post("/rollouts/1/halt", &[], &[("form", "x")]).await.status, 403);

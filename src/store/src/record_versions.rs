@@ -1,0 +1,201 @@
+//! Versions of the records of machines in a SQLite file, which triggers maintain. Each change of a record gives its machine
+//! the next version, in the same transaction. A list of machines therefore reads only the records that have changed since
+//! the previous list.
+//!
+//! Only the server to which the file belongs reads the versions. It deletes those that it has read, except the last one,
+//! from which the numbers continue.
+
+use crate::sql::{self, Connection};
+use crate::{MachineContact, ServerState};
+use common::error::Result;
+
+/// Name of the version that changes if the records of all machines may have changed.
+const ALL: &str = "";
+
+const TABLE: &str = "
+    CREATE TABLE IF NOT EXISTS record_versions (name TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+    CREATE UNIQUE INDEX IF NOT EXISTS record_versions_by_version ON record_versions (version);
+";
+
+/// Columns that identify the machines and allocations of a table's rows. The last contact of a machine is not included: it
+/// changes with each event, and lists read it for all machines at once.
+const SOURCES: [(&str, &[&str]); 9] = [
+    ("allocations", &["machine", "id"]),
+    ("layouts", &["machine"]),
+    ("orders", &["machine"]),
+    ("boots", &["machine"]),
+    ("moves", &["a", "b"]),
+    ("barred", &["machine"]),
+    ("confirmed", &["machine"]),
+    ("former", &["machine"]),
+    ("out_of_band", &["machine"]),
+];
+
+/// Columns whose change affects the records of all machines.
+const COMMON_SOURCES: [(&str, &str); 2] = [("identity", "id, lost"), ("epoch", "id, restored")];
+
+/// Records that have changed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RecordChanges {
+    /// Version of the last change.
+    pub version: i64,
+    /// Ids of the machines and allocations with changed records.
+    pub changed: Vec<String>,
+    /// True if the records of all machines may have changed.
+    pub includes_all: bool,
+}
+
+/// Creates the table and its triggers in a SQLite file.
+pub(crate) fn create_triggers(connection: &Connection) -> sql::Result<()> {
+    let advance = |value: &str| {
+        format!(
+            "INSERT INTO record_versions (name, version)
+                 VALUES ({value}, (SELECT coalesce(max(version), 0) + 1 FROM record_versions))
+                 ON CONFLICT (name) DO UPDATE SET version = excluded.version;"
+        )
+    };
+    let mut batch = TABLE.to_owned();
+    for (table, columns) in SOURCES {
+        for (event, rows) in [("INSERT", &["NEW"][..]), ("UPDATE", &["OLD", "NEW"]), ("DELETE", &["OLD"])] {
+            let values = rows.iter().flat_map(|row| columns.iter().map(move |column| format!("{row}.{column}")));
+            let advances: String = values.map(|value| advance(&value)).collect();
+            let name = format!("record_versions_{table}_{}", event.to_lowercase());
+            batch += &format!("CREATE TRIGGER IF NOT EXISTS {name} AFTER {event} ON {table} BEGIN {advances} END;\n");
+        }
+    }
+    for (table, columns) in COMMON_SOURCES {
+        for event in ["INSERT".to_owned(), format!("UPDATE OF {columns}")] {
+            let name = format!("record_versions_{table}_{}", event[..6].to_lowercase());
+            let advance = advance(&format!("'{ALL}'"));
+            batch += &format!("CREATE TRIGGER IF NOT EXISTS {name} AFTER {event} ON {table} BEGIN {advance} END;\n");
+        }
+    }
+    connection.execute_batch(&batch)
+}
+
+fn read_changes(connection: &Connection, known: i64) -> sql::Result<RecordChanges> {
+    let select = "SELECT name, version FROM record_versions WHERE version > ?1 ORDER BY version";
+    let changes = connection.prepare_cached(select)?;
+    let changes: Vec<(String, i64)> =
+        changes.query_map([known], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<sql::Result<_>>()?;
+    let version = changes.last().map_or(known, |(_, version)| *version);
+    let includes_all = changes.iter().any(|(name, _)| name == ALL);
+    Ok(RecordChanges { version, changed: changes.into_iter().map(|(name, _)| name).collect(), includes_all })
+}
+
+impl ServerState {
+    /// Returns the records that have changed since the version `known`. Returns `None` if the database has no versions,
+    /// because other servers may share it.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read.
+    pub async fn read_record_changes(&self, known: i64) -> Result<Option<RecordChanges>> {
+        if self.is_shared() || self.reader.is_none() {
+            return Ok(None);
+        }
+        self.read_committed(move |connection| read_changes(connection, known)).await.map(Some)
+    }
+
+    /// Deletes the versions before `known`, all of which were read.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be written.
+    pub async fn prune_record_versions(&self, known: i64) -> Result<()> {
+        let delete = "DELETE FROM record_versions WHERE version < ?1";
+        self.run_deferred(move |transaction| transaction.execute(delete, [known]).map(drop)).await
+    }
+
+    /// Returns the stored contacts of all machines with the ids of the machines, without their boots.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be read.
+    pub async fn list_contacts(&self) -> Result<Vec<(String, MachineContact)>> {
+        self.read_committed(|connection| {
+            let select = "SELECT id, last_seen, last_event, reported IS NOT NULL FROM machines";
+            let all = connection.prepare_cached(select)?.query_map([], |row| {
+                let (last_seen, last_event, has_reported) = (row.get(1)?, row.get(2)?, row.get(3)?);
+                Ok((row.get(0)?, MachineContact { last_seen, last_event, has_reported, boot: None }))
+            })?;
+            all.collect()
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema;
+
+    /// Returns the names whose versions are above `known`, and the last version.
+    fn list_changed(connection: &Connection, known: &mut i64) -> Vec<String> {
+        let RecordChanges { version, mut changed, .. } = read_changes(connection, *known).unwrap();
+        *known = version;
+        changed.sort();
+        changed
+    }
+
+    #[test]
+    fn each_change_gives_its_machines_and_allocations_a_new_version() {
+        let connection = Connection::open_in_memory().unwrap();
+        schema::upgrade_schema(&connection).unwrap();
+        let mut known = read_changes(&connection, 0).unwrap().version;
+        for (statement, expected) in [
+            ("INSERT INTO allocations (machine, id, created) VALUES ('m', 'a', '')", &["a", "m"][..]),
+            ("UPDATE allocations SET succeeded = 1 WHERE id = 'a'", &["a", "m"]),
+            ("INSERT INTO machines (id, last_seen) VALUES ('m', 't') ON CONFLICT DO NOTHING", &[]),
+            ("UPDATE machines SET last_event = '{}'", &[]),
+            ("INSERT INTO confirmed (machine, by, time) VALUES ('m', 'x', '')", &["m"]),
+            ("UPDATE confirmed SET machine = 'n' WHERE machine = 'm'", &["m", "n"]),
+            ("DELETE FROM confirmed", &["n"]),
+            (
+                "INSERT INTO moves (id, a, b, allocation, state, live, created) VALUES ('1', 'm', 'n', 'a', '', 1, '')",
+                &["m", "n"],
+            ),
+            ("UPDATE moves SET live = 0", &["m", "n"]),
+            (
+                "INSERT INTO out_of_band (machine, active, document) VALUES ('m', 1, '{}') ON CONFLICT (machine) DO UPDATE SET active = 1",
+                &["m"],
+            ),
+            ("INSERT INTO former (former, machine) VALUES ('o', 'm')", &["m"]),
+            ("INSERT INTO barred (machine, allocation, move) VALUES ('m', 'a', '1')", &["m"]),
+            ("INSERT INTO layouts (machine, allocation, layout) VALUES ('m', 'a', 'l')", &["m"]),
+            (
+                "INSERT INTO orders (machine, allocation, id, image, created, without_marker) VALUES ('m', 'a', 'o', 'i', '', 0)",
+                &["m"],
+            ),
+            (
+                "INSERT INTO boots (hash, machine, created, asked_by, while_heard) VALUES (x'01', 'm', '', '', 0)",
+                &["m"],
+            ),
+            ("UPDATE boots SET over = 1", &["m"]),
+            ("DELETE FROM allocations", &["a", "m"]),
+            ("UPDATE epoch SET sequence = sequence + 1", &[]),
+            ("UPDATE epoch SET restored = 't'", &[""]),
+            ("INSERT INTO identity (one, id, transactions) VALUES (1, 'i', 0)", &[""]),
+            ("UPDATE identity SET transactions = transactions + 1", &[]),
+            ("UPDATE identity SET lost = 't'", &[""]),
+        ] {
+            connection.execute(statement, []).unwrap();
+            assert_eq!(list_changed(&connection, &mut known), expected, "{statement}");
+        }
+        assert!(read_changes(&connection, 0).unwrap().includes_all && list_changed(&connection, &mut known).is_empty());
+    }
+
+    #[test]
+    fn a_transaction_that_is_rolled_back_changes_no_version_and_numbers_continue_after_pruning() {
+        let connection = Connection::open_in_memory().unwrap();
+        schema::upgrade_schema(&connection).unwrap();
+        let mut known = read_changes(&connection, 0).unwrap().version;
+        let insert = "INSERT INTO confirmed (machine, by, time) VALUES (?1, 'x', '')";
+        let transaction = connection.transaction().unwrap();
+        transaction.execute(insert, ["m"]).unwrap();
+        drop(transaction);
+        assert!(list_changed(&connection, &mut known).is_empty());
+        connection.execute(insert, ["m"]).unwrap();
+        assert_eq!(list_changed(&connection, &mut known), ["m"]);
+        connection.execute("DELETE FROM record_versions WHERE version < ?1", [known]).unwrap();
+        connection.execute(insert, ["n"]).unwrap();
+        assert_eq!(list_changed(&connection, &mut known), ["n"]);
+    }
+}
