@@ -14,12 +14,13 @@ pub(crate) const CHANNEL: &str = "drophammer";
 /// Delay before the connection is opened again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Starts the thread that listens. The number in the channel changes with each notification, and with each connection,
-/// since notifications may have been missed before it. The thread ends when all receivers are dropped.
+/// Starts the thread that listens. The number in the channel changes with each notification of another server, and with
+/// each connection, since notifications may have been missed before it. Notifications whose text is `own` are those of
+/// this server, which has already woken its own requests. The thread ends when all receivers are dropped.
 ///
 /// # Errors
 /// Returns an error if the thread cannot be started.
-pub(crate) fn start_listener(address: PostgresAddress) -> Result<watch::Receiver<u64>> {
+pub(crate) fn start_listener(address: PostgresAddress, own: String) -> Result<watch::Receiver<u64>> {
     let (changes, receiver) = watch::channel(0);
     let changes = Arc::new(changes);
     let what = || "start the thread that listens for changes of the database";
@@ -28,7 +29,7 @@ pub(crate) fn start_listener(address: PostgresAddress) -> Result<watch::Receiver
         runtime.block_on(async {
             tokio::select! {
                 () = changes.closed() => {}
-                () = listen_forever(&address, &changes) => {}
+                () = listen_forever(&address, &own, &changes) => {}
             }
         });
     };
@@ -36,11 +37,11 @@ pub(crate) fn start_listener(address: PostgresAddress) -> Result<watch::Receiver
     Ok(receiver)
 }
 
-async fn listen_forever(address: &PostgresAddress, changes: &Arc<watch::Sender<u64>>) {
+async fn listen_forever(address: &PostgresAddress, own: &str, changes: &Arc<watch::Sender<u64>>) {
     loop {
-        let told = changes.clone();
+        let (told, own) = (changes.clone(), own.to_owned());
         let on_message = move |message| {
-            if matches!(message, AsyncMessage::Notification(_)) {
+            if matches!(&message, AsyncMessage::Notification(notification) if notification.payload() != own) {
                 told.send_modify(|number| *number += 1);
             }
         };

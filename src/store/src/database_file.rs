@@ -6,10 +6,11 @@
 //! must not be lost are synced and then moved from the log into the database file, so that a copy of the database file
 //! contains all of these transactions.
 
-use super::database_id::{self, DatabaseIdentity};
+use super::database_id::{self, DatabaseIdentity, check_identity};
 use super::moved_database::refuse_moved_database;
 use super::read_connection::ReadConnection;
-use super::sql::{self, Connection, OptionalExtension, Row, Transaction, TransactionKind, convert_error, params};
+use super::server_stop::{add_context, stop_server};
+use super::sql::{self, Connection, OptionalExtension, Row, Transaction, TransactionKind, params};
 use super::{lost_database, schema};
 use common::error::{Context, Error, Phase, Result};
 use common::error_code::ErrorCode;
@@ -36,8 +37,10 @@ pub(crate) struct DatabaseFile {
     /// Device number and inode number of the file that was opened; `None` on PostgreSQL.
     pub(crate) file: Option<(u64, u64)>,
     pub(crate) identity: DatabaseIdentity,
-    /// True if a transaction that must be durable is not synced yet. Always false on PostgreSQL.
+    /// True if a transaction that must be durable is not synced yet.
     pub(crate) unsynced: bool,
+    /// Text by which this server recognizes its own notifications; empty on SQLite.
+    pub(crate) origin: String,
     /// Second connection, with which other threads read.
     pub(crate) reader: Option<ReadConnection>,
     /// Reason why the server must stop.
@@ -79,7 +82,16 @@ impl DatabaseFile {
         }
         checkpoint_log(&connection).context(Phase::Serve, what)?;
         let file = Some(read_inode(path).context(Phase::Serve, what)?);
-        Ok(DatabaseFile { connection, path: path.to_owned(), file, identity, unsynced: false, reader: None, gone })
+        Ok(DatabaseFile {
+            connection,
+            path: path.to_owned(),
+            file,
+            identity,
+            unsynced: false,
+            origin: String::new(),
+            reader: None,
+            gone,
+        })
     }
 
     /// Closes both connections.
@@ -112,7 +124,16 @@ impl DatabaseFile {
             return Err(Error::refusal(Phase::Serve, message));
         };
         let file = Some(read_inode(path).context(Phase::Serve, what)?);
-        Ok(DatabaseFile { connection, path: path.to_owned(), file, identity, unsynced: false, reader: None, gone })
+        Ok(DatabaseFile {
+            connection,
+            path: path.to_owned(),
+            file,
+            identity,
+            unsynced: false,
+            origin: String::new(),
+            reader: None,
+            gone,
+        })
     }
 
     /// Runs one transaction, which is synced with its group if `work` returns [`Durability::Synced`]. Transactions that
@@ -125,13 +146,14 @@ impl DatabaseFile {
         work: impl FnOnce(&Transaction) -> sql::Result<(T, Durability)>,
     ) -> Result<T> {
         self.check_file()?;
-        if self.file.is_none() {
-            return self.run_on_postgres(work);
-        }
         let done = (|| {
             let transaction = self.connection.transaction()?;
             let done = work(&transaction)?;
-            transaction.commit().map(|()| done)
+            match done.1 {
+                Durability::Synced => transaction.commit(),
+                Durability::Deferred => transaction.commit_deferred(),
+            }
+            .map(|()| done)
         })();
         let (value, durability) = self.add_context(done)?;
         self.unsynced |= durability == Durability::Synced;
@@ -166,10 +188,7 @@ impl DatabaseFile {
 
     /// Adds the context to an error. If the database was replaced, the server stops.
     pub(crate) fn add_context<T>(&self, result: sql::Result<T>) -> Result<T> {
-        result.map_err(|error| match error {
-            sql::Error::Replaced(why) => self.stop_server(why),
-            error => convert_error(error, "the database"),
-        })
+        add_context(result, &self.gone)
     }
 
     /// Runs one transaction, which is synced with its group. A transaction that changes nothing is not synced.
@@ -185,20 +204,21 @@ impl DatabaseFile {
         })
     }
 
-    /// Returns whether a transaction that must be durable is not synced yet.
-    pub(crate) fn has_unsynced(&self) -> bool {
-        self.unsynced
-    }
-
-    /// Syncs all previous transactions of a SQLite file: when this function returns, they are in the database file on
-    /// disk. Adds one to the number of durable transactions. Does nothing if no transaction must be durable. The explicit
-    /// sync is needed because `synchronous=NORMAL` with a WAL survives a crash of the server, but not a power failure.
+    /// Syncs all previous transactions: when this function returns, they are on disk. Adds one to the number of durable
+    /// transactions, if a transaction must be durable. On PostgreSQL, commits the group.
+    ///
+    /// For a SQLite file, an explicit sync is needed because `synchronous=NORMAL` with a WAL survives a crash of the
+    /// server, but not a power failure.
     ///
     /// # Errors
-    /// Returns an error if the database cannot be synced. The transactions are then visible, but may be lost. If the
-    /// file is missing, the server stops.
+    /// Returns an error if the database cannot be synced. The transactions in a SQLite file are then visible, but may be
+    /// lost. If the file is missing, the server stops.
     pub(crate) fn sync_transactions(&mut self) -> Result<()> {
-        if !std::mem::take(&mut self.unsynced) {
+        let is_counted = std::mem::take(&mut self.unsynced);
+        if self.file.is_none() {
+            return self.commit_postgres_group(is_counted);
+        }
+        if !is_counted {
             return Ok(());
         }
         self.check_file()?;
@@ -206,6 +226,11 @@ impl DatabaseFile {
         let transactions = self.add_context(counted)?;
         // If the file was deleted or replaced in the meantime, the transactions are lost with it.
         self.check_file()?;
+        self.record_count(transactions)
+    }
+
+    /// Records the number of durable transactions in the id file.
+    pub(crate) fn record_count(&mut self, transactions: i64) -> Result<()> {
         self.identity.transactions = transactions;
         let counted = database_id::update_count(&database_id::id_path(&self.path), &self.identity);
         counted.map_err(|error| self.stop_server(error.to_string()))
@@ -263,17 +288,12 @@ impl DatabaseFile {
     }
 
     pub(crate) fn stop_server(&self, why: String) -> Error {
-        let message = format!(
-            "{why}. Reports and orders can no longer be stored, so the server stops. Restore the database \
-            (`drophammer serve restore`), and start the server again"
-        );
-        self.gone.send_replace(Some(message.clone()));
-        Error::new(Phase::Serve, message)
+        stop_server(why, &self.gone)
     }
 }
 
 /// Adds one to the number of durable transactions, and returns the new number.
-pub(crate) fn count_transaction(transaction: &Transaction) -> sql::Result<i64> {
+fn count_transaction(transaction: &Transaction) -> sql::Result<i64> {
     let count = "UPDATE identity SET transactions = transactions + 1 RETURNING transactions";
     transaction.query_row(count, [], |row| row.get(0))
 }
@@ -353,48 +373,4 @@ pub(crate) fn store_identity(connection: &Connection, identity: &DatabaseIdentit
         params![identity.id, identity.transactions],
     )?;
     Ok(())
-}
-
-/// Checks that the database belongs to the id file next to it, and returns its identity. A database without an identity
-/// gets a new identity.
-/// `name` describes the database in the error.
-pub(crate) fn check_identity(
-    database: &Path,
-    name: &str,
-    is_new: bool,
-    own: Option<DatabaseIdentity>,
-) -> Result<DatabaseIdentity> {
-    let file = database_id::id_path(database);
-    let beside = if is_new { None } else { database_id::read_id_file(&file)? };
-    let what = match (own, beside) {
-        (Some(own), Some(beside)) if own.id == beside.id && own.transactions >= beside.transactions => return Ok(own),
-        (Some(own), Some(beside)) if own.id == beside.id => format!(
-            "the database is older than the last state of this directory: {} records {} transactions, but the database contains only {}",
-            file.display(),
-            beside.transactions,
-            own.transactions
-        ),
-        (Some(own), Some(beside)) => {
-            format!("the database belongs to another directory: its id is {}, not {}", own.id, beside.id)
-        }
-        (Some(own), None) => format!("the database has id {}, but {} next to it is missing", own.id, file.display()),
-        (None, Some(beside)) if beside.transactions > 0 => {
-            format!(
-                "the database does not have an id, but {} has id {}: the database is older than that file, or belongs to another directory",
-                file.display(),
-                beside.id
-            )
-        }
-        // The first start was interrupted between writing the id file and the database.
-        (None, Some(beside)) => return Ok(beside),
-        (None, None) => {
-            let fresh = DatabaseIdentity::generate();
-            database_id::write_id_file(&file, &fresh)?;
-            return Ok(fresh);
-        }
-    };
-    let message = format!(
-        "{name}: {what}. The server does not start: machines whose installation is not in the database would be installed again, and their preserved data would be lost. Restore the correct database with `drophammer serve restore`, which rejects a wrong database"
-    );
-    Err(Error::new(Phase::Serve, message))
 }

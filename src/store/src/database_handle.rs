@@ -6,7 +6,7 @@ use crate::boot_activity::BootActivity;
 use crate::change_listener;
 use crate::database_file::{DatabaseFile, Durability};
 use crate::fair_queue::{self, JobSender};
-use crate::group_commit::{self, Acknowledgement, DatabaseJob, combine_results};
+use crate::group_commit::{self, Acknowledgement, DatabaseJob, GroupFailure, combine_results};
 use crate::read_connection::ReadConnection;
 use crate::server_leases::ServerInstance;
 use crate::sql::{self, Connection, OptionalExtension, Transaction, params};
@@ -95,9 +95,10 @@ impl ServerState {
     /// # Errors
     /// Returns an error if the database is unreachable or unsuitable, or does not belong to the directory.
     pub fn open_postgres(address: &PostgresAddress, dir: &Path, quiet: Duration) -> Result<ServerState> {
-        let (path, changes) = (dir.join(DATABASE), change_listener::start_listener(address.clone())?);
+        let (path, origin) = (dir.join(DATABASE), uuid::Uuid::new_v4().to_string());
+        let changes = change_listener::start_listener(address.clone(), origin.clone())?;
         let address = address.clone();
-        let open = move |gone| DatabaseFile::open_postgres(&address, &path, gone);
+        let open = move |gone| DatabaseFile::open_postgres(&address, &path, origin, gone)?.with_reader();
         let mut state = ServerState::start_thread(open, quiet, changes)?;
         state.heard.is_shared = true;
         Ok(state)
@@ -228,7 +229,7 @@ impl ServerState {
         let (began, observe) = (Instant::now(), self.hooks.observe_job.clone());
         let work = move |store: &mut DatabaseFile| {
             let done = work(store);
-            let acknowledge = move |synced: &Result<(), String>| {
+            let acknowledge = move |synced: &Result<(), GroupFailure>| {
                 observe(began.elapsed());
                 drop(answer.send(combine_results(done, synced)));
             };

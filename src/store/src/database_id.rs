@@ -106,6 +106,50 @@ pub(crate) fn sync_folder(path: &Path) -> Result<()> {
     synced.context(Phase::Serve, || format!("sync {}", folder.display()))
 }
 
+/// Checks that the database belongs to the id file next to it, and returns its identity. A database without an identity
+/// gets a new identity.
+/// `name` describes the database in the error.
+pub(crate) fn check_identity(
+    database: &Path,
+    name: &str,
+    is_new: bool,
+    own: Option<DatabaseIdentity>,
+) -> Result<DatabaseIdentity> {
+    let file = id_path(database);
+    let beside = if is_new { None } else { read_id_file(&file)? };
+    let what = match (own, beside) {
+        (Some(own), Some(beside)) if own.id == beside.id && own.transactions >= beside.transactions => return Ok(own),
+        (Some(own), Some(beside)) if own.id == beside.id => format!(
+            "the database is older than the last state of this directory: {} records {} transactions, but the database contains only {}",
+            file.display(),
+            beside.transactions,
+            own.transactions
+        ),
+        (Some(own), Some(beside)) => {
+            format!("the database belongs to another directory: its id is {}, not {}", own.id, beside.id)
+        }
+        (Some(own), None) => format!("the database has id {}, but {} next to it is missing", own.id, file.display()),
+        (None, Some(beside)) if beside.transactions > 0 => {
+            format!(
+                "the database does not have an id, but {} has id {}: the database is older than that file, or belongs to another directory",
+                file.display(),
+                beside.id
+            )
+        }
+        // The first start was interrupted between writing the id file and the database.
+        (None, Some(beside)) => return Ok(beside),
+        (None, None) => {
+            let fresh = DatabaseIdentity::generate();
+            write_id_file(&file, &fresh)?;
+            return Ok(fresh);
+        }
+    };
+    let message = format!(
+        "{name}: {what}. The server does not start: machines whose installation is not in the database would be installed again, and their preserved data would be lost. Restore the correct database with `drophammer serve restore`, which rejects a wrong database"
+    );
+    Err(Error::new(Phase::Serve, message))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,7 +13,7 @@
 //!   on the database, and contains machines and digests. `group_commit` is the thread of the database, and `read_connection` a second
 //!   connection for lists. `database_file`
 //!   opens the file, `database_id` distinguishes the file from others, and `schema` defines its tables. `lost_database`
-//!   records that the database replaced a lost database. `epoch` issues fencing tokens, `json_columns` reads and writes
+//!   records that the database replaced a lost database, and `server_stop` stops the server after such a loss. `epoch` issues fencing tokens, `json_columns` reads and writes
 //!   columns of JSON, and `token` and `boot_token` contain tokens.
 //! * **Records.** `event_history` stores the events and the history of machines, `console_log` stores their logs,
 //!   `retention` deletes old events and logs,
@@ -98,6 +98,7 @@ pub mod retention;
 pub mod rollouts;
 pub mod schema;
 pub mod server_leases;
+mod server_stop;
 mod shared_clock;
 pub mod sql;
 pub mod store_address;

@@ -5,12 +5,10 @@
 
 use crate::boot_activity::BootActivity;
 use crate::change_listener;
-use crate::database_file::{
-    DatabaseFile, Durability, check_identity, count_transaction, read_identity, store_identity,
-};
-use crate::database_id::{self, DatabaseIdentity};
+use crate::database_file::{DatabaseFile, read_identity, store_identity};
+use crate::database_id::{self, DatabaseIdentity, check_identity};
 use crate::sql::postgres::PostgresConnection;
-use crate::sql::{self, Connection, Transaction, convert_error, params};
+use crate::sql::{self, Connection, convert_error, params};
 use crate::store_address::PostgresAddress;
 use crate::{TokenHash, schema};
 use common::error::Result;
@@ -20,13 +18,14 @@ use tokio::sync::watch;
 
 impl DatabaseFile {
     /// Opens the database, and creates or upgrades its tables. `path` is the path that a SQLite file would have, which
-    /// determines the path of the id file.
+    /// determines the path of the id file. `origin` is the text of the notifications of this server.
     ///
     /// # Errors
     /// Returns an error if the database is unreachable or unsuitable, or does not belong to the directory.
     pub(crate) fn open_postgres(
         address: &PostgresAddress,
         path: &Path,
+        origin: String,
         gone: watch::Sender<Option<String>>,
     ) -> Result<DatabaseFile> {
         let name = address.to_string();
@@ -43,6 +42,7 @@ impl DatabaseFile {
         transaction.commit().map_err(failed)?;
         if let Some(postgres) = connection.as_postgres() {
             postgres.expect_identity(&identity);
+            postgres.group_transactions();
         }
         Ok(DatabaseFile {
             connection,
@@ -50,45 +50,27 @@ impl DatabaseFile {
             file: None,
             identity,
             unsynced: false,
+            origin,
             reader: None,
             gone,
         })
     }
 
-    /// Runs one transaction on PostgreSQL. If `work` returns [`Durability::Synced`], counts the transaction as a durable
-    /// one, notifies the other servers, and waits until it is on disk.
+    /// Commits the open group. If `is_counted` is true, counts the group as a durable transaction, and notifies the other
+    /// servers.
     ///
     /// # Errors
-    /// Returns an error if the database cannot be read or written.
-    pub(crate) fn run_on_postgres<T>(
-        &mut self,
-        work: impl FnOnce(&Transaction) -> sql::Result<(T, Durability)>,
-    ) -> Result<T> {
-        let committed = self.commit_counted(work);
-        let (value, transactions) = self.add_context(committed)?;
-        let Some(transactions) = transactions else { return Ok(value) };
-        self.identity.transactions = transactions;
+    /// Returns an error if the group was not committed, or the outcome is unknown.
+    pub(crate) fn commit_postgres_group(&mut self, is_counted: bool) -> Result<()> {
+        let Some(postgres) = self.connection.as_postgres() else { return Ok(()) };
+        let notification = is_counted.then_some([change_listener::CHANNEL, self.origin.as_str()]);
+        let committed = postgres.commit_group(notification);
+        let Some(transactions) = self.add_context(committed)? else { return Ok(()) };
+        self.record_count(transactions)?;
         if let Some(postgres) = self.connection.as_postgres() {
             postgres.expect_identity(&self.identity);
         }
-        let counted = database_id::update_count(&database_id::id_path(&self.path), &self.identity);
-        counted.map_err(|error| self.stop_server(error.to_string()))?;
-        Ok(value)
-    }
-
-    /// Commits a transaction. If the transaction is a durable one, returns the new number of durable transactions.
-    fn commit_counted<T>(
-        &mut self,
-        work: impl FnOnce(&Transaction) -> sql::Result<(T, Durability)>,
-    ) -> sql::Result<(T, Option<i64>)> {
-        let transaction = self.connection.transaction()?;
-        let (value, durability) = work(&transaction)?;
-        if durability == Durability::Deferred {
-            return transaction.commit_deferred().map(|()| (value, None));
-        }
-        let transactions = count_transaction(&transaction)?;
-        transaction.execute("SELECT pg_notify(?1, '')", [change_listener::CHANNEL])?;
-        transaction.commit().map(|()| (value, Some(transactions)))
+        Ok(())
     }
 
     /// Exchanges the times of boots' last requests with the other servers of this database. Does nothing on SQLite.

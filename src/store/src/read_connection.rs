@@ -1,49 +1,62 @@
-//! Second connection to a SQLite file, for lists and snapshots. Its reads do not wait for the jobs of machines, and do not
-//! delay them. They see all committed transactions, including those that are not synced yet; they must therefore not
-//! decide anything that affects a machine. On PostgreSQL, these reads are jobs like all others.
+//! Second connection to the database, for lists and snapshots. Its reads do not wait for the jobs of machines, and do not
+//! delay them. They see all committed transactions, including those in a SQLite file that are not synced yet; they must
+//! therefore not decide anything that affects a machine.
 
 use crate::ServerState;
 use crate::database_file::{DatabaseFile, open_existing};
+use crate::server_stop::add_context;
 use crate::sql::{self, Connection, TransactionKind, convert_error};
 use common::error::{Context, Error, Phase, Result};
 use common::sync::lock_mutex;
 use std::sync::{Arc, Mutex};
+use tokio::sync::watch;
 
-/// Connection for reading, or `None` after it was closed; cheap to clone. While it is locked, the write-ahead log is not emptied: emptying would wait
-/// for the reader in steps of up to a tenth of a second.
+/// Connection for reading, or `None` after it was closed; cheap to clone. While it is locked, the write-ahead log of a
+/// SQLite file is not emptied: emptying would wait for the reader in steps of up to a tenth of a second.
 #[derive(Clone)]
-pub(crate) struct ReadConnection(Arc<Mutex<Option<Connection>>>);
+pub(crate) struct ReadConnection {
+    connection: Arc<Mutex<Option<Connection>>>,
+    /// Reason why the server must stop.
+    gone: watch::Sender<Option<String>>,
+}
 
 impl ReadConnection {
-    /// Opens the connection to the same file. Returns `None` for a PostgreSQL database.
+    /// Opens the connection to the same database.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be opened.
-    pub(crate) fn open(store: &DatabaseFile) -> Result<Option<ReadConnection>> {
-        if store.connection.as_sqlite().is_none() {
-            return Ok(None);
-        }
-        let what = || format!("open the database {}", store.path.display());
-        let connection = open_existing(&store.path).context(Phase::Serve, what)?;
-        let settings = "PRAGMA busy_timeout=5000; PRAGMA query_only=ON;";
-        connection.execute_batch(settings).context(Phase::Serve, what)?;
-        Ok(Some(ReadConnection(Arc::new(Mutex::new(Some(connection))))))
+    /// Returns an error if the database cannot be opened.
+    fn open(store: &DatabaseFile) -> Result<ReadConnection> {
+        let connection = match store.connection.as_postgres() {
+            Some(postgres) => {
+                let opened = postgres.connect_again();
+                let failed = |error| convert_error(error, "open a second connection to the PostgreSQL database");
+                Connection::from_postgres(opened.map_err(failed)?)
+            }
+            None => {
+                let what = || format!("open the database {}", store.path.display());
+                let connection = open_existing(&store.path).context(Phase::Serve, what)?;
+                let settings = "PRAGMA busy_timeout=5000; PRAGMA query_only=ON;";
+                connection.execute_batch(settings).context(Phase::Serve, what)?;
+                connection
+            }
+        };
+        Ok(ReadConnection { connection: Arc::new(Mutex::new(Some(connection))), gone: store.gone.clone() })
     }
 
     /// Runs `work` while no other thread reads with this connection.
     pub(crate) fn exclude_reads<T>(&self, work: impl FnOnce() -> T) -> T {
-        let _connection = lock_mutex(&self.0);
+        let _connection = lock_mutex(&self.connection);
         work()
     }
 
     /// Closes the connection, so that the database file is complete without its log after the other connection is closed.
     pub(crate) fn close(&self) {
-        drop(lock_mutex(&self.0).take());
+        drop(lock_mutex(&self.connection).take());
     }
 
     /// Reads in one transaction, which sees the same state throughout.
     fn read<T>(&self, work: impl FnOnce(&Connection) -> sql::Result<T>) -> Result<T> {
-        let connection = lock_mutex(&self.0);
+        let connection = lock_mutex(&self.connection);
         let closed = || Error::new(Phase::Serve, "the database is closed");
         let connection = connection.as_ref().ok_or_else(closed)?;
         let read = || {
@@ -51,7 +64,7 @@ impl ReadConnection {
             let value = work(&transaction)?;
             transaction.commit().map(|()| value)
         };
-        read().map_err(|error| convert_error(error, "the database"))
+        add_context(read(), &self.gone)
     }
 }
 
@@ -59,9 +72,9 @@ impl DatabaseFile {
     /// Opens the second connection, with which other threads read.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be opened.
+    /// Returns an error if the database cannot be opened.
     pub(crate) fn with_reader(self) -> Result<DatabaseFile> {
-        let reader = ReadConnection::open(&self)?;
+        let reader = Some(ReadConnection::open(&self)?);
         Ok(DatabaseFile { reader, ..self })
     }
 }
@@ -92,15 +105,11 @@ impl ServerState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::engine::is_postgres;
     use std::sync::mpsc;
     use std::time::Duration;
 
     #[tokio::test]
     async fn committed_records_are_read_while_the_thread_of_the_database_is_busy() {
-        if is_postgres("a PostgreSQL database has one connection") {
-            return;
-        }
         let dir = tempfile::tempdir().unwrap();
         let state = ServerState::open(&dir.path().join("drophammer.sqlite"), Duration::ZERO).unwrap();
         state.free_machine("m").await.unwrap();
@@ -110,7 +119,9 @@ mod tests {
             connection.query_row("SELECT count(*) FROM machines", [], |row| row.get::<_, i64>(0))
         };
         assert_eq!(state.read_committed(count).await.unwrap(), 1);
-        assert_eq!(state.read_committed_blocking(count).unwrap(), 1);
+        let reader = state.clone();
+        let read = tokio::task::spawn_blocking(move || reader.read_committed_blocking(count)).await.unwrap();
+        assert_eq!(read.unwrap(), 1);
         drop(until);
         state.close().await;
         assert!(state.read_committed(count).await.unwrap_err().to_string().contains("the database is closed"));
@@ -119,9 +130,6 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_is_written_by_a_read_and_a_panic_ends_one_read_only() {
-        if is_postgres("a PostgreSQL database has one connection") {
-            return;
-        }
         let dir = tempfile::tempdir().unwrap();
         let state = ServerState::open(&dir.path().join("drophammer.sqlite"), Duration::ZERO).unwrap();
         state.free_machine("m").await.unwrap();

@@ -5,20 +5,25 @@
 //! * If the session is lost before a commit, PostgreSQL rolls the transaction back, and nothing was changed. If it is
 //!   lost during a commit, the outcome is unknown. The caller gets an error in both cases, and nothing is repeated.
 //! * After a failed connection, calls fail immediately until the next attempt is due.
+//! * Transactions that wait together can share one commit (`transaction_group`).
 
 mod retry_delay;
 pub(crate) mod session;
+mod transaction_group;
 mod values;
 
 use super::{Error, Result, Row, TransactionKind, Value};
 use crate::database_id::DatabaseIdentity;
 use crate::store_address::PostgresAddress;
+use common::sync::lock_mutex;
 use retry_delay::RetryDelay;
 use session::Session;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::error::SqlState;
+use transaction_group::{HOLDS_GROUP, TransactionGroup};
 
 /// Duration after which a call is abandoned. Longer than the timeouts of the session, whose errors are more precise.
 const CALL_DEADLINE: Duration = Duration::from_secs(20);
@@ -36,22 +41,45 @@ pub(crate) struct PostgresConnection {
     address: PostgresAddress,
     runtime: Runtime,
     session: RefCell<Option<Session>>,
+    /// Reason why the latest session has ended.
+    end_reason: RefCell<String>,
     delay: RefCell<RetryDelay>,
     /// Identity that the database must have after the session was opened again.
-    expected: RefCell<Option<DatabaseIdentity>>,
+    expected: Arc<Mutex<Option<DatabaseIdentity>>>,
+    /// True if transactions that write are committed in groups.
+    is_grouping: Cell<bool>,
+    /// Time after which a group accepts no further transaction.
+    group_limit: Cell<Duration>,
+    group: RefCell<Option<TransactionGroup>>,
 }
 
 impl PostgresConnection {
     /// Connects to the database. Must be called on the thread that uses the connection, outside of any runtime.
     pub(crate) fn connect(address: PostgresAddress) -> Result<PostgresConnection> {
+        PostgresConnection::connect_to(address, Arc::default())
+    }
+
+    /// Opens another connection, which expects the same identity of the database.
+    pub(crate) fn connect_again(&self) -> Result<PostgresConnection> {
+        PostgresConnection::connect_to(self.address.clone(), self.expected.clone())
+    }
+
+    fn connect_to(
+        address: PostgresAddress,
+        expected: Arc<Mutex<Option<DatabaseIdentity>>>,
+    ) -> Result<PostgresConnection> {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Error::Unavailable(error.to_string()))?;
         let connection = PostgresConnection {
             address,
             runtime,
             session: RefCell::default(),
+            end_reason: RefCell::default(),
             delay: RefCell::default(),
-            expected: RefCell::default(),
+            expected,
+            is_grouping: Cell::default(),
+            group_limit: Cell::new(HOLDS_GROUP),
+            group: RefCell::default(),
         };
         connection.open_session()?;
         Ok(connection)
@@ -59,10 +87,17 @@ impl PostgresConnection {
 
     /// Sets the identity that the database must have, or exceed in its number of transactions, in later sessions.
     pub(crate) fn expect_identity(&self, identity: &DatabaseIdentity) {
-        self.expected.replace(Some(identity.clone()));
+        *lock_mutex(&self.expected) = Some(identity.clone());
     }
 
     pub(super) fn begin(&self, kind: TransactionKind) -> Result<()> {
+        if self.has_group() || (kind == TransactionKind::Write && self.is_grouping.get()) {
+            return self.begin_in_group(kind);
+        }
+        self.begin_transaction(kind)
+    }
+
+    fn begin_transaction(&self, kind: TransactionKind) -> Result<()> {
         let begin = match kind {
             TransactionKind::Read => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY".to_owned(),
             // After the lock, each statement sees everything that other processes have committed.
@@ -87,7 +122,7 @@ impl PostgresConnection {
             }
             begun => begun,
         }
-        .inspect_err(|_| self.roll_back())
+        .inspect_err(|_| self.roll_back_transaction())
     }
 
     /// Permits that the current transaction pauses while it copies another database.
@@ -115,16 +150,34 @@ impl PostgresConnection {
             self.roll_back();
             return Err(Error::Unavailable("a statement of the transaction has failed".to_owned()));
         }
-        let commit = if is_synced { "COMMIT" } else { "SET LOCAL synchronous_commit TO off; COMMIT" };
+        if self.has_group() {
+            return self.commit_in_group(is_synced);
+        }
+        self.run_commit(|| self.execute_batch(&format!("{}COMMIT", synchronous_commit(is_synced))))
+    }
+
+    /// Runs a call that contains a commit. If the session is lost during the call, the outcome is unknown.
+    fn run_commit<T>(&self, commit: impl FnOnce() -> Result<T>) -> Result<T> {
         let was_open = self.session.borrow().is_some();
-        self.execute_batch(commit).map_err(|error| match error {
+        commit().map_err(|error| match error {
             Error::Unavailable(why) if was_open && self.session.borrow().is_none() => Error::UnknownOutcome(why),
             error => error,
         })
     }
 
     pub(super) fn roll_back(&self) {
-        if self.session.borrow().is_some() && self.execute_batch("ROLLBACK").is_err() {
+        match self.has_group() {
+            true => self.roll_back_in_group(),
+            false => self.roll_back_transaction(),
+        }
+    }
+
+    fn roll_back_transaction(&self) {
+        self.roll_back_with("ROLLBACK");
+    }
+
+    fn roll_back_with(&self, roll_back: &str) {
+        if self.session.borrow().is_some() && self.execute_batch(roll_back).is_err() {
             // PostgreSQL rolls the transaction back at the end of the session.
             self.session.replace(None);
         }
@@ -134,7 +187,7 @@ impl PostgresConnection {
     fn call<T>(&self, work: impl AsyncFnOnce(&mut Session) -> Result<T, tokio_postgres::Error>) -> Result<T> {
         let mut slot = self.session.borrow_mut();
         let Some(session) = slot.as_mut() else {
-            return Err(Error::Unavailable("the session has ended".to_owned()));
+            return Err(self.session_ended());
         };
         let done = self.runtime.block_on(async { tokio::time::timeout(CALL_DEADLINE, work(session)).await });
         match done {
@@ -142,22 +195,30 @@ impl PostgresConnection {
             Ok(Err(error)) => {
                 let (error, is_lost) = classify_error(error);
                 session.has_failed = true;
-                if is_lost {
+                if is_lost || session.is_broken {
+                    self.end_reason.replace(error.to_string());
                     *slot = None;
                 }
                 Err(error)
             }
             Err(_) => {
+                let why = format!("no response within {} s", CALL_DEADLINE.as_secs());
+                self.end_reason.replace(why.clone());
                 *slot = None;
-                Err(Error::Unavailable(format!("no response within {} s", CALL_DEADLINE.as_secs())))
+                Err(Error::Unavailable(why))
             }
         }
+    }
+
+    fn session_ended(&self) -> Error {
+        Error::Unavailable(format!("the session has ended: {}", self.end_reason.borrow()))
     }
 
     fn open_session(&self) -> Result<()> {
         self.delay.borrow().check()?;
         let opened = self.runtime.block_on(async {
-            let opening = Session::open(&self.address, self.expected.borrow().clone());
+            let expected = lock_mutex(&self.expected).clone();
+            let opening = Session::open(&self.address, expected);
             tokio::time::timeout(CALL_DEADLINE, opening).await.unwrap_or_else(|_| {
                 Err(Error::Unavailable(format!("no response within {} s", CALL_DEADLINE.as_secs())))
             })
@@ -174,6 +235,11 @@ impl PostgresConnection {
             }
         }
     }
+}
+
+/// Returns the statement that precedes a commit.
+fn synchronous_commit(is_synced: bool) -> &'static str {
+    if is_synced { "" } else { "SET LOCAL synchronous_commit TO off; " }
 }
 
 /// Returns the statement that limits the time between two statements of the current transaction.

@@ -307,7 +307,7 @@ fn a_session_that_ends_before_the_commit_stores_nothing() {
         let _ = transaction.execute("INSERT INTO former (former, machine) VALUES ('a', 'b')", []);
         Ok(())
     }));
-    assert!(ignored.to_string().contains("transaction is aborted"), "{ignored}");
+    assert!(ignored.to_string().contains("a statement of the transaction has failed"), "{ignored}");
     assert_eq!(count(&state), 0);
 }
 

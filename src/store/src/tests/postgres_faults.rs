@@ -1,6 +1,7 @@
 //! Faults of PostgreSQL and of servers that share it: a server that stops within a transaction, a hung PostgreSQL, TLS, and
 //! clocks that differ.
 
+use super::postgres::{error_of, new_database, open_at};
 use super::*;
 use crate::store_address::PostgresAddress;
 use ::testing::postgres::{self, PrivatePostgres};
@@ -9,16 +10,11 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Instant;
 
-fn open_at(address: &PostgresAddress, dir: &TempDir) -> ServerState {
-    ServerState::open_postgres(address, dir.path(), Duration::from_secs(60)).unwrap()
-}
-
 /// A server is paused within a transaction that writes: PostgreSQL ends its session after two seconds, so that the other
 /// server can write. The paused server stores nothing, and continues afterwards.
 #[test]
 fn a_server_that_is_paused_within_a_transaction_does_not_stop_the_other() {
-    let Some(server) = postgres::shared() else { return };
-    let address = PostgresAddress::parse(&server.create_database("paused")).unwrap();
+    let Some(address) = new_database() else { return };
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let [paused, other] = [open_at(&address, &dirs[0]), open_at(&address, &dirs[1])];
     let (locked, is_locked) = mpsc::channel();
@@ -51,6 +47,39 @@ fn a_server_that_is_paused_within_a_transaction_does_not_stop_the_other() {
             .collect::<sql::Result<Vec<String>>>()
     }));
     assert_eq!(stored, ["other"]);
+}
+
+/// The session ends within a group: its earlier transactions are not acknowledged either, and nothing is stored.
+#[test]
+fn a_session_that_ends_within_a_group_fails_the_whole_group() {
+    let Some(address) = new_database() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let state = open_at(&address, &dir);
+    let (until, blocks) = mpsc::channel();
+    state.block_thread(blocks);
+    let insert = "INSERT INTO former (former, machine) VALUES (?1, 'm')";
+    let insert = |name: &'static str, then: &'static str| {
+        state.submit_job(move |store| {
+            store.run_durably(|transaction| {
+                transaction.execute(insert, [name])?;
+                transaction.query_row(then, [], |_| Ok(()))
+            })
+        })
+    };
+    let end = "SELECT pg_terminate_backend(pg_backend_pid())";
+    let jobs = [insert("first", "SELECT 1"), insert("second", end)];
+    let after = insert("third", "SELECT 1");
+    drop(until);
+    for job in jobs {
+        let error = error_of(async { database_handle::flatten_answer(job.await) });
+        assert_eq!(error.code(), ErrorCode::DatabaseUnavailable, "{error}");
+        assert!(error.to_string().contains("terminating connection"), "{error}");
+    }
+    wait(async { database_handle::flatten_answer(after.await) });
+    let stored = wait(state.run_job(|connection| {
+        connection.query_row("SELECT max(former) FROM former", [], |row| row.get::<_, String>(0))
+    }));
+    assert_eq!(stored, "third");
 }
 
 /// Starts PostgreSQL with TLS and a certificate for 127.0.0.1 that `ca.pem` has issued. Returns the address on which it
@@ -122,7 +151,7 @@ fn a_hung_database_is_an_error_within_the_deadline() {
     let state = open_at(&address, &dir);
     server.signal_all(SIGSTOP);
     let began = Instant::now();
-    let error = RUNTIME.with(|runtime| runtime.block_on(state.check_pulse())).unwrap_err();
+    let error = error_of(state.check_pulse());
     let passed = began.elapsed();
     server.signal_all(SIGCONT);
     assert_eq!(error.code(), ErrorCode::DatabaseUnavailable, "{error}");

@@ -5,6 +5,7 @@ use crate::database_id::DatabaseIdentity;
 use crate::sql::{Error, Result, Value, ValueKind};
 use crate::store_address::PostgresAddress;
 use std::collections::HashMap;
+use std::sync::Arc;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage, Statement};
 
@@ -18,8 +19,12 @@ const OLDEST_VERSION: u32 = 150_000;
 const STATEMENTS_CACHED: usize = 512;
 
 pub(super) struct Session {
-    client: Client,
+    client: Arc<Client>,
     statements: HashMap<(String, Vec<ValueKind>), Statement>,
+    /// Savepoint statements that are sent together with the next statement, which saves a round trip.
+    pub(super) pending: String,
+    /// True if a pending statement has failed, so that the state of the transaction is unknown.
+    pub(super) is_broken: bool,
     /// True if a statement of the current transaction has failed.
     pub(super) has_failed: bool,
 }
@@ -32,13 +37,15 @@ impl Session {
         if let Some(expected) = expected {
             check_identity(&client, &expected).await?;
         }
-        Ok(Session { client, statements: HashMap::new(), has_failed: false })
+        let (client, statements, pending) = (Arc::new(client), HashMap::new(), String::new());
+        Ok(Session { client, statements, pending, is_broken: false, has_failed: false })
     }
 
     pub(super) async fn execute(&mut self, sql: &str, values: &[Value]) -> Result<u64, tokio_postgres::Error> {
         let statement = self.prepare(sql, values).await?;
         let values: Vec<&(dyn ToSql + Sync)> = values.iter().map(|value| value as _).collect();
-        self.client.execute(&statement, &values).await
+        let client = self.client.clone();
+        self.run_after_pending(client.execute(&statement, &values)).await
     }
 
     pub(super) async fn query(
@@ -48,13 +55,48 @@ impl Session {
     ) -> Result<Vec<tokio_postgres::Row>, tokio_postgres::Error> {
         let statement = self.prepare(sql, values).await?;
         let values: Vec<&(dyn ToSql + Sync)> = values.iter().map(|value| value as _).collect();
-        self.client.query(&statement, &values).await
+        let client = self.client.clone();
+        self.run_after_pending(client.query(&statement, &values)).await
     }
 
     pub(super) async fn execute_batch(&mut self, sql: &str) -> Result<(), tokio_postgres::Error> {
-        self.client.batch_execute(sql).await?;
+        let client = self.client.clone();
+        self.run_after_pending(client.batch_execute(sql)).await?;
         self.has_failed = false;
         Ok(())
+    }
+
+    /// Executes a query and a commit in one round trip, and returns the rows of the query. If the query fails, PostgreSQL
+    /// rolls the transaction back.
+    pub(super) async fn query_and_commit(
+        &mut self,
+        sql: &str,
+        values: &[Value],
+        commit: &str,
+    ) -> Result<Vec<tokio_postgres::Row>, tokio_postgres::Error> {
+        let statement = self.prepare(sql, values).await?;
+        let values: Vec<&(dyn ToSql + Sync)> = values.iter().map(|value| value as _).collect();
+        let client = self.client.clone();
+        let both = async {
+            let (rows, committed) =
+                tokio::join!(biased; client.query(&statement, &values), client.batch_execute(commit));
+            rows.and_then(|rows| committed.map(|()| rows))
+        };
+        self.run_after_pending(both).await
+    }
+
+    /// Sends the pending statements and those of `work`, and then waits for the responses of both.
+    async fn run_after_pending<T>(
+        &mut self,
+        work: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, tokio_postgres::Error> {
+        if self.pending.is_empty() {
+            return work.await;
+        }
+        let pending = std::mem::take(&mut self.pending);
+        let (sent, done) = tokio::join!(biased; self.client.batch_execute(&pending), work);
+        self.is_broken |= sent.is_err();
+        sent.and(done)
     }
 
     async fn prepare(&mut self, sql: &str, values: &[Value]) -> Result<Statement, tokio_postgres::Error> {
@@ -63,7 +105,8 @@ impl Session {
             return Ok(statement.clone());
         }
         let types: Vec<_> = key.1.iter().map(|kind| values::column_type(*kind)).collect();
-        let statement = self.client.prepare_typed(&number_parameters(sql), &types).await?;
+        let (client, sql) = (self.client.clone(), number_parameters(sql));
+        let statement = self.run_after_pending(client.prepare_typed(&sql, &types)).await?;
         if self.statements.len() >= STATEMENTS_CACHED {
             self.statements.clear();
         }
