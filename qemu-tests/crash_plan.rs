@@ -186,6 +186,7 @@ fn read_filesystem(
         marker,
         unreadable_marker,
         sparse: Vec::new(),
+        fstab: None,
     }))
 }
 

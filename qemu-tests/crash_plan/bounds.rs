@@ -107,6 +107,8 @@ fn list_targets(operation: &Operation) -> Vec<&DevicePath> {
         Operation::Device(operation) => match operation {
             DeviceOp::WipeDisk(wipe) => vec![&wipe.device],
             DeviceOp::WriteTable(table) => vec![&table.device],
+            DeviceOp::ClearRanges(clear) => vec![&clear.device],
+            DeviceOp::EditTable(edit) => vec![&edit.device],
             DeviceOp::CreateArray(array) => array.present_devices().collect(),
             DeviceOp::CreateGroup(group) => group.devices.iter().collect(),
             DeviceOp::CreateVolume(volume) => volume.physical.iter().collect(),

@@ -5,6 +5,7 @@ use super::boot_activity::MachineBoot;
 use super::boot_target::{BootTarget, FileAllocation};
 use super::boots::current_boot;
 use super::database_file::Durability;
+use super::event_history::{HistoryEntry, HistoryKind, insert_entry};
 use super::install_attempt::ATTEMPTS;
 use super::install_state::read_install_state;
 use super::migration_boot::{effective_files, migration_boot};
@@ -147,6 +148,8 @@ pub(crate) fn decide_boot(
     }
     delete_order(transaction, machine, allocation)?;
     let message = format!("abandoned after {ATTEMPTS} attempts, none of which reached the point of no return");
+    let entry = HistoryEntry { message: message.clone(), ..HistoryEntry::from_order(HistoryKind::Failed, &order) };
+    insert_entry(transaction, machine, &entry)?;
     store_outcome(transaction, machine, allocation, &ReinstallOutcome::from_order(&order, false, message))?;
     Ok(BootTarget::Dropped(order))
 }

@@ -328,4 +328,6 @@ fn an_order_of_which_no_attempt_begins_is_dropped() {
     assert!(matches!(boot(), BootTarget::Dropped(_)));
     let outcome = standing(&state, "m").outcome.unwrap();
     assert!(outcome.message.contains("abandoned after 3 attempts") && !outcome.success, "{outcome:?}");
+    let last = wait(state.list_history("m")).pop().unwrap();
+    assert_eq!((last.kind, last.message), (HistoryKind::Failed, outcome.message));
 }

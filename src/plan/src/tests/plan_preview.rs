@@ -52,6 +52,7 @@ fn machine() -> Inventory {
         marker: None,
         unreadable_marker: None,
         sparse: Vec::new(),
+        fstab: None,
     };
     machine.filesystems = vec![inside("/dev/sdb1", 1200, 7900), inside("/dev/mapper/csi--lvm-varlib", 310, 3900)];
     let serials = ["S45NNE0M01", "ZA1B2C3D", "9150A0AA", "9150A0AB", "", "WD-7"];

@@ -146,7 +146,10 @@ impl MachineHistory<'_> {
                         || self.has_entry("cancelled", order)
                         || self.is_replaced(order);
                     if !is_kept {
-                        let detail = format!("order {order} is neither open nor completed");
+                        let detail = match self.has_entry("failed", order) {
+                            true => format!("order {order} was abandoned after failed attempts"),
+                            false => format!("order {order} is neither open nor completed"),
+                        };
                         found.push((HistoryInvariant::OrderKept, detail));
                     }
                 }

@@ -18,7 +18,7 @@ impl Running {
         self.report(ONE, &token, "a1", true).await;
     }
 
-    async fn order(&self, query: &str) -> Answer {
+    async fn order_with_query(&self, query: &str) -> Answer {
         let path = format!("/v1/machine/{ONE}/reinstall{query}");
         self.call(&self.operator(), "POST", &path, &json!({ "id": ONE, "imageid": "debian-13" })).await
     }
@@ -31,7 +31,7 @@ async fn the_command_does_not_order_a_reinstall_whose_plan_is_refused() {
     let outcome = server.machine(&["reinstall", "one", "--image", "debian-13"]).await.unwrap();
     assert_eq!(outcome, CommandOutcome::Refused);
     assert!(server.listed().await["order"].is_null());
-    let answer = server.order("?check_plan=true").await;
+    let answer = server.order_with_query("?check_plan=true").await;
     let message = answer.json()["message"].as_str().unwrap().to_owned();
     assert_eq!(answer.status, 409, "{message}");
     assert!(message.starts_with("the plan is refused: ") && message.contains("/dev/sda"), "{message}");
@@ -47,11 +47,11 @@ async fn the_command_does_not_order_a_reinstall_whose_plan_is_refused() {
 async fn clients_of_metal_api_order_without_a_plan() {
     let server = Running::start_in(with_images()).await;
     server.installed_without_disk().await;
-    let answer = server.order("").await;
+    let answer = server.order_with_query("").await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(server.listed().await["order"]["image"], "debian-13");
-    assert_eq!(server.order("?check_plan=perhaps").await.status, 400);
-    assert_eq!(server.order("?plan=true").await.status, 400);
+    assert_eq!(server.order_with_query("?check_plan=perhaps").await.status, 400);
+    assert_eq!(server.order_with_query("?plan=true").await.status, 400);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -60,5 +60,5 @@ async fn an_accepted_plan_is_ordered() {
     let token = server.registered(ONE).await;
     server.allocated(ONE, &token).await;
     server.report(ONE, &token, "a1", true).await;
-    assert_eq!(server.order("?check_plan=true").await.status, 200);
+    assert_eq!(server.order_with_query("?check_plan=true").await.status, 200);
 }

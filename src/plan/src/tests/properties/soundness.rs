@@ -13,7 +13,8 @@ pub(crate) fn assert_sound(plan: &Plan, inventory: &Inventory) {
                 let fills =
                     matches!(operation, Operation::Device(DeviceOp::MakeFilesystem(_))) && is_blank(inventory, device);
                 let takes = matches!(operation, Operation::Device(DeviceOp::PreparePersistent(_)));
-                assert!(disks.iter().all(|disk| is_made(verdict(disk))) || fills || takes, "{operation:?}");
+                let is_renewed = |disk: &&str| is_made(verdict(disk)) || is_renewed_part(plan, &brought, device, disk);
+                assert!(disks.iter().all(is_renewed) || fills || takes, "{operation:?}");
                 assert!(index >= plan.point_of_no_return);
             }
             match operation {
@@ -30,6 +31,22 @@ pub(crate) fn assert_sound(plan: &Plan, inventory: &Inventory) {
     }
     assert_parents_first(plan);
     writable_extents::assert_just_what_is_written(plan, inventory);
+}
+
+/// Returns whether the partitions of this partly kept disk that are below the device are all added by the edit of its
+/// table.
+fn is_renewed_part(plan: &Plan, brought: &Brought, device: &DevicePath, disk: &str) -> bool {
+    if let Some(below) = brought.get(device) {
+        let mut below = below.iter().filter(|below| bottoms(plan, brought, below).contains(disk));
+        return below.all(|below| is_renewed_part(plan, brought, below, disk));
+    }
+    plan.stages.iter().flat_map(|stage| &stage.operations).any(|operation| match operation {
+        Operation::Device(DeviceOp::EditTable(edit)) => {
+            let mut added = edit.added.iter().map(|new| edit.device.partition_path(new.number));
+            edit.device.kernel_name().as_str() == disk && added.any(|added| added == *device)
+        }
+        _ => false,
+    })
 }
 
 fn assert_on_device(operation: &DeviceOp, inventory: &Inventory, verdict: impl Fn(&str) -> DiskVerdict) {
