@@ -36,17 +36,18 @@ pub(crate) fn assert_sound(plan: &Plan, inventory: &Inventory) {
 /// Returns whether the partitions of this partly kept disk that are below the device are all added by the edit of its
 /// table.
 fn is_renewed_part(plan: &Plan, brought: &Brought, device: &DevicePath, disk: &str) -> bool {
-    if let Some(below) = brought.get(device) {
-        let mut below = below.iter().filter(|below| bottoms(plan, brought, below).contains(disk));
-        return below.all(|below| is_renewed_part(plan, brought, below, disk));
-    }
-    plan.stages.iter().flat_map(|stage| &stage.operations).any(|operation| match operation {
+    let is_added = plan.stages.iter().flat_map(|stage| &stage.operations).any(|operation| match operation {
         Operation::Device(DeviceOp::EditTable(edit)) => {
             let mut added = edit.added.iter().map(|new| edit.device.partition_path(new.number));
             edit.device.kernel_name().as_str() == disk && added.any(|added| added == *device)
         }
         _ => false,
-    })
+    });
+    is_added
+        || brought.get(device).is_some_and(|below| {
+            let mut below = below.iter().filter(|below| bottoms(plan, brought, below).contains(disk));
+            below.all(|below| is_renewed_part(plan, brought, below, disk))
+        })
 }
 
 fn assert_on_device(operation: &DeviceOp, inventory: &Inventory, verdict: impl Fn(&str) -> DiskVerdict) {
