@@ -20,8 +20,9 @@ pub(super) fn assert_just_what_is_written(plan: &Plan, inventory: &Inventory) {
             assert_eq!(extents.disks, [], "{}", stage.name);
             continue;
         }
-        let written = stage.operations.iter().flat_map(written);
-        for (disk, range) in written.flat_map(|device| lies(plan, &brought, inventory, device)) {
+        let devices = stage.operations.iter().filter(|operation| edited(operation).is_empty()).flat_map(written);
+        let places_of_devices = devices.flat_map(|device| lies(plan, &brought, inventory, device));
+        for (disk, range) in places_of_devices.chain(stage.operations.iter().flat_map(edited)) {
             let found = extents.disks.iter().find(|extents| extents.device == disk);
             let found = found.unwrap_or_else(|| panic!("{disk} is not in {extents:?}"));
             assert!(found.ranges.iter().any(|open| contains(*open, range)), "{range:?} is not in {found:?}");
@@ -86,6 +87,20 @@ fn written(operation: &Operation) -> Vec<&DevicePath> {
     [destroyed, written].concat()
 }
 
+/// Returns the ranges that an operation on a partly kept disk writes; empty for other operations.
+fn edited(operation: &Operation) -> Vec<(DevicePath, ByteRange)> {
+    match operation {
+        Operation::Device(DeviceOp::ClearRanges(clear)) => {
+            clear.first.iter().chain(&clear.zero).map(|range| (clear.device.clone(), *range)).collect()
+        }
+        // Protective MBR, header and 128 entries.
+        Operation::Device(DeviceOp::EditTable(edit)) => {
+            vec![(edit.device.clone(), ByteRange { start: 0, length: 34 * u64::from(edit.sector_bytes) })]
+        }
+        _ => Vec::new(),
+    }
+}
+
 /// Returns the location of a device of the plan, created or preserved, on the disks.
 fn lies(plan: &Plan, brought: &Brought, inventory: &Inventory, device: &DevicePath) -> Vec<(DevicePath, ByteRange)> {
     if let Some(place) = place(plan, device) {
@@ -112,11 +127,14 @@ fn lies(plan: &Plan, brought: &Brought, inventory: &Inventory, device: &DevicePa
 /// Returns the location of a new partition.
 fn place(plan: &Plan, device: &DevicePath) -> Option<(DevicePath, ByteRange)> {
     plan.stages.iter().flat_map(|stage| &stage.operations).find_map(|operation| {
-        let Operation::Device(DeviceOp::WriteTable(table)) = operation else { return None };
-        let part = table.partitions.iter().find(|part| part.device == *device)?;
-        let sector = u64::from(table.sector_bytes);
+        let (disk, partitions, sector) = match operation {
+            Operation::Device(DeviceOp::WriteTable(table)) => (&table.device, &table.partitions, table.sector_bytes),
+            Operation::Device(DeviceOp::EditTable(edit)) => (&edit.device, &edit.added, edit.sector_bytes),
+            _ => return None,
+        };
+        let (part, sector) = (partitions.iter().find(|part| part.device == *device)?, u64::from(sector));
         let length = (part.last_lba + 1 - part.first_lba) * sector;
-        Some((table.device.clone(), ByteRange { start: part.first_lba * sector, length }))
+        Some((disk.clone(), ByteRange { start: part.first_lba * sector, length }))
     })
 }
 

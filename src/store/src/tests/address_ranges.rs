@@ -53,6 +53,9 @@ fn a_registration_of_two_servers_at_the_same_time_succeeds_once() {
 
 #[test]
 fn the_only_server_of_a_sqlite_file_registers_after_each_restart() {
+    if super::engine::is_postgres("several servers share the database, and each range belongs to one of them") {
+        return;
+    }
     let dir = tempfile::tempdir().unwrap();
     for _ in 0..2 {
         let state = open(&dir);
