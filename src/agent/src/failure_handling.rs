@@ -158,8 +158,7 @@ impl InstallFailure {
             return NextAction::Hold;
         }
         match self.allocation.reinstall {
-            // A request of the control plane for another attempt takes precedence, even if nothing was written and the
-            // installed system could be booted.
+            // A request of the control plane for another attempt takes precedence, even if nothing was written.
             true if answer.retry => NextAction::Retry,
             // If `keeps` is true, the installed system belongs to the replaced allocation, and must not be booted.
             true if self.is_untouched() && !self.allocation.keeps && !self.unmarked => NextAction::BootInstalled,

@@ -160,8 +160,7 @@ impl ResumableDownload {
         }
         if self.position > 0 {
             request = request.header(RANGE, format!("bytes={}-", self.position));
-            // If a mirror is used for the first time, its ETag is not known yet and is not compared. The digest is
-            // verified at the end.
+            // The ETag of a mirror that was not used before is unknown. The digest is verified at the end.
             if !self.is_verified() && self.places.current().answered.is_some() {
                 let etag = self.places.current().strong_etag().ok_or_else(|| fail_for_this_start(NO_STRONG_ETAG))?;
                 request = request.header(IF_RANGE, etag);
