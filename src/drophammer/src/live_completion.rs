@@ -160,9 +160,6 @@ fn fetch_names(server: &ServerOptions, path: &str, fields: &[&str]) -> Result<Ve
     let response = client.send_json::<Vec<Value>>(client.request(Method::GET, path).timeout(DEADLINE))?;
     let OperatorResponse::Good(objects) = response else { return Ok(Vec::new()) };
     let read = |value: &Value| value.as_str().map(str::to_owned).or_else(|| value.as_i64().map(|id| id.to_string()));
-    let name = |object: &Value| {
-        let texts = fields.iter().filter_map(|field| read(&object[*field]));
-        texts.filter(|text| !text.is_empty()).next()
-    };
+    let name = |object: &Value| fields.iter().filter_map(|field| read(&object[*field])).find(|text| !text.is_empty());
     Ok(objects.iter().filter_map(name).collect())
 }

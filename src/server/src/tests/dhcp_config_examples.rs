@@ -58,7 +58,9 @@ fn root_kea_as_the_docs_have_it_answers_firmware() {
         std::fs::write(&path, config.to_string()).unwrap();
         // AppArmor's profile applies to the program at its path, and does not permit files in this directory.
         let program = dir.path().join("kea-dhcp4");
-        std::fs::copy("/usr/sbin/kea-dhcp4", &program).unwrap();
+        // Another process copies it: a child that another test forks meanwhile would inherit the descriptor of a copy
+        // by this process, and the kernel does not execute files that are open for writing (ETXTBSY).
+        ToolCommand::new("cp").arg("/usr/sbin/kea-dhcp4").arg(&program).run().unwrap();
         let kea = || {
             let command = ToolCommand::new(&program);
             [("KEA_LOCKFILE_DIR", dir.path()), ("KEA_PIDFILE_DIR", dir.path())]
