@@ -120,10 +120,7 @@ fn no_operation_may_write_between_the_first_and_the_last_byte_of_a_preserved_par
         assert!(clear.zero.iter().chain(&clear.first).all(|range| !overlap(range, &table[0])), "{clear:?}");
     }
     // Until the array is assembled, its members are not among the extents.
-    let closed = plan
-        .extents
-        .iter()
-        .take_while(|extents| !extents.stages.contains(&StageName::StorageMountKept));
+    let closed = plan.extents.iter().take_while(|extents| !extents.stages.contains(&StageName::StorageMountKept));
     let mut seen = 0;
     for extents in closed.flat_map(|extents| &extents.disks) {
         let disk = plan.disks.iter().find(|disk| disk.device == extents.device).unwrap();
